@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option, text_table
+from polyhead.cli.output import Printer, counted, text_table
+from studies.shared.options import json_option
 
 
 @click.command("claims")

@@ -1,16 +1,19 @@
-"""Progress of long work: shown in place on a terminal, and as a line now and then in a file; units that end in time."""
+"""What people read on the way: progress of long work, shown in place on a terminal or now and then; tables of text."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
 UNIT_SECONDS = 10.0  # that a unit of work takes, so that a stop loses little
 FIRST_ROWS = 64  # of the first unit, whose time nobody knows yet
 SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them
+# Characters that make a terminal do anything but show letters in order: controls, ends of lines, turns of direction.
+COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class ProgressDisplay:
@@ -103,3 +106,29 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def shown(text: str) -> str:
+    """The text with nothing that a terminal takes for a command: names, labels and errors quote files, which may."""
+    return COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def text_table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
+    """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
+    cells = [[shown(str(cell)) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return [_aligned(row, widths, left) for row in cells]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
+    placed = [
+        cell.ljust(width) if column < left else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(placed).rstrip()
+
+
+def short(text: str, longest: int = 200, end: str = "...") -> str:
+    """The text on one line, cut to so many characters where it is longer."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - len(end)] + end

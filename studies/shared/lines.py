@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from polyhead.cli.output import Printer, json_option
+from polyhead.cli.output import Printer
+from studies.shared.options import json_option
 
 if TYPE_CHECKING:
     from studies.shared.rows import Spread

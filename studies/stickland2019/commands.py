@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, json_option, text_table
+from polyhead.cli.output import Printer, text_table
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -21,6 +20,7 @@ from studies.shared.lines import (
     tell_study,
     there,
 )
+from studies.shared.options import check_drawable, json_option, plot_option
 
 if TYPE_CHECKING:
     from studies.aghajanyan2021 import Table

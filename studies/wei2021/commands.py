@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from polyhead.cli.options import check_drawable, plot_option
 from polyhead.cli.output import Printer, text_table
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
+from studies.shared.options import check_drawable, plot_option
 
 if TYPE_CHECKING:
     from polyhead.plan.cost.allocate import AllocationOption

@@ -73,7 +73,7 @@ def test_a_stop_says_how_many_documents_are_kept(folder, monkeypatch):
         def stopped(*words, said=said, **options):
             raise KeyboardInterrupt(said)
 
-        monkeypatch.setattr("polyhead.store.jobs.extract.extract", stopped)
+        monkeypatch.setattr("polyhead.cli.features.extract", stopped)
         done = extract(folder)
         assert done.code == 130
         assert done.err.splitlines()[-1] == f"polyhead: stopped; {said}; the same command goes on from there"

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from polyhead.cli.given import TextInput, given_in, looks_like_a_path
-from polyhead.cli.tables import columns_of_header, command_for
+from polyhead.cli.given import TextInput, command_for, given_in, looks_like_a_path
+from polyhead.store.jobs.lines import columns_of_header
 from support.cases import cases
 from support.commands import run
 

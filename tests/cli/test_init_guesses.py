@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from polyhead.cli.given import given_in
-from polyhead.cli.lines import line_of
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
+from polyhead.store.jobs.lines import line_of
 from support import tiny_project
 from support.commands import run
 
@@ -475,7 +475,7 @@ def test_labels_that_a_frame_saved_are_labels_in_every_format(tmp_path, dtype):
 
 
 def test_a_file_to_score_may_write_whole_numbers_as_frames_do(tmp_path):
-    from polyhead.cli.labelled import LabelledColumns, labelled_sources
+    from polyhead.cli.options import LabelledColumns, labelled_sources
     from polyhead.tasks.task import Task
 
     write(tmp_path / "x.csv", rows_of(words=WORDS, gold=["0.0", "1.0"] * 20))

@@ -203,7 +203,7 @@ def test_a_blank_line_between_two_kinds_of_line_end_is_counted(home):
 
 def test_a_file_of_lines_is_named_with_the_line_that_cannot_be_read(tmp_path):
     """`polyhead quantize --texts` named no file, and advised an option that it has not."""
-    from polyhead.cli.lines import read_lines
+    from polyhead.store.jobs.lines import read_lines
 
     file = tmp_path / "texts.txt"
     file.write_text('the lamp\n\n{"text": "good", "id": 4}\n')
@@ -366,7 +366,7 @@ def test_a_pipe_can_be_the_output(home, tmp_path):
 
 
 def test_a_long_line_in_small_pieces_is_one_line():
-    from polyhead.cli.lines import pieces
+    from polyhead.store.jobs.lines import pieces
 
     class Slow:
         def __init__(self, blocks):
@@ -380,7 +380,7 @@ def test_a_long_line_in_small_pieces_is_one_line():
 
 
 def test_ten_million_bytes_in_one_line_are_one_line():
-    from polyhead.cli.lines import pieces
+    from polyhead.store.jobs.lines import pieces
 
     class Slow:
         left = 10_000

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from polyhead.cli.lines import read_lines
 from polyhead.errors import DataError
+from polyhead.store.jobs.lines import read_lines
 from support.commands import run
 
 ROWS = [{"text": "the lamp is good", "id": 1}, {"text": "the box is bad", "id": 2}]

@@ -1,6 +1,7 @@
 """Admins change tasks over HTTP: certified, one at a time, all or nothing, and only where that is allowed."""
 
 import asyncio
+import io
 import json
 import os
 
@@ -17,10 +18,10 @@ from polyhead.files import held
 from polyhead.serve import change_process, orders
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
+from polyhead.serve.make_changes import make_changes
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.testing import tiny_trunk
 from support.admin_server import TRUNK, asked, beside, draft, in_a_thread, labelled, lines, make, served, upload
-from support.commands import run
 
 
 @pytest.fixture
@@ -330,8 +331,9 @@ def test_the_process_that_changes_has_low_priority(root, monkeypatch):
     steps = []
     monkeypatch.setattr(os, "nice", steps.append)
     order = orders.Order(operation="remove", root=str(root), name="mood")
-    done = run("tasks", "apply", stdin=msgspec.json.encode(order))
-    assert steps == [orders.NICENESS] and msgspec.json.decode(done.out)["outcome"]["before"] == "v0001"
+    replies = io.BytesIO()
+    make_changes(io.BytesIO(b"{}\n" + msgspec.json.encode(order)), replies)
+    assert steps == [orders.NICENESS] and msgspec.json.decode(replies.getvalue())["outcome"]["before"] == "v0001"
     assert set(lines(root)) == {"topics"}
 
 

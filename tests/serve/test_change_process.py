@@ -15,18 +15,19 @@ import pytest
 from polyhead.certify import Prover, verify
 from polyhead.certify.proof import locked
 from polyhead.serve import change_process
-from polyhead.serve.change_process import ChangeProcess, Parent
+from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
+from polyhead.serve.make_changes import Parent
 from polyhead.serve.orders import Order, change_reply
 from support.admin_server import add, lines, make, upload
 from support.client_server import wait_until
-from support.commands import run
 
 SOURCE = Path(__file__).parents[2] / "src"
 
 # A process that answers every order with its own number, and where it is told to, ends.
 TELLING = """
 import json, os, sys
+assert "alive" in sys.stdin.readline()
 for line in sys.stdin:
     name = json.loads(line)["name"]
     if name == "ends":
@@ -147,7 +148,7 @@ def test_a_caller_that_is_cancelled_ends_it(telling, monkeypatch):
 
 
 def test_the_command_makes_each_change_that_it_reads(tmp_path):
-    """The true command: a task is replaced twice, then removed, and one order is refused between them."""
+    """The true process: a task is replaced twice, then removed, and one order is refused between them."""
     root, sources = make(tmp_path / "b", "mood", "topics"), []
     for seed in (6, 7):
         upload(tmp_path, "mood", seed)
@@ -157,8 +158,12 @@ def test_the_command_makes_each_change_that_it_reads(tmp_path):
         Order(operation="rollback", root=str(root), name="mood", version="v0009"),
         Order(operation="remove", root=str(root), name="mood"),
     ]
-    done = run("tasks", "apply", stdin=b"".join(msgspec.json.encode(each) + b"\n" for each in orders))
-    told = [json.loads(line) for line in done.out.splitlines()]
+    words = [sys.executable, "-m", "polyhead.serve.make_changes"]
+    given = b"{}\n" + b"".join(msgspec.json.encode(each) + b"\n" for each in orders)
+    done = subprocess.run(
+        words, input=given, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, check=True
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["outcome"] and each["outcome"]["after"] for each in told] == ["v0002", "v0003", None, None]
     assert told[2]["error"] and told[2]["status"] == 409 and told[3]["outcome"]["before"] == "v0003"
     assert set(lines(root)) == {"topics"} and verify(root) == []
@@ -210,8 +215,8 @@ def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path
 
 
 def test_where_the_kernel_does_not_end_it_the_end_of_a_pipe_does():
-    code = "import sys, threading; from polyhead.serve import change_process; change_process.SET_DEATH_SIGNAL = -1\n"
-    code += "change_process.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
+    code = "import sys, threading; from polyhead.serve import make_changes; make_changes.SET_DEATH_SIGNAL = -1\n"
+    code += "make_changes.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
     alive, held = os.pipe()
     words, environment = [sys.executable, "-c", code, str(alive)], {**os.environ, "PYTHONPATH": str(SOURCE)}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, pass_fds=(alive,), env=environment)

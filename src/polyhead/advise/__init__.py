@@ -1,1 +1,1 @@
-"""Which way of sharing the trunk suits one's own data: every way side by side, and advice within a budget."""
+"""Advice on the way of sharing the trunk: all ways compared on the user's data, and a choice within a budget."""

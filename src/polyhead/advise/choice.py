@@ -1,4 +1,4 @@
-"""What is advised: the choice for each task, why, what the next better one would cost, and what labels would bring."""
+"""The advice: the choice for each task, its reasons, the cost of the next better one, and the value of more labels."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from polyhead.values import Value
 
 Unit = Literal["layers", "ms", "bytes"]
 UNITS: Mapping[Unit, str] = {"layers": "layers", "ms": "ms", "bytes": "bytes of weights"}
-WORTH = 1.0  # points that a layer must be worth, where there is no budget (docs/guides/branches.md)
-MARGIN = 0.5  # points on validation by which a trunk that learns must win: every task is then bound to it
-MICRO = "microseconds"  # milliseconds as whole numbers
+WORTH = 1.0  # points that a layer must gain, without a budget (docs/guides/branches.md)
+MARGIN = 0.5  # points on validation by which a trained trunk must win, since it binds all tasks together
+MICRO = "microseconds"  # milliseconds as integers
 
 
 class Budget(Value):
-    """What one text may cost with all tasks, and what may be spent on finding out."""
+    """The cost that one text may have with all tasks, and the limits of the comparison."""
 
-    amount: float | None = None  # None: a layer must be worth a point
+    amount: float | None = None  # None: a layer must gain a point
     unit: Unit = "layers"
     minutes: float | None = None
-    frozen: bool = False  # no trunk that learns
-    epochs: int | None = None  # passes at most where layers run as they learn
+    frozen: bool = False  # exclude trained trunks
+    epochs: int | None = None  # maximum passes for ways that run layers in training
 
     @property
     def how(self) -> str:
-        """What decides, in words."""
+        """The criterion, in words."""
         if self.amount is None:
             return f"a layer must be worth {WORTH:g} point"
         return f"the best mean within {self.amount:g} {UNITS[self.unit]}"
 
     def most(self, price: LayerPrice) -> float:
-        """The amount as costs of this price are counted."""
+        """The budget in the unit of this price."""
         if self.amount is None:
             return float("inf")
         return self.amount * scale_of(price)
 
 
 class Improvement(Value):
-    """A better choice than the one taken, and what it would cost."""
+    """A better option than the choice, and its cost."""
 
     score: float  # mean over the tasks on validation, points
-    cost: float  # more than the choice, in the budget's unit
-    changes: dict[str, str]  # by task: its option there
+    cost: float  # in addition to the choice, in the budget's unit
+    changes: dict[str, str]  # by task: its option
 
 
 class TaskAdvice(Value):
@@ -55,16 +55,16 @@ class TaskAdvice(Value):
     tried: dict[str, float]  # by option
     why: str
     curve: LearningCurve | None = None
-    labels: float | None = None  # points that twice as many labels are expected to gain
-    layers: float = 0.0  # points by which the best option that was tried is above the choice
-    says: str = ""  # which of both helps more
+    labels: float | None = None  # expected gain from twice as many labels, in points
+    layers: float = 0.0  # points by which the best option tried exceeds the choice
+    says: str = ""  # which of the two helps more
 
 
 class Advice(Value):
-    """All choices, their cost, what was tried and what was left out."""
+    """All choices, their cost, the options tried and those left out."""
 
     tasks: dict[str, TaskAdvice]
-    learned: bool  # whether the trunk learns with the tasks
+    learned: bool  # whether the trunk is trained with the tasks
     score: float  # mean over the tasks on validation, points
     cost: float
     unit: Unit
@@ -76,7 +76,7 @@ class Advice(Value):
 
 
 def scale_of(price: LayerPrice) -> int:
-    """How many of the price's units make one of the budget's."""
+    """The number of the price's units in one of the budget's."""
     return 1000 if price.unit == MICRO else 1
 
 
@@ -99,7 +99,7 @@ def task_advice(chosen: str, tried: Mapping[str, float], curve: LearningCurve | 
 
 
 def _compared(curve: LearningCurve, layers: float) -> str:
-    """Whether more labels or more layers help more, in a sentence."""
+    """A sentence on whether more labels or more layers help more."""
     labels = curve.doubled
     if labels <= 0 and layers <= 0:
         return f"neither twice the {curve.rows[-1]:,} labels nor more layers would help, as far as these rows show"
@@ -113,7 +113,7 @@ def _compared(curve: LearningCurve, layers: float) -> str:
 def next_step(
     options: Sequence[AllocationOption], price: LayerPrice, chosen: Allocation, *, score: float, cost: int
 ) -> Improvement | None:
-    """The cheapest choice that scores better than `score`; None where none does."""
+    """The cheapest choice that scores better than `score`; None if none does."""
     for point in frontier(options, price):
         if point.score > score + 1e-9 and point.cost > cost:
             changes = {

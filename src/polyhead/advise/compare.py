@@ -1,4 +1,4 @@
-"""Every way of sharing on one set of tasks: priced, trained, scored and timed; what has ended is never run again."""
+"""The comparison of all ways of sharing on one set of tasks: priced, trained, scored, timed; finished runs are kept."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from polyhead.train.run import train_project
 from polyhead.values import Value
 
 PROJECTS, BUNDLES, CACHE = "projects", "bundles", "cache"
-AT = 8  # tasks for which the plot and the frontier count the cost
+AT = 8  # numbers of tasks for which the plot and the frontier count the cost
 
 
 class Settings(Value):
-    """What is compared, and for how long."""
+    """The ways to compare, and the limits of time."""
 
     only: tuple[str, ...] = ()  # names of ways or strategies; (): all
     seeds: tuple[int, ...] = (1,)
-    minutes: float | None = None  # no run is begun that would end later, by its estimate
-    epochs: int | None = None  # passes at most of ways in which layers run as they learn
+    minutes: float | None = None  # a run is not started if it would end later, by its estimate
+    epochs: int | None = None  # maximum passes for ways that run layers in training
     counts: tuple[int, ...] = COUNTS
     keep_bundles: bool = False
-    backend: str | None = None  # that is timed
+    backend: str | None = None  # timed numbers of tasks
     timed: bool = True  # False: costs are counted, and nothing is timed
 
 
@@ -54,7 +54,7 @@ class Compared(Value):
     title: str
     kind: str
     quality: float  # points, mean over seeds of the mean over tasks
-    spread: float  # standard deviation over seeds; 0 of one seed
+    spread: float  # standard deviation over seeds; 0 for one seed
     seeds: int
     validation: float
     tasks: dict[str, float]  # each one's mean over seeds, points
@@ -74,12 +74,12 @@ class WayComparison(Value):
     left: tuple[str, ...]
     ways: tuple[Compared, ...]
     lacking: dict[str, tuple[str, ...]]  # by seed, the ways that were not run
-    refused: dict[str, str]  # ways that cannot be trained on these tasks: why
+    refused: dict[str, str]  # ways that cannot be trained on these tasks: the reason
     seconds: float  # of all rows together
 
 
 class Run(Value, eq=False):
-    """One run that may be made."""
+    """One possible run."""
 
     way: Way
     seed: int
@@ -89,7 +89,7 @@ class Run(Value, eq=False):
 
 
 class Comparing:
-    """A comparison over a task set, in a folder of its own."""
+    """A comparison over a set of tasks, in its own folder."""
 
     def __init__(self, tasks: TaskSet, name: str, folder: Path, settings: Settings, events: Events) -> None:
         self.tasks, self.name, self.folder, self.settings, self.events = tasks, name, folder, settings, events
@@ -97,11 +97,11 @@ class Comparing:
         self.data = load_any_trunk(tasks.project, self.home)
         self.ways = chosen_ways(ways_of(self.data.architecture.layers), settings.only)
         self.digest = data_digest(tasks) + self.data.digest
-        self.refused: dict[str, str] = {}  # ways that cannot be trained on these tasks: why
+        self.refused: dict[str, str] = {}  # ways that cannot be trained on these tasks: the reason
         self._prepared: dict[str, list[Prepared]] = {}
 
     def run(self) -> WayComparison:
-        """Makes the runs that are not there yet, the cheapest first and seed by seed, as far as the minutes go."""
+        """Makes the missing runs, the cheapest first and seed by seed, within the limit of minutes."""
         clock, runs = Clock(), self.runs()
         left = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
         corrections = self._corrections(runs)
@@ -115,7 +115,7 @@ class Comparing:
             self.events.line(f"{number} of {len(left)}: {run.way.name}, seed {run.seed}, about {duration(expected)}")
             try:
                 row = self.trained(run)
-            except (ConfigError, TrainError) as error:  # what one way has no use for stops no other
+            except (ConfigError, TrainError) as error:  # a setting that one way cannot use does not stop the others
                 self.refused[run.way.name] = str(error)
                 self.events.line(f"{run.way.name}, seed {run.seed}: it cannot be trained: {error}")
                 continue
@@ -124,22 +124,22 @@ class Comparing:
         return self.comparison(runs)
 
     def known(self) -> WayComparison:
-        """What the rows that are there say; nothing is priced or run."""
+        """The result of existing rows; nothing is priced or run."""
         return self.comparison(self._planned(dict.fromkeys((way.name for way in self.ways), 0.0)))
 
     @cached_property
     def sizes(self) -> dict[str, Sizes]:
-        """What each task reads."""
+        """The size of each task."""
         return {p.task.name: sizes_of(self.data, p) for p in self.prepared(self.ways[0])}
 
     @property
     def tokens(self) -> int:
-        """Of a training text, on average: the text for which costs are counted."""
+        """Average tokens of a training text: the text for which costs are counted."""
         several = self.sizes.values()
         return max(1, round(sum(size.train for size in several) / sum(size.rows for size in several)))
 
     def runs(self) -> list[Run]:
-        """Every run, of a seed the cheapest first."""
+        """Every run, by seed, then the cheapest first."""
         rates = rates_of(self.data, self.prepared(self.ways[0]))
         sizes = self.sizes
         priced = sorted(
@@ -149,7 +149,7 @@ class Comparing:
         return self._planned({way.name: round(estimated, 1) for estimated, way in priced})
 
     def _planned(self, estimated: Mapping[str, float]) -> list[Run]:
-        """The runs, seed by seed, in the order of the estimates."""
+        """The runs, seed by seed, by their estimates."""
         ways, runs = {way.name: way for way in self.ways}, []
         for seed in self.settings.seeds:
             for name, seconds in estimated.items():
@@ -159,19 +159,19 @@ class Comparing:
         return runs
 
     def declared(self, way: Way, seed: int) -> Project:
-        """The project of a run; its bundle lies in the comparison's folder, for other data another one."""
+        """The project of a run; its bundle is in the comparison's folder, separate for other data."""
         project = declared(self.tasks, way, seed=seed, bundle="", epochs=self.settings.epochs)
         bundle = self.folder / BUNDLES / f"{way.name}-{seed}-{key_of(project, self.digest)[:8]}"
         return msgspec.structs.replace(project, bundle=str(bundle.resolve()))
 
     def prepared(self, way: Way) -> list[Prepared]:
-        """The tasks as the way trains them, read once."""
+        """The tasks in the form in which the way trains them, read once."""
         if way.name not in self._prepared:
             self._prepared[way.name] = prepare(self.declared(way, self.settings.seeds[0]), self.home)
         return self._prepared[way.name]
 
     def price_lines(self, runs: Sequence[Run], left: Sequence[Run], corrections: Corrections) -> list[str]:
-        """What all of it takes, said before it begins."""
+        """The estimated cost of all runs, reported beforehand."""
         seconds = sum(corrections.corrected(run.way.name, run.estimated) for run in left)
         within = "" if self.settings.minutes is None else f"; at most {self.settings.minutes:g} minutes were given"
         done = f", {len(runs) - len(left)} are there" if len(left) < len(runs) else ""
@@ -183,7 +183,7 @@ class Comparing:
         return [price, f"of one seed: {names}"]
 
     def trained(self, run: Run) -> FinishedRun:
-        """Trains and scores a run, counts and times its way where that was not done, and keeps its row."""
+        """Trains and scores a run, counts and times its way if that is missing, and stores its row."""
         clock, way = Clock(), run.way
         projects = self.folder / PROJECTS
         projects.mkdir(exist_ok=True)
@@ -210,7 +210,7 @@ class Comparing:
         return row
 
     def time_again(self) -> None:
-        """Counts and times anew the ways whose bundles were kept."""
+        """Counts and times the ways again whose bundles were kept."""
         for way in self.ways:
             for seed in self.settings.seeds:
                 roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
@@ -220,15 +220,15 @@ class Comparing:
                     break
 
     def known_costs(self, way: Way) -> WayCosts | None:
-        """What the way costs over this trunk and these texts, if it is known."""
+        """The cost of the way over this trunk and these texts, if known."""
         return self.kept.costs(way.name, self._key(way))
 
     def keep_costs(self, way: Way, roots: Sequence[Path]) -> None:
-        """Counts and times a trained set, and keeps what it costs."""
+        """Counts and times a trained set, and stores its cost."""
         self.kept.keep_costs(way.name, self._key(way), self.costs(way, roots))
 
     def _key(self, way: Way) -> str:
-        """Of the way, whatever its seed."""
+        """The key of the way, independent of its seed."""
         return key_of(self.declared(way, 0), self.digest)
 
     def costs(self, way: Way, roots: Sequence[Path]) -> WayCosts:
@@ -245,7 +245,7 @@ class Comparing:
         return msgspec.structs.replace(counted, measured=measured, backend=label)
 
     def comparison(self, runs: Sequence[Run]) -> WayComparison:
-        """What the rows that are there say."""
+        """The result of the existing rows."""
         rows: dict[str, list[FinishedRun]] = {}
         lacking: dict[str, tuple[str, ...]] = {}
         for run in runs:
@@ -275,7 +275,7 @@ class Comparing:
 
 
 def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
-    """Each task's own metric, in points, from bundles that were trained."""
+    """Each task's own metric, in points, from trained bundles."""
     scores = {}
     for root in roots:
         bundle = Bundle.open(root, verify=False)
@@ -291,7 +291,7 @@ def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
 
 
 def compare_ways(way: Way, rows: Sequence[FinishedRun], costs: WayCosts | None) -> Compared:
-    """A way's rows of all seeds as one."""
+    """A way's rows of all seeds, combined."""
     qualities = [row.quality for row in rows]
     return Compared(
         name=way.name,
@@ -310,7 +310,7 @@ def compare_ways(way: Way, rows: Sequence[FinishedRun], costs: WayCosts | None) 
 
 
 def with_frontier(ways: Sequence[Compared], at: int = AT) -> tuple[Compared, ...]:
-    """The ways by cost, those marked that no cheaper way equals; the cost is FLOPs of `at` tasks on one text."""
+    """The ways by cost, marked if no cheaper way equals them; the cost is FLOPs of `at` tasks on one text."""
     ordered = sorted(ways, key=lambda way: (cost_at(way, at), -way.quality, way.name))
     best, marked = -float("inf"), []
     for way in ordered:
@@ -320,13 +320,13 @@ def with_frontier(ways: Sequence[Compared], at: int = AT) -> tuple[Compared, ...
 
 
 def cost_at(way: Compared, at: int = AT) -> float:
-    """FLOPs of so many tasks on one text; infinite where they are not counted."""
+    """FLOPs of this many tasks on one text; infinite if not counted."""
     if way.costs is None:
         return float("inf")
     return float((way.costs.counted_for(at) or way.costs.of_set).flops)
 
 
 def _inputs(prepared: Prepared) -> list[AnyInput]:
-    """Texts to time, as a session takes them."""
+    """Texts for timing, as a session takes them."""
     split = prepared.test or prepared.validation
     return list(split.examples.inputs)

@@ -1,4 +1,4 @@
-"""Tasks as often as asked: copies of trained ones, so that one trained set says what 1 to 32 tasks cost."""
+"""Any number of tasks as copies of trained ones, so that one trained set shows the cost of 1 to 32 tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polyhead.values import Value
 
 
 class Copied(Value, eq=False):
-    """A copy of a task: the number of the task that it copies, its record and its path."""
+    """A copy of a task: the number of the original, its record and its path."""
 
     base: int
     record: TaskRecord
@@ -29,9 +29,9 @@ def copy_name(number: int) -> str:
 
 
 def copies(records: Sequence[TaskRecord], count: int) -> dict[str, Copied]:
-    """So many tasks by name, which copy the given ones in turn; each owns arrays of its own.
+    """This many tasks by name, which copy the given ones in turn; each owns its arrays.
 
-    Prompts of a group stand in one input: so do those of all copies.
+    Prompts of a group share one input: so do those of all copies.
     """
     made = {}
     for number in range(count):
@@ -89,6 +89,6 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 
 def is_group(path: Path) -> bool:
-    """Whether the path's prompts stand in one input with others that the text sees."""
+    """Whether the path's prompts share an input with others that the text sees."""
     node = path.nodes[0]
     return isinstance(node, Embed) and bool(node.prompts) and not node.isolated

@@ -1,4 +1,4 @@
-"""What more labels would be worth: a linear head over kept features, learned from fewer rows and from all."""
+"""The value of more labels: a linear head over kept features, trained on fewer rows and on all."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from polyhead.train.events import Events
 from polyhead.train.runs import stream
 from polyhead.values import Value
 
-SHARES = (8, 4, 2, 1)  # of the rows: an eighth, a quarter, half, all
-DRAWS = 3  # of each but all
-LEAST = 16  # rows of the smallest draw
+SHARES = (8, 4, 2, 1)  # shares of the rows: an eighth, a quarter, half, all
+DRAWS = 3  # samples of each share but all
+LEAST = 16  # rows of the smallest sample
 
 
 class LearningCurve(Value):
-    """Validation scores of a linear head by the number of rows that it learned from."""
+    """Validation scores of a linear head by its number of training rows."""
 
     rows: tuple[int, ...]
     scores: tuple[float, ...]  # points
 
     @property
     def doubled(self) -> float:
-        """Points that twice as many rows are expected to gain: the slope of the last two doublings, at most the last.
+        """Expected gain in points from twice as many rows: the mean slope of the last two doublings, at most the last.
 
-        A curve flattens, so this is rather too much than too little; 0 where it falls.
+        Curves flatten, so this is rather too high than too low; 0 for a falling curve.
         """
         if len(self.scores) < 2:
             return 0.0

@@ -1,4 +1,4 @@
-"""A ladder of ways, tried from the cheapest on over kept states, and the choice among them within a budget."""
+"""A ladder of ways, tried over kept states from the cheapest up, and the choice among them within a budget."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ HEADS = {way.name: way for way in (POOLED, ATTENTION)}
 LEARNED = Way(
     name="pooled-joint", title="pooled heads, the trunk learns too", strategy=Pooled(), recipe=Joint(), retrained=ALL
 )
-THIRD = 1 / 3  # of the work of training every depth to the end, which successive halving takes beside the last one
+# of the work of training every depth to the end: the part that successive halving needs in addition to the last depth
+THIRD = 1 / 3
 
 
 class Ladder:
-    """The tries of one task set, in a folder that keeps what was computed: the same call again trains nothing anew."""
+    """The trials on one set of tasks, in a folder that keeps results: repeating the call trains nothing again."""
 
     def __init__(self, tasks: TaskSet, folder: Path, budget: Budget, events: Events, *, seed: int = 1) -> None:
         self.tasks, self.folder, self.budget, self.events, self.seed = tasks, folder, budget, events, seed
@@ -64,10 +65,10 @@ class Ladder:
         self.rates = rates_of(self.data, self.prepared)
         self.sizes = {p.task.name: sizes_of(self.data, p) for p in self.prepared}
         self.left_out: list[str] = []
-        self._last: Path | None = None  # the bundle that was trained last
+        self._last: Path | None = None  # the last trained bundle
 
     def run(self) -> Advice:
-        """Tries what the budget allows and chooses. Raises ConfigError where it allows nothing."""
+        """Tries the ways within the budget and chooses. Raises ConfigError if the budget allows nothing."""
         self._say_price()
         options, price = list[AllocationOption](), self._price(None)
         if self._affords_trunk(price):
@@ -88,7 +89,7 @@ class Ladder:
         return self._advice(options, self._learned(price), price, curves)
 
     def project_text(self, advice: Advice, bundle: str) -> str:
-        """The project file of what was chosen."""
+        """The project file of the choice."""
         if advice.learned:
             return project_file(self._declared(LEARNED, bundle), self.home)
         project = self._declared(POOLED, bundle)
@@ -98,7 +99,7 @@ class Ladder:
         ]
         return project_file(msgspec.structs.replace(project, tasks=tuple(entries)), self.home)
 
-    # What is tried
+    # Trials
 
     def _pooled(self) -> list[AllocationOption]:
         """Heads on kept features: the one that training chooses, and attention, which needs more proof to be chosen."""
@@ -109,7 +110,7 @@ class Ladder:
         ]
 
     def _branches(self, price: LayerPrice) -> list[AllocationOption]:
-        """Branches of every depth that the budget has room for, by successive halving on the states at their taps."""
+        """Branches of every depth within the budget, by successive halving on the states at their taps."""
         way = self._halving(self._deepest(price)) if self._affords_trunk(price) else self._shallow(price)
         if way is None:
             self.left_out.append("branches: the budget has no room for a private layer")
@@ -129,7 +130,7 @@ class Ladder:
         return Way(name=f"branches-{most}", title=f"branches of 1 to {most} layers, by halving", strategy=strategy)
 
     def _shallow(self, price: LayerPrice) -> Way | None:
-        """Where the whole trunk is too much: one private layer a task above as deep a tap as the budget leaves."""
+        """If the whole trunk is too expensive: one private layer per task above the deepest affordable tap."""
         room = self.budget.most(price) - price.base - len(self.prepared) * price.private
         tap = min(int(room // max(1, price.shared)), self.depth - 1)
         if tap < 0:
@@ -167,7 +168,7 @@ class Ladder:
         return {name: curve for name, curve in curves.items() if curve is not None}
 
     def _grown(self) -> Sequence[AllocationOption]:
-        """The branches that were trained to the end, as training wrote them down."""
+        """The branches that were trained to the end, as training recorded them."""
         file = self.folder / "cache" / "options.json"
         return from_json(file.read_bytes(), OptionsFile, source=str(file)).options
 
@@ -180,10 +181,10 @@ class Ladder:
         bundle = self.folder / "bundles" / f"{way.name}-{key_of(project, self.digest)[:8]}"
         return msgspec.structs.replace(project, bundle=str(bundle.resolve()))
 
-    # What it costs
+    # Cost
 
     def _price(self, before: LayerPrice | None) -> LayerPrice:
-        """The price of a layer in the budget's unit; milliseconds are measured on what was trained last."""
+        """The price of a layer in the budget's unit; milliseconds are measured on the last trained bundle."""
         if self.budget.unit != "ms":
             return price_of(self.budget.unit, self.data.architecture)
         if before is None or self._last is None:
@@ -207,7 +208,7 @@ class Ladder:
         return price.base + option.tap * price.shared + option.layers * price.private <= self.budget.most(price)
 
     def _deepest(self, price: LayerPrice) -> int:
-        """Private layers that one task may have at most, with all others pooled."""
+        """The maximum number of private layers of one task, with all others pooled."""
         most = self.budget.most(price)
         if most == float("inf") or len(self.prepared) == 1:
             return self.depth
@@ -215,7 +216,7 @@ class Ladder:
         return max(0, min(self.depth, int(room // price.private)))
 
     def _estimated(self, way: Way) -> float:
-        """Seconds, of a search those of halving: every depth for a while, the last one to the end."""
+        """Seconds; for a search, those of halving: every depth for a while, the last one to the end."""
         if way.strategy.is_undecided:
             depths = range(1, self._depth_of(way) + 1)
             each = [self._estimated(msgspec.structs.replace(way, strategy=Branch(layers=n))) for n in depths]
@@ -241,7 +242,7 @@ class Ladder:
         within = "" if self.budget.minutes is None else f"; at most {self.budget.minutes:g} minutes were given"
         self.events.line(f"price: the whole ladder in about {duration(sum(map(self._estimated, several)))}{within}")
 
-    # What is chosen
+    # Choice
 
     def _advice(
         self,
@@ -280,7 +281,7 @@ class Ladder:
         )
 
     def _with_choice(self, task: str, advice: Advice) -> TaskEntry:
-        """The task with the head or branch that was chosen."""
+        """The task with the chosen head or branch."""
         name = advice.tasks[task].chosen
         way = HEADS.get(name) or Way(name=name, title="", strategy=self._branch(task, name))
         entry = next(entry for entry in self._declared(way).tasks if entry.name == task)

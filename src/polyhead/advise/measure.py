@@ -1,4 +1,4 @@
-"""What a trained set of tasks costs, counted from its paths and measured on this machine, for 1 to 32 tasks."""
+"""The cost of a trained set of tasks, counted from its paths and measured on this machine, for 1 to 32 tasks."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
 
 COUNTS = (1, 2, 4, 8, 16, 32)
-TEXTS, ALONE = 64, 12  # texts of a batch, and texts that are answered one by one
-REPEATS = 5  # of each at most, of which the least counts: other programs disturb it least
-LONGEST = 1.0  # seconds after which no further repeat is begun
+TEXTS, ALONE = 64, 12  # texts of a batch, and texts answered one by one
+REPEATS = 5  # maximum repeats of each, of which the fastest counts, as the least disturbed by other programs
+LONGEST = 1.0  # seconds after which no repeat is started
 MOST_BYTES = 2 * 2**30  # of the copies' arrays
 
 
 class Counted(Value):
-    """The cost of so many tasks on one text, from shapes alone."""
+    """The cost of this many tasks on one text, from shapes alone."""
 
     layers: int
     flops: int
-    parameters: int  # the trunks' included
+    parameters: int  # includes the trunks'
 
 
 class Speed(Value):
-    """Measured: one text alone, and many in one call."""
+    """Measurements of one text alone, and of many in one call."""
 
-    ms: float  # a text that is answered alone: median over texts, of each the least of several times
+    ms: float  # of a text answered alone: median over texts, each the fastest of several repeats
     texts_a_second: float
 
 
 class WayCosts(Value):
-    """Of one way: what a task adds, and what so many tasks cost."""
+    """For one way: the cost that a task adds, and the cost of several numbers of tasks."""
 
     added_parameters: float  # of one more task, mean
-    stored_bytes: int  # kept for one text, of the set as it is
+    stored_bytes: int  # stored for one text, of the set itself
     tokens: int  # of the text for which FLOPs and bytes are counted
     tasks: int  # of the set
     of_set: Counted
     counted: dict[str, Counted] = {}  # by number of tasks, as JSON has keys
     measured: dict[str, Speed] = {}
-    backend: str = ""  # that measured, with its precision
+    backend: str = ""  # the machine, with its precision
 
     @property
     def timed(self) -> list[int]:
-        """The numbers of tasks that were timed."""
+        """The timed numbers of tasks."""
         return sorted(map(int, self.measured))
 
     def counted_for(self, tasks: int) -> Counted | None:
-        """The counted cost of so many tasks, if it is known."""
+        """The counted cost of this many tasks, if known."""
         return self.counted.get(str(tasks))
 
     def speed_for(self, tasks: int) -> Speed | None:
-        """The measured speed of so many tasks, if it is known."""
+        """The measured speed with this many tasks, if known."""
         return self.measured.get(str(tasks))
 
 
 def counted_costs(
     bundles: Sequence[Path], tokens: int, counts: Sequence[int] = COUNTS, *, apart: bool = False
 ) -> WayCosts:
-    """The costs of a trained set; `apart`: each task has a trunk and a bundle of its own."""
+    """The costs of a trained set; `apart`: each task has its own trunk and bundle."""
     opened = [Bundle.open(root, verify=False) for root in bundles]
     shape = opened[0].architecture
     records = [record for bundle in opened for record in bundle.tasks.values()]
     costs = [_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened]
-    # Of a trunk that all share nothing is added, though a plan may not run all of its layers.
+    # A trunk shared by all adds nothing, even if a plan does not run all of its layers.
     added = sum(owner.parameters for each in costs for owner in each.owners if apart or owner.owner != TRUNK)
     of_counts = {}
     for count in counts:
@@ -106,11 +106,10 @@ def measured_speed(
     backend: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[int, Speed], str]:
-    """Milliseconds and texts a second by number of tasks, and what measured them.
+    """Milliseconds, and texts per second, by number of tasks, and the machine.
 
-    `inputs` are texts of each task. Copied are the tasks that read inputs of one type, the most frequent one. Trunks of
-    their own are run one after another: what one takes is measured, and counts as often as there are tasks. More
-    copies than fit in memory are left out.
+    `inputs` are texts of each task. The tasks that read the most frequent type of input are copied. Separate trunks run
+    one after another: one is measured, and counts once per task. Copies that do not fit in memory are omitted.
     """
     bundle = Bundle.open(bundles[0], verify=False)
     names = _alike(bundle)
@@ -135,7 +134,7 @@ def _measured(
 ) -> tuple[Speed, str] | None:
     base = [loaded(bundle, name) for name in names]
     records = [bundle.tasks[name] for name in names]
-    if any(is_group(record.path) for record in records):  # a group's prompts are those of all its tasks
+    if any(is_group(record.path) for record in records):  # a group's prompts belong to all its tasks
         records = [record for record in records if is_group(record.path)]
         base = [task for task in base if is_group(task.path)]
     made: dict[str, Copied] = copies(records, count)
@@ -175,7 +174,7 @@ def _measured(
 
 
 def _least(run: Callable[[], float], longest: float) -> float:
-    """The least of several times, which end when they took too long together."""
+    """The fastest of several repeats, which stop after too long a time."""
     took = [run()]
     while len(took) < REPEATS and sum(took) < longest:
         took.append(run())
@@ -183,7 +182,7 @@ def _least(run: Callable[[], float], longest: float) -> float:
 
 
 def _alike(bundle: Bundle) -> list[str]:
-    """The tasks that read the most frequent type of input."""
+    """The tasks with the most frequent type of input."""
     types: dict[object, list[str]] = {}
     for name, record in bundle.tasks.items():
         types.setdefault(input_types_of(record.task), []).append(name)
@@ -191,7 +190,7 @@ def _alike(bundle: Bundle) -> list[str]:
 
 
 def _texts(texts: Sequence[AnyInput]) -> list[AnyInput]:
-    """As many as are timed, evenly spaced, again from the start where there are fewer."""
+    """As many as are timed, evenly spaced, and repeated if there are fewer."""
     step = max(1, len(texts) // TEXTS)
     chosen = list(texts[::step][:TEXTS])
     return (chosen * math.ceil(TEXTS / len(chosen)))[:TEXTS]

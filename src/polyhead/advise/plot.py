@@ -1,4 +1,4 @@
-"""Quality against cost as a plot: a point for each way, those that no cheaper one equals joined by a line."""
+"""A plot of quality against cost: a point for each way, with a line through those that no cheaper one equals."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 COLOURS = ("#2f6db3", "#d1581b", "#3a8f5c", "#8f4fa8", "#b08a1e", "#555555", "#c2387f")
 MARKS = "osD^vP*"
 FAR = (4, -9, 26, -31)
-# Where a name may stand, in points from its mark: how it is aligned, to the right, upwards. The first are the best, and
-# the last so far off that a line joins them to the mark.
+# Positions of a name, in points from its mark: alignment, right, up. The first are the best, and the last so far away
+# that a line joins them to the mark.
 PLACES = (
     *(("left", 6, up) for up in (4, -9, 15, -20)),
     *(("right", -6, up) for up in (4, -9, 15, -20)),
@@ -31,7 +31,7 @@ class Point(Value):
     """One way in the plot."""
 
     name: str
-    group: str  # of one colour and mark
+    group: str  # points of one group share colour and mark
     cost: float
     quality: float
     spread: float
@@ -39,7 +39,7 @@ class Point(Value):
 
 
 def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, quality: str, title: str = "") -> str:
-    """Draws into `path` (.svg, .png or .pdf); gives the drawing as SVG text. Raises MissingExtra without matplotlib."""
+    """Draws into `path` (.svg, .png or .pdf); returns the SVG text. Raises MissingExtra without matplotlib."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -70,10 +70,10 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
     axes.margins(x=0.12, y=0.1)
     axes.grid(alpha=0.3, which="both")
     figure.legend(fontsize="small", loc="outside right upper")
-    figure.draw_without_rendering()  # names are placed where the layout has put the marks
+    figure.draw_without_rendering()  # names are placed after the layout has placed the marks
     name_points(figure, axes, points)
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "polyhead"}):  # the same drawing, the same bytes
+    with matplotlib.rc_context({"svg.hashsalt": "polyhead"}):  # equal drawings have equal bytes
         figure.savefig(text, format="svg", metadata={"Date": None})
     if path is not None:
         figure.savefig(path, dpi=150)
@@ -81,7 +81,7 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
 
 
 def name_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> list[Bbox]:
-    """Writes each point's name beside it, where it covers other names and marks the least; gives the names' boxes."""
+    """Writes each point's name where it covers other names and marks the least; returns the boxes of the names."""
     from matplotlib.transforms import Bbox, offset_copy
 
     pixels = figure.dpi / 72

@@ -1,4 +1,4 @@
-"""What training a way takes, said before it begins: seconds from rates that are tried first, and from runs before."""
+"""Estimates of training time, given beforehand: from rates measured first, and from earlier runs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
 
-HEAD_UPDATE = 0.004  # seconds of an update of a pooler and head over kept features
-UPDATE = 0.012  # seconds of an update beside its products: optimizer, feeding
-STOPPED = 0.7  # share of the passes after which early stopping ends a run on average
-KEPT = 0.3  # share of encoding all texts that a way pays for, as several read the same features
-TEXT_READ = 4  # what a row of an isolated prompt costs, which reads a text, over a token
-FROZEN_SHARE = 0.75  # gradients through layers that do not learn, over those through layers that do
+HEAD_UPDATE = 0.004  # seconds per update of a pooler and head over kept features
+UPDATE = 0.012  # seconds per update in addition to its products: optimizer, feeding
+STOPPED = 0.7  # average share of the passes after which early stopping ends a run
+KEPT = 0.3  # share of encoding all texts that is charged to a way, since several read the same features
+TEXT_READ = 4  # cost of an isolated prompt's row, which reads a text, relative to a token
+FROZEN_SHARE = 0.75  # cost of gradients through frozen layers relative to trained ones
 
 
 class Sizes(Value):
-    """Tokens that a task's splits hold, and rows that it learns from."""
+    """Tokens in a task's splits, and its number of training rows."""
 
     rows: int
     train: int
@@ -54,7 +54,7 @@ def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
 
 
 def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, shape: Shape) -> float:
-    """Seconds that the way trains, its evaluation included; kept states are counted as a part, as ways share them."""
+    """Seconds of training the way, evaluation included; kept states are charged in part, since ways share them."""
     total = 0.0
     for p in prepared:
         for strategy in (p.strategy, *way.besides):
@@ -78,7 +78,7 @@ def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> 
         several = len(strategy.candidates(p.task, shape.layers))
         return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
     stopped = passes * STOPPED
-    if strategy.isolated:  # what rows of prompts read of the text is kept
+    if strategy.isolated:  # the text's keys and values, which rows of prompts read, are kept
         rows = work.prompts * size.rows * TEXT_READ
         return encoded + stopped * (rows * rates.learn * shape.layers + 2 * steps * UPDATE) + ended
     each = size.train * (rates.learn * (work.own + FROZEN_SHARE * work.through)) + size.held * rates.encode * work.run
@@ -89,11 +89,11 @@ def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> 
 
 
 class _Work(Value):
-    """Layers on a path, narrow ones as shares of the trunk's."""
+    """Layers on a path, with narrow ones as fractions of the trunk's."""
 
     run: float  # all
-    own: float  # that learn over a frozen trunk
-    through: float  # of the trunk, through which gradients pass
+    own: float  # trained layers, over a frozen trunk
+    through: float  # layers of the trunk with gradients passing through
     prompts: int  # rows
 
 
@@ -113,7 +113,7 @@ def _work_of(p: Prepared, shape: Shape) -> _Work:
 
 
 class Corrections:
-    """How much longer runs took than was estimated, by way, and of those that never ran by all."""
+    """Ratios of actual to estimated durations, by way, and over all for ways that never ran."""
 
     def __init__(self, done: Iterable[tuple[str, float, float]] = ()) -> None:
         self._done: dict[str, list[tuple[float, float]]] = {}
@@ -121,11 +121,11 @@ class Corrections:
             self.add(way, estimated, seconds)
 
     def add(self, way: str, estimated: float, seconds: float) -> None:
-        """A run has ended; `estimated` is without corrections."""
+        """Records a finished run; `estimated` is without corrections."""
         self._done.setdefault(way, []).append((estimated, seconds))
 
     def corrected(self, way: str, estimated: float) -> float:
-        """The estimate, times what runs of this way took over theirs, else what all did."""
+        """The estimate, times the ratio of this way's runs, else of all."""
         several = self._done.get(way) or [pair for pairs in self._done.values() for pair in pairs]
         if not several:
             return estimated

@@ -1,4 +1,4 @@
-"""What a comparison keeps: a row for each finished run, and what each way costs, in files that are there whole."""
+"""The stored results of a comparison: a row for each finished run, and each way's cost, in atomically written files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TaskScore(Value):
 
     @property
     def value(self) -> float:
-        """On test where there is one."""
+        """The test value if there is one."""
         return self.validation if self.test is None else self.test
 
 
@@ -36,12 +36,12 @@ class FinishedRun(Value):
 
     way: str
     seed: int
-    key: str  # digest of the project and of the files that it read
+    key: str  # digest of the project and of its files
     tasks: dict[str, TaskScore]
     seconds: float
-    estimated: float  # before, without corrections
-    stood_in: dict[str, str] = {}  # tasks that the way cannot answer, which were pooled: why
-    processor: str = ""  # that trained it: rows of a comparison may come from several machines
+    estimated: float  # beforehand, without corrections
+    stood_in: dict[str, str] = {}  # tasks that the way cannot answer, which were pooled: the reason
+    processor: str = ""  # machine that trained it: rows of a comparison may come from several
 
     @property
     def quality(self) -> float:
@@ -63,26 +63,26 @@ class Kept:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def rows(self) -> list[FinishedRun]:
-        """All that are there; raises ConfigError for a file that is none."""
+        """All stored rows; raises ConfigError for an invalid file."""
         return list(self._all(ROWS, FinishedRun))
 
     def row(self, way: str, seed: int, key: str) -> FinishedRun | None:
-        """The row of this run over this data, if it has ended."""
+        """The row of this run over this data, if it is finished."""
         file = self._file(ROWS, f"{way}-{seed}")
         row = from_json(file.read_bytes(), FinishedRun, source=str(file)) if file.exists() else None
         return row if row is not None and row.key == key else None
 
     def keep(self, row: FinishedRun) -> None:
-        """Writes a row, in place of an older one of its run."""
+        """Writes a row, replacing an older one of its run."""
         replace_file(self._file(ROWS, f"{row.way}-{row.seed}"), to_json(row))
 
     def costs(self, way: str, key: str) -> WayCosts | None:
-        """What the way costs, if it is known of this key."""
+        """The cost of the way, if known for this key."""
         file = self._file(COSTS, f"{way}-{key}")
         return from_json(file.read_bytes(), WayCosts, source=str(file)) if file.exists() else None
 
     def keep_costs(self, way: str, key: str, costs: WayCosts) -> None:
-        """Writes what the way costs."""
+        """Writes the cost of the way."""
         replace_file(self._file(COSTS, f"{way}-{key}"), to_json(costs))
 
     def _file(self, section: str, name: str) -> Path:
@@ -94,7 +94,7 @@ class Kept:
 
 
 def data_digest(tasks: TaskSet) -> str:
-    """Of the content of every file that the tasks read."""
+    """A digest of the content of every file that the tasks read."""
     total = hashlib.sha256()
     for file in sorted(data_files(tasks.project, Path(tasks.folder))):
         try:
@@ -105,6 +105,6 @@ def data_digest(tasks: TaskSet) -> str:
 
 
 def key_of(project: Project, data: str) -> str:
-    """What a run depends on: the same key, the same row."""
+    """Everything that a run depends on: the same key, the same row."""
     plain = digested(msgspec.structs.replace(project, bundle=""))
     return hashlib.sha256(msgspec.json.encode([plain, data], order="sorted")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A comparison as rows of a table and as a page that needs no network."""
+"""A comparison as rows of a table, and as a page that needs no network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADINGS = (
 
 
 def table_rows(comparison: WayComparison) -> list[list[str]]:
-    """The table, its heading first; a star marks what no cheaper way equals."""
+    """The table, its heading first; a star marks ways that no cheaper way equals."""
     rows = [[heading or "way" for heading, _ in HEADINGS]]
     for way in comparison.ways:
         rows.append([("* " if way.on_frontier else "  ") + way.name, *_cells(way)])
@@ -55,7 +55,7 @@ def task_rows(comparison: WayComparison) -> list[list[str]]:
 
 
 def notes(comparison: WayComparison) -> list[str]:
-    """What a reader must know beside the numbers."""
+    """Notes that a reader needs with the numbers."""
     several = []
     backends = sorted({way.costs.backend for way in comparison.ways if way.costs and way.costs.backend})
     seeds = sorted({way.seeds for way in comparison.ways})

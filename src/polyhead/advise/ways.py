@@ -1,4 +1,4 @@
-"""The ways of sharing that are compared, each a project file over the same tasks: a strategy, a recipe, a choice."""
+"""The compared ways of sharing, each as a project file over the same tasks: a strategy, a recipe, a choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_CANDIDATE = SearchGrid(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0
 
 
 class Way(Value):
-    """One way of sharing: what differs in the project file, and what one more task makes necessary."""
+    """One way of sharing: its changes to the project file, and the effect of one more task."""
 
     name: str  # of its rows and its project file
     title: str
@@ -33,16 +33,16 @@ class Way(Value):
     recipe: Recipe = Frozen()
     allocation: AllocationRule = AllocationRule()
     retrained: str = ALONE  # when a task is added
-    besides: tuple[Strategy, ...] = ()  # what else is trained on the way: a student's teacher, the depths of a search
+    besides: tuple[Strategy, ...] = ()  # trained in addition: a student's teacher, the depths of a search
 
     @property
     def kind(self) -> str:
-        """The strategy, or the recipe where every task has a trunk of its own."""
+        """The strategy, or the recipe if every task has its own trunk."""
         return "fine_tune" if isinstance(self.recipe, FineTune) else self.strategy.kind
 
     @property
     def runs_layers(self) -> bool:
-        """Whether each training pass runs layers of the trunk or private layers, and therefore takes long."""
+        """Whether each training pass runs layers of the trunk or private layers, and so takes long."""
         return self.trunk_learns or not self.strategy.reads_kept_features
 
     @property
@@ -52,7 +52,7 @@ class Way(Value):
 
 
 def ways_of(layers: int) -> tuple[Way, ...]:
-    """Every way over a trunk of so many layers."""
+    """Every way over a trunk of this many layers."""
     half = max(1, layers // 2)
     students = tuple(length for length in (1,) if length < half)
     frozen: list[Way] = [
@@ -114,7 +114,7 @@ def ways_of(layers: int) -> tuple[Way, ...]:
 
 
 def chosen_ways(ways: Iterable[Way], only: Collection[str]) -> tuple[Way, ...]:
-    """The ways of these names, or of these strategies; all without names. Raises ConfigError for an unknown one."""
+    """The ways with these names, or of these strategies; all without names. Raises ConfigError for an unknown one."""
     ways = tuple(ways)
     known = {way.name for way in ways} | {way.kind for way in ways}
     if unknown := sorted(set(only) - known):
@@ -123,16 +123,16 @@ def chosen_ways(ways: Iterable[Way], only: Collection[str]) -> tuple[Way, ...]:
 
 
 class TaskSet(Value):
-    """The tasks that are compared: a project, and how pairs are read where the file itself says it."""
+    """The compared tasks: a project, and the pair modes that its file states."""
 
     project: Project  # without summarizers
     folder: str  # where relative paths start
     pairs: dict[str, str] = {}  # by task
-    left: tuple[str, ...] = ()  # tasks that own their models, and share nothing
+    left: tuple[str, ...] = ()  # tasks with their own models, which share nothing
 
 
 def read_task_set(path: Path | str) -> TaskSet:
-    """The tasks of a project file; raises ConfigError where none of them shares a trunk."""
+    """The tasks of a project file; raises ConfigError if none of them shares a trunk."""
     path = Path(path)
     project = read_project(path)
     with path.open("rb") as file:
@@ -149,16 +149,16 @@ def read_task_set(path: Path | str) -> TaskSet:
 
 
 def unfit(way: Way, entry: TaskEntry) -> str:
-    """Why the way cannot answer the task; "" where it can."""
+    """The reason why the way cannot answer the task; "" if it can."""
     words = kind_of(entry.task()).per_word
     return "it cannot answer words" if words and way.strategy.isolated else ""
 
 
 def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | None = None) -> Project:
-    """The project by which the way is trained; tasks that it cannot answer are pooled.
+    """The project that trains the way; tasks that it cannot answer are pooled.
 
-    Numbers of training are the way's own defaults, so that no way is trained with another's; of the project's own ones
-    seed, class weights and precision stay. `epochs` bounds the passes of a way in which layers run as it learns.
+    The way's own defaults for training are used, so that no way is trained with another's; only the project's seed,
+    class weights and precision are kept. `epochs` limits the passes of a way that runs layers in training.
     """
     entries = tuple(_entry(tasks, way, entry) for entry in tasks.project.tasks)
     project = Project(
@@ -184,12 +184,12 @@ def _entry(tasks: TaskSet, way: Way, entry: TaskEntry) -> TaskEntry:
     pooled = Pooled() if unfit(way, entry) else None
     pair: Any = tasks.pairs.get(entry.name)
     if pair == "separate" and way.strategy.is_live:
-        pair = None  # such layers read both texts in one input
+        pair = None  # these layers read both texts in one input
     return msgspec.structs.replace(entry, strategy=pooled, training=None, pair=pair)
 
 
 def project_file(project: Project, home: Path) -> str:
-    """The project as TOML that may lie anywhere; paths of data, relative to `home`, become absolute."""
+    """The project as TOML for any folder; data paths, relative to `home`, become absolute."""
     plain = _without_defaults(project)
     for table in plain["tasks"]:
         for key in ("train", "validation", "test"):
@@ -212,7 +212,7 @@ def _task_text(table: dict[str, Any]) -> str:
 
 
 def _placed(file: Any, home: Path) -> Any:
-    """A path that means the same from any folder."""
+    """A path with the same meaning from any folder."""
     if isinstance(file, dict):
         return {**file, "path": _placed(file["path"], home)}
     if isinstance(file, str) and not file.startswith("datasets:"):
@@ -225,7 +225,7 @@ def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """As `msgspec.to_builtins`, without fields at their default; tags stay."""
+    """As `msgspec.to_builtins`, without fields at their default; tags are kept."""
     if isinstance(value, msgspec.Struct):
         fields = {}
         config = value.__struct_config__

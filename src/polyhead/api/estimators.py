@@ -1,7 +1,7 @@
-"""Estimators with scikit-learn's habits, over one task of a `Model` each.
+"""Estimators with scikit-learn's interface, each over one task of a `Model`.
 
 They need scikit-learn, and work in its `Pipeline`, `GridSearchCV` and `cross_val_score`. Fitting several of them
-encodes a text once: features are kept for as long as the process lives.
+encodes a text once: features are kept for the life of the process.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ TASK = "answer"
 
 @cache
 def _features() -> str:
-    """A folder of kept features, until the process ends."""
+    """A folder of kept features for the life of the process."""
     folder = tempfile.mkdtemp(prefix="polyhead-features-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """The base of both: reads X, and trains and asks a `Model` of one task."""
+    """The common base: reads X, and trains and queries a `Model` of one task."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _texts(self, X: Any, *, reset: bool) -> list[Any]:
-        """The texts of an array (rows,), or of columns: joined by line breaks, or with `pair` the two of a pair."""
+        """The texts of an array (rows,), or of columns: joined by line breaks, or with `pair` as a pair's two texts."""
         names = getattr(X, "columns", None)
         if isinstance(X, str | bytes):
             raise ValueError("X is one text, where a list of texts is expected")
         if hasattr(X, "to_pylist") and names is None:
             X = X.to_pylist()  # a column of pyarrow
         if isinstance(X, list | tuple):
-            X = np.array(X, object)  # texts as one array of strings would each take the room of the longest
+            X = np.array(X, object)  # in an array of strings each text would need the space of the longest
         array = X.to_numpy() if hasattr(X, "to_numpy") else X
         are_objects = getattr(getattr(array, "dtype", None), "kind", "") == "O"
         array = check_array(array, dtype=None, ensure_2d=False, ensure_all_finite=not are_objects, estimator=self)
@@ -112,14 +112,14 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, answers)
         model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
-        model.keeps_rows = False  # it learns once
+        model.keeps_rows = False  # it is trained once
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
         chosen = {key: value for key, value in (own | settings).items() if value is not None}
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self
 
     def _column(self, X: Any) -> AnswerColumn:
-        """The answers, one for each row. Raises the error of a row that has none."""
+        """The answers, one per row. Raises the error of a row without one."""
         check_is_fitted(self, "model_")
         column = self.model_.session.columns(self._texts(X, reset=False), tasks=[TASK])[TASK]
         for error in column.errors.values():
@@ -128,9 +128,9 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
-    """Raises ValueError that names the rows without a text, and those with what is none.
+    """Raises ValueError that names the rows without a text, and those with other values.
 
-    Each row has cells, of which one at least holds visible text, or all of them where `whole` is true.
+    At least one cell of each row must hold visible text, or all of them if `whole` is true.
     """
     faults: dict[str, list[int]] = {"a missing value": [], "neither texts nor numbers": [], "no visible text": []}
     for number, row in enumerate(rows):
@@ -154,25 +154,25 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
 
 
 def _is_sparse(y: object) -> bool:
-    """Whether it is a sparse matrix or array of scipy."""
+    """Whether the value is a sparse matrix or array of scipy."""
     return hasattr(y, "tocsr")
 
 
 class _BadRows(BadValue, ValueError):
-    """Rows that cannot be used: an error of ours, and one that scikit-learn's tools expect."""
+    """An error for unusable rows that is both a PolyheadError and a ValueError, as scikit-learn's tools expect."""
 
 
 class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
-    """One label of several for each text, or any number of them where `y` is a 0/1 matrix (rows, labels).
+    """A classifier with one label per text, or any number of them if `y` is a 0/1 matrix (rows, labels).
 
-    X is an array or list of texts (rows,), or an array or frame (rows, columns) whose columns are joined; with
+    X is an array or list of texts (rows,), or an array or data frame (rows, columns) whose columns are joined; with
     `pair="joined"` or `"separate"` its two columns are the texts of a pair. Missing and empty texts are refused. The
-    matrix may be sparse. Other settings are those of a `[[tasks]]` table. Fitted: `classes_`, and `model_`, whose
-    `save` writes a bundle.
+    matrix may be sparse. Other settings are those of a `[[tasks]]` table. After fitting: `classes_`, and `model_`,
+    whose `save` writes a bundle.
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learns the labels of these texts. Raises ValueError, with the rows, where X or y cannot be used."""
+        """Trains on these texts and labels. Raises ValueError, with the rows, if X or y cannot be used."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
@@ -203,7 +203,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         return self._fitted(X, [[names[column] for column in row] for row in columns], MultiLabel.name, classes=names)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1, which is dense."""
+        """The labels (rows,), of the type of y; for a matrix y, a dense one (rows, labels) of 0 and 1."""
         column = self._column(X)
         if column.labels is not None:
             return column.labels.astype(int)
@@ -217,7 +217,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 
 
 def _check_labelled(y: Any) -> None:
-    """Raises ValueError that names the rows of y without a label; numbers are looked at by scikit-learn."""
+    """Raises ValueError that names the rows of y without a label; scikit-learn checks numbers."""
     dtype = getattr(y, "dtype", None)
     has_numbers = isinstance(dtype, np.dtype) and dtype.kind not in "OT"
     if not isinstance(y, Iterable) or _is_sparse(y) or has_numbers or getattr(y, "ndim", 1) != 1:
@@ -234,15 +234,15 @@ def _check_labelled(y: Any) -> None:
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
-    """A number for each text, or for each pair: see `PolyheadClassifier`. The range is that of y."""
+    """A regressor for texts or pairs of texts: see `PolyheadClassifier`. The range is that of y."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # on scikit-learn's columns of numbers, which are read as text
+        tags.regressor_tags.poor_score = True  # of scikit-learn's, about columns of numbers: here they are read as text
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learns the numbers of these texts. Raises ValueError where X or y cannot be used."""
+        """Trains on these texts and numbers. Raises ValueError if X or y cannot be used."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if _is_sparse(y):

@@ -1,4 +1,4 @@
-"""Texts and labels as lists, whatever holds them (lists, arrays, series, frames), and answers as a frame."""
+"""Texts and labels from any container (lists, arrays, series, data frames) as lists, and answers as a data frame."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DROP = "drop the row, or name the column that holds the texts"
 
 
 class Frame:
-    """A frame of pandas, polars, pyarrow or another library that narwhals reads, or a `datasets.Dataset`."""
+    """A data frame of pandas, polars, pyarrow or another library that narwhals reads, or a `datasets.Dataset`."""
 
     def __init__(self, names: Sequence[str], column: Callable[[str], list[Any]], frame: Any) -> None:
         self.names, self._column, self._frame = tuple(names), column, frame
 
     def column(self, name: str) -> list[Any]:
-        """Its cells, None where there is nothing; raises MissingColumn."""
+        """The cells of the column, None if missing; raises MissingColumn."""
         if name not in self.names:
             raise MissingColumn(
                 f"the table has no column '{name}'",
@@ -36,7 +36,7 @@ class Frame:
         return [None if is_missing(cell) else cell for cell in self._column(name)]
 
     def answered(self, columns: Mapping[str, list[Any]]) -> Any:
-        """A frame of the same library, with the same index where it has one, of these columns; else a dict."""
+        """A data frame of the same library with these columns, and the same index if it has one; else a dict."""
         if self._frame is None:
             return dict(columns)
         import narwhals as nw
@@ -47,7 +47,7 @@ class Frame:
 
 
 def frame_of(value: object) -> Frame | None:
-    """The value as a table; None where it is none."""
+    """The value as a data frame; None for other values."""
     if isinstance(value, Mapping) and value and all(map(_is_set, value.values())):
         first = next(iter(value))
         do = f"give one of them, such as dataset[{first!r}]"
@@ -74,12 +74,12 @@ def frame_of(value: object) -> Frame | None:
 
 
 def _is_set(value: object) -> bool:
-    """Whether it is a set of the `datasets` library: the type has what no frame has."""
+    """Whether the value is a data set of the `datasets` library: its type has members that no data frame has."""
     return hasattr(type(value), "features") and hasattr(type(value), "column_names")
 
 
 def _frame_of_set(value: Any) -> Frame:
-    """A `datasets.Dataset`; its classes by their names."""
+    """A `datasets.Dataset`, with class names instead of indices."""
     if not hasattr(value, "__getitem__"):
         do = "collect it first: Dataset.from_list(list(dataset), features=dataset.features)"
         raise BadValue("a set that is read as it comes is no table", got=type(value).__name__, do=do)
@@ -88,9 +88,9 @@ def _frame_of_set(value: Any) -> Frame:
 
 
 def values_of_rows(values: object, what: str) -> list[Any]:
-    """The values one by one, None where there is nothing; arrays of two dimensions give tuples.
+    """The values as a list, None if missing; rows of two-dimensional arrays become tuples.
 
-    Raises BadValue for what holds none.
+    Raises BadValue for anything that holds no values.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise BadValue(
@@ -106,16 +106,16 @@ def values_of_rows(values: object, what: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python, None where there is nothing; anything else as it is."""
+    """A number of numpy as one of Python, None if missing; anything else unchanged."""
     if is_missing(value):
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
 def texts_of_rows(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
-    """The inputs of these texts, None for a row without one, and the table that they come from, where they do.
+    """The inputs of these texts, None for a row without one, and their data frame, if they come from one.
 
-    `text` and `text_b` name the columns of a table. Raises BadValue for a row that is no input, with its number.
+    `text` and `text_b` name columns of a data frame. Raises BadValue for a row that is not an input, with its number.
     """
     table = frame_of(texts)
     if table is None:
@@ -132,7 +132,7 @@ def texts_of_rows(texts: object, *, text: str = "text", text_b: str | None = Non
 
 
 def every_input_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
-    """The same where each row must have a text: raises EmptyData where there is no row, BadValue for one without."""
+    """The same, if each row must have a text: raises EmptyData without rows, BadValue for a row without a text."""
     inputs, table = texts_of_rows(texts, text=text, text_b=text_b)
     if not inputs:
         raise EmptyData("there is no text", do="give one text or more")
@@ -142,7 +142,7 @@ def every_input_of(texts: object, *, text: str = "text", text_b: str | None = No
 
 
 def without_text(rows: Sequence[int], count: int) -> BadValue:
-    """The error for rows without a text, of so many rows in all."""
+    """The error for rows without a text, with the total number of rows."""
     which = f"row {rows[0]} has" if len(rows) == 1 else f"{len(rows):,} of {count:,} rows have"
     shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
     return BadValue(

@@ -1,4 +1,4 @@
-"""Bundles on the Hugging Face hub: uploaded as they lie, downloaded into a new folder and checked."""
+"""Bundles on the Hugging Face hub: uploaded unchanged, downloaded into a new folder and checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CARD = "README.md"
 
 
 def push(folder: FilePath, repository: str, *, private: bool = True, token: str | None = None) -> str:
-    """Uploads a bundle as `owner/name`; gives the address of the commit. Raises BundleError where the hub refuses."""
+    """Uploads a bundle as `owner/name`; returns the address of the commit. Raises BundleError if the hub refuses."""
     hub = _hub()
     bundle = Bundle.open(folder)
     try:
@@ -58,9 +58,9 @@ def push(folder: FilePath, repository: str, *, private: bool = True, token: str 
 
 
 def pull(repository: str, folder: FilePath, *, revision: str | None = None, token: str | None = None) -> FilePath:
-    """Downloads the bundle `owner/name` into a new folder, which is there whole or not at all.
+    """Downloads the bundle `owner/name` into a new folder, which is complete or absent.
 
-    Raises BundleError where the hub refuses, or a file is not what the bundle says of it.
+    Raises BundleError if the hub refuses, or a file differs from the bundle's records.
     """
     check_absent(folder.resolve())
     hub = _hub()
@@ -77,7 +77,7 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
 
 
 def _remove_unlisted(root: FilePath) -> None:
-    """Removes what a repository holds beside a bundle: every file that is none of what the bundle lists."""
+    """Removes the files of a repository that the bundle does not list."""
     bundle, models = Bundle.open(root, verify=False), Models(root)
     families = {place_of(owner)[1] for owner in bundle.families}
     of_versions = {
@@ -100,16 +100,16 @@ def _remove_unlisted(root: FilePath) -> None:
         is_certificate = parts[0] == CERTIFICATES and len(parts) == 2 and CERTIFICATE.fullmatch(parts[1]) is not None
         return parts in plain or is_certificate
 
-    for path in sorted(root.rglob("*"), reverse=True):  # what is in a folder before the folder
+    for path in sorted(root.rglob("*"), reverse=True):  # content of a folder before the folder
         if path.is_dir() and not path.is_symlink():
             with suppress(OSError):
-                path.rmdir()  # where it is empty
+                path.rmdir()  # only if it is empty
         elif not is_listed(path.relative_to(root).parts):
             path.unlink()
 
 
 def hub_card(bundle: Bundle, repository: str) -> str:
-    """The page that the hub shows: the tasks with their scores, and how they are asked."""
+    """The hub's page for the bundle: the tasks with their scores, and how to use them."""
     rows = []
     for name, record in bundle.tasks.items():
         metric, value = bundle.headline(name)

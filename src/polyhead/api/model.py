@@ -1,4 +1,4 @@
-"""A model: one encoder, any number of tasks over it, each learned, replaced and asked by name."""
+"""A model: one encoder with any number of tasks, each trained, replaced and queried by name."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ NOT_IN_A_BUNDLE = (".lock", "*.tmp")
 
 
 class Model:
-    """A bundle of tasks over one encoder, changed and asked in Python.
+    """A bundle of tasks over one encoder, changed and queried in Python.
 
         model = Model("minilm")
         model.fit("topics", texts, labels)
         model.predict(["where is my parcel?"])  # {"topics": ["delivery"]}
 
-    `trunk` is `minilm`, a Hugging Face folder or hub id, or the folder of a bundle, whose trunk it then is. `folder` is
-    where the bundle lies; without it it lies in a temporary folder, until `save`. What a folder holds already stays.
-    `cache` keeps what the encoder computed and the rows of each fit, so that later programs need not encode them again
-    and can `add` to them. `verbose` says on standard error what is guessed, and how far training is.
+    `trunk` is `minilm`, a Hugging Face folder or hub id, or a bundle's folder, for its trunk. The bundle is in
+    `folder`, or else in a temporary folder until `save`. An existing bundle in `folder` is kept. `cache` keeps the
+    encoder's features and the rows of each fit, so that later programs need not encode them again and can `add` to
+    them. `verbose` reports guesses and the progress of training on standard error.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -93,13 +93,13 @@ class Model:
 
     @classmethod
     def load(cls, folder: FilePath | str, **options: Any) -> Model:
-        """The model of a bundle's folder, changed where it lies. Raises BundleError for what is none."""
+        """The model of a bundle's folder, changed in place. Raises BundleError if there is no bundle."""
         Bundle.open(folder)
         return cls(str(folder), folder=folder, **options)
 
     @property
     def session(self) -> Session:
-        """What answers: for streams, columns and deadlines. Raises ConfigError as long as there is no task."""
+        """The session that answers: for streams, columns and deadlines. Raises ConfigError without tasks."""
         if self._open is None:
             if not (self.folder / BUNDLE).exists():
                 raise ConfigError("the model has no task yet", do="give it one: model.fit(name, texts, labels)")
@@ -120,7 +120,7 @@ class Model:
         return {name: line.version for name, line in bundle.lines.items()}
 
     def scores(self, task: str) -> dict[str, dict[str, float]]:
-        """What training measured: split -> metric -> value."""
+        """The scores measured in training: split -> metric -> value."""
         self._known(task)
         return self._home(task).split_scores(task)
 
@@ -141,17 +141,17 @@ class Model:
         allow_lost_labels: bool = False,
         **settings: Any,
     ) -> Self:
-        """Learns a task, or a new version of one; no other task's answers move.
+        """Trains a task, or a new version of one; no other task's answers change.
 
-        `texts` are strings, pairs of them, each a tuple, `Question`s, `Passage`s, or lists of words; or a frame, of
-        which `text`, `text_b` and `labels` name columns. `kind` is guessed where it is not given; `classes` are all
-        labels in order, by default those that occur. `validation` and `test` are (texts, labels), or a frame with the
+        `texts` are strings, pairs of them as tuples, `Question`s, `Passage`s, or lists of words; or a data frame, in
+        which `text`, `text_b` and `labels` name columns. `kind` is guessed if it is not given; `classes` are all labels
+        in order, by default those that occur. `validation` and `test` are (texts, labels), or a data frame with the
         same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
         `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
 
-        With `add` the rows count too that the live version learned from in this model, or in one with the same `cache`:
-        none is encoded again. With `if_better` a live version stays unless the new one scores better. Where labels of
-        the live version have no row now it stays too, unless `allow_lost_labels` lets them go.
+        With `add`, the training rows of the live version count too, if it was trained in this model, or in one with the
+        same `cache`: none is encoded again. With `if_better` a live version stays unless the new one scores better. If
+        labels of the live version have no row now it stays too, unless `allow_lost_labels` permits their loss.
 
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
         that would be lost.
@@ -182,14 +182,14 @@ class Model:
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
-        """Learns a task anew from these rows; whether the new version went live. See `fit`."""
+        """Trains a task again on these rows; returns whether the new version went live. See `fit`."""
         self._known(task)
         before = self.versions[task]
         self.fit(task, texts, labels, if_better=if_better, **options)
         return self.versions[task] != before
 
     def rollback(self, task: str, version: str | None = None) -> str:
-        """Goes back to an earlier version, by default the one before; gives the live one."""
+        """Makes an earlier version live, by default the one before; returns the live one."""
         from polyhead.certify import Requester, roll_back
 
         self._known(task)
@@ -199,7 +199,7 @@ class Model:
         return self.versions[task]
 
     def remove(self, task: str) -> None:
-        """Takes a task away, with all its versions."""
+        """Removes a task with all its versions."""
         from polyhead.certify import Requester, remove_from
 
         self._known(task)
@@ -215,15 +215,15 @@ class Model:
         text_b: str | None = None,
         scores: bool = False,
     ) -> Any:
-        """The answers: for one text {task: answer}, for several {task: [answer, ...]}, for a frame a frame like it.
+        """The answers: for one text {task: answer}, for several {task: [answer, ...]}, for a data frame one like it.
 
-        `texts` are what `fit` takes, of any types together; one alone is a string, a `Question`, a `Passage`, or a
-        tuple of two texts, which is a pair. An answer is what its task's labels were: a label, a list of them, a
-        number, spans; for a `Question` the option's index. It is None for a text that is missing or empty, and where a
-        task does not read an input; `results` says why. With `scores` the probability of each label stands beside the
-        answer, in `TASK.scores`. One pass of the encoder answers all tasks of a text.
+        `texts` are those of `fit`, of any types together; a single one is a string, a `Question`, a `Passage`, or a
+        tuple of two texts, which is a pair. An answer has the form of the task's labels: a label, a list of them, a
+        number, spans; for a `Question` the option's index. It is None for a missing or empty text, and if a task does
+        not read the input; `results` says why. With `scores` the probability of each label is added in `TASK.scores`.
+        One pass of the encoder answers all tasks of a text.
 
-        Raises BadValue where a task that is named, or every task, reads none of the texts.
+        Raises BadValue if a named task, or every task, reads none of the texts.
         """
         columns, inputs, table, alone = self._columns(texts, tasks, text=text, text_b=text_b)
         cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
@@ -234,10 +234,10 @@ class Model:
     def predict_proba(
         self, texts: Any, task: str | None = None, *, text: str = "text", text_b: str | None = None
     ) -> Any:
-        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; for a frame a frame like it.
+        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; for a data frame, one like it.
 
-        The columns of a frame are the labels. `task` may be left out where there is one. A text that is missing, empty
-        or not read by the task has NaN. Raises BadValue for a task whose kind has no probabilities.
+        The columns of a data frame are the labels. `task` may be omitted if there is only one. A missing or empty text,
+        or one that the task does not read, has NaN. Raises BadValue for a task whose kind has no probabilities.
         """
         task = self._only(task)
         columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
@@ -254,9 +254,9 @@ class Model:
     def results(
         self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
     ) -> list[Result]:
-        """Everything about each text: answers with scores, versions, receipts, and why a task has no answer.
+        """The full result of each text: answers with scores, versions, receipts, and why a task has no answer.
 
-        `texts` are what `predict` takes; one alone gives a list of one result.
+        `texts` are those of `predict`; a single one gives a list of one result.
         """
         return self._columns(texts, tasks, text=text, text_b=text_b)[0].results()
 
@@ -270,7 +270,7 @@ class Model:
         text_b: str | None = None,
         overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows; `overlaps` as in `fit`, of labelled spans that overlap."""
+        """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
         kind = kind_of(declared := self._known(task))
         rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         rows = with_lists(rows, kind, known=declared.labels)
@@ -287,7 +287,7 @@ class Model:
         return FilePath(folder)
 
     def push(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
-        """Uploads the bundle to the Hugging Face hub; gives its address. See `polyhead.api.hub`."""
+        """Uploads the bundle to the Hugging Face hub; returns its address. See `polyhead.api.hub`."""
         from polyhead.api.hub import push
 
         return push(self.session.bundle.root, repository, private=private, token=token)
@@ -302,7 +302,7 @@ class Model:
         token: str | None = None,
         **options: Any,
     ) -> Model:
-        """The model of a bundle that was pushed, downloaded into a new folder and checked file by file."""
+        """The model of an uploaded bundle, downloaded into a new folder and checked file by file."""
         from polyhead.api.hub import pull
 
         return cls.load(pull(repository, FilePath(folder), revision=revision, token=token), **options)
@@ -324,7 +324,7 @@ class Model:
         return _unpacked, (options, packed.getvalue())
 
     def _home(self, task: str) -> Bundle | Models:
-        """The keeper of the task's scores: a task that owns its model lies in a folder of its own."""
+        """The owner of the task's scores: a task with its own model has a separate folder."""
         summaries = self.session.summaries
         return summaries.models if task in summaries.tasks else self.session.bundle
 
@@ -338,7 +338,7 @@ class Model:
     def _columns(
         self, texts: Any, tasks: Iterable[str] | str | None, *, text: str, text_b: str | None
     ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
-        """The answers, the inputs, the table that they come from, and whether it was one input alone."""
+        """The answers, the inputs, their data frame, and whether it was a single input."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
         alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
         inputs, table = texts_of_rows([texts] if alone else texts, text=text, text_b=text_b)
@@ -346,7 +346,7 @@ class Model:
         return columns, inputs, table, alone
 
     def _only(self, task: str | None) -> str:
-        """The task, or where none is named the only one."""
+        """The named task, or the only one."""
         if task is not None:
             return self._known(task).name
         if len(self.tasks) != 1:
@@ -354,7 +354,7 @@ class Model:
         return next(iter(self.tasks))
 
     def _rows_of(self, task: str) -> FilePath:
-        """Where the rows are kept that the live version learned from."""
+        """The file with the training rows of the live version."""
         record = Bundle.open(self.folder, verify=False).lines[task].record
         return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
 
@@ -389,7 +389,7 @@ class Model:
 
 
 def _unpacked(options: Mapping[str, Any], packed: bytes) -> Model:
-    """A model that was pickled, in a temporary folder of its own."""
+    """An unpickled model, in its own temporary folder."""
     model = Model(**options)
     if packed:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:

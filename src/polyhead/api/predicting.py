@@ -1,4 +1,4 @@
-"""Inputs of a `Model`, and its answers as lists: None where there is none."""
+"""Inputs of a `Model`, and its answers as lists: None for a missing answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polyhead.text.words import join_tokens
 def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
     """Whether this is one input: a string, a `Question`, a `Passage`, or a tuple of two texts, which is a pair.
 
-    Raises BadValue for such a tuple where none of these tasks reads pairs.
+    Raises BadValue for such a tuple if none of these tasks reads pairs.
     """
     if isinstance(texts, str | Question | Passage):
         return True
@@ -41,7 +41,7 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
 
 
 def as_input(given: Any) -> Any:
-    """An input as a session takes it: words as the text that they make, a missing text as an empty one."""
+    """An input as a session takes it: words joined to a text, a missing text as an empty one."""
     if isinstance(given, list):
         return join_tokens(given)[0]
     return "" if given is None else given
@@ -57,9 +57,9 @@ def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
 def cells_by_task(
     columns: AnswerTable, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
 ) -> dict[str, list[Any]]:
-    """The answers of each task that reads some of the inputs, with `has_scores` each label's score in `TASK.scores`.
+    """The answers of each task that reads some inputs; with `has_scores` also each label's score in `TASK.scores`.
 
-    Raises BadValue where a task that is named reads none of them, or no task does. Warns of a task that failed.
+    Raises BadValue if a named task reads none of them, or no task does. Warns of a failed task.
     """
     types = {_type_of(given) for given in inputs if given is not None}
     cells: dict[str, list[Any]] = {}
@@ -82,7 +82,7 @@ def cells_by_task(
 
 
 def _spread(column: AnswerColumn, values: Sequence[Any], count: int) -> list[Any]:
-    """The values of the inputs that are answered, None for the others."""
+    """The values of the answered inputs, None for the others."""
     cells = list[Any]([None] * count)
     for row, value in zip(column.rows.tolist(), values, strict=True):
         cells[row] = value

@@ -1,4 +1,4 @@
-"""Labelled rows in memory as a task reads them, and the entry that reads them."""
+"""Labelled rows in memory in the form that a task reads, and the project entry for them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: list[Any]
     labels: list[Any]
-    name: str = ""  # of the column of the labels
+    name: str = ""  # name of the labels' column
 
     @classmethod
     def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> LabelledTexts:
-        """Of lists, or of a table, whose column of labels is then named. Raises BadValue where their numbers differ."""
+        """From lists, or from a data frame and its labels' column. Raises BadValue if their numbers differ."""
         inputs, table = every_input_of(texts, text=text, text_b=text_b)
         if table is not None and isinstance(labels, str):
             rows = table.column(labels)
@@ -58,7 +58,7 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_first(task: object) -> None:
-    """Raises BadValue where the first argument of `fit` is no name, BadName for one that no task can have."""
+    """Raises BadValue if the first argument of `fit` is not a name, BadName for an invalid name."""
     if not isinstance(task, str):
         raise BadValue(
             "the first argument is the name of the task",
@@ -66,11 +66,11 @@ def check_first(task: object) -> None:
             allowed="fit(name, texts, labels)",
             do="name the task, such as model.fit('mood', texts, labels)",
         )
-    check_name(task)  # it names a file
+    check_name(task)  # it is the name of a file
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
-    """The kind that alone reads inputs of this type, and the reason; None where labels tell it."""
+    """The kind that alone reads inputs of this type, and the reason; None if labels must decide."""
     if not isinstance(inputs[0], Question | Passage):
         return None
     asked = input_type_of(inputs[0])
@@ -79,7 +79,7 @@ def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
 
 
 def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) -> str:
-    """The kind that inputs and labels show, which is said; raises ConfigError where labels fit several alike."""
+    """The kind that fits inputs and labels, which is reported; raises ConfigError if several fit equally well."""
     known = kind_of_inputs(rows.inputs)
     if known is not None:
         say(f"{what}: kind {known[0]}, since {known[1]}")
@@ -97,10 +97,10 @@ def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) 
 
 
 def with_lists(rows: LabelledTexts, kind: Kind, *, known: Collection[str] = ()) -> LabelledTexts:
-    """The rows with lists for labels that stand in one string, where the kind takes several labels a row.
+    """The rows with lists instead of strings of several labels, if the kind takes several labels per row.
 
-    Where the labels of the task are `known`, what separates them leaves none but these. Raises BadValue for a string
-    that cannot be read so.
+    With the task's labels `known`, the separator must leave only these. Raises BadValue for a string that cannot be
+    split this way.
     """
     cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
     if not cells or not kind.label_is_list:
@@ -132,15 +132,15 @@ def entry_of(
     classes: Sequence[str] | None,
     overlaps: Any = None,
 ) -> dict[str, Any]:
-    """The `[[tasks]]` table of rows at this address: labels of the live version first, then new ones.
+    """The `[[tasks]]` table for rows at this address: labels of the live version first, then new ones.
 
-    `classes` are all labels in order, where they are given.
+    `classes` are all labels in order, if given.
     """
     columns = columns_for(kind, rows.inputs)
     named: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans", "text_b")} | {"overlaps": overlaps}
     options = InitOptions(data=address, kind=kind.name, name=task, label=columns.get("tags"), **named)
     entry = declare(options, FilePath()).entry
-    entry.pop("pair", None)  # it is as a project file's default
+    entry.pop("pair", None)  # equal to a project file's default
     if classes is not None:
         entry["labels"] = list(classes)
     elif live is not None and live.labels:
@@ -159,9 +159,9 @@ def held_splits(
     text_b: str | None,
     what: str,
 ) -> dict[str, Any]:
-    """The other splits as an entry names them: rows are held in memory, and in the form of train's rows.
+    """The other splits as an entry names them: rows are held in memory, in the form of train's rows.
 
-    Rows are (texts, labels), or a frame with the columns of train. A share and a file stay as they are.
+    Rows are (texts, labels), or a data frame with the columns of train. A share and a file are unchanged.
     """
     named: dict[str, Any] = {}
     known = {name for names in train.labels if isinstance(names, list) for name in names if isinstance(name, str)}
@@ -177,15 +177,16 @@ def held_splits(
 
 
 def keep_records(records: Sequence[Record], place: FilePath) -> None:
-    """Writes records for later fits that add to them, for their owner alone."""
+    """Writes records for later fits that add to them, readable by their owner only."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records))
 
 
 def earlier_records(place: FilePath, records: Sequence[Record], live: Task, kind: Kind) -> list[Record]:
-    """What the live version learned from.
+    """The training rows of the live version.
 
-    Raises ConfigError where it is not kept, or of another kind, BadValue where it has other columns than `records`.
+    Raises ConfigError if they were not kept, or are of another kind, BadValue if they have other columns than
+    `records`.
     """
     if not place.exists() or live.kind != kind.name:
         raise ConfigError(
@@ -208,7 +209,7 @@ def earlier_records(place: FilePath, records: Sequence[Record], live: Task, kind
 
 @contextmanager
 def in_python(*, before: int = 0) -> Iterator[None]:
-    """Errors name rows of the call, which are numbered from 0 after `before` earlier ones, and arguments."""
+    """A context in which errors name the call's arguments and rows, numbered from 0 after `before` earlier ones."""
 
     def named(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -229,7 +230,7 @@ def in_python(*, before: int = 0) -> Iterator[None]:
 
 
 def _in_arguments(words: Any) -> Any:
-    """A sentence with arguments in the place of options of the command line: `--empty none` is `empty='none'`."""
+    """A sentence with arguments instead of command-line options: `--empty none` is `empty='none'`."""
     if not isinstance(words, str):
         return words
     values = "|".join((*KINDS, "none", "skip"))
@@ -237,7 +238,7 @@ def _in_arguments(words: Any) -> Any:
 
 
 def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...] | None = None) -> None:
-    """Raises BadValue, with its row, for an input of no type that the task reads: by default the first one's."""
+    """Raises BadValue, with its row, for an input of a type that the task does not read (default: the first one's)."""
     is_pair, in_words = isinstance(inputs[0], tuple), isinstance(inputs[0], list) and kind.labels_words
     types = reads or types_read(kind, over_pairs="pair" in kind.uses and (is_pair or kind.pair is not None))
     for number, entry in enumerate(inputs):
@@ -254,7 +255,7 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
 
 
 def check_different_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
-    """Raises BadValue where a task of one label a row has fewer different ones than its kind needs."""
+    """Raises BadValue if a task with one label per row has fewer different ones than its kind needs."""
     different = {str(label) for label in map(plain, labels) if label is not None}
     if "labels" in kind.uses and not kind.label_is_list and len(different) < kind.least_labels:
         raise BadValue(
@@ -266,7 +267,7 @@ def check_different_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> N
 
 
 def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
-    """The columns that an entry names, where rows of this kind look so."""
+    """The columns that an entry names for rows of this kind."""
     columns: dict[str, str] = {}
     if isinstance(inputs[0], list):
         columns |= {"tokens": TOKENS, "tags": TAGS}
@@ -278,7 +279,7 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
 
 
 def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
-    """The rows under the names of the columns that `columns_for` gives, labels as JSON has them."""
+    """The rows under the column names of `columns_for`, with labels as JSON values."""
     columns = columns_for(kind, rows.inputs)
     label = columns.get("tags") or columns.get("spans") or kind.label_key
     both = enumerate(zip(rows.inputs, rows.labels, strict=True))
@@ -299,12 +300,12 @@ def _plain_label(answer: Any, number: int) -> Any:
 
 
 def _is_no_label(value: object) -> bool:
-    """Whether JSON would write it as something else: bytes as letters that stand for them, infinity as nothing."""
+    """Whether JSON would change the value: bytes become letters, infinity becomes null."""
     return isinstance(value, bytes | bytearray) or (isinstance(value, float) and math.isinf(value))
 
 
 def _listed(value: Any) -> Any:
-    """An array of numpy as JSON has it; raises TypeError for any other type."""
+    """An array of numpy as JSON values; raises TypeError for any other type."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"it is of type {type(value).__name__}")
@@ -327,10 +328,10 @@ def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
 
 @contextmanager
 def with_data(project: Project, data: Mapping[str, Mapping[str, Any]]) -> Iterator[Project]:
-    """The project whose tasks read these tables, task -> split -> rows, which are held in memory inside.
+    """A context with the project whose tasks read these tables, task -> split -> rows, held in memory.
 
-    Rows are a list of dicts, or a frame; their columns are those that the task's keys name. Raises ConfigError for a
-    task or split that there is none of, BadValue for rows that are no table.
+    Rows are a list of dicts, or a data frame; their columns are those that the task's keys name. Raises ConfigError for
+    an unknown task or split, BadValue for rows that are not a table.
     """
     names = [entry.name for entry in project.tasks]
     if unknown := sorted(set(data) - set(names)):

@@ -1,4 +1,4 @@
-"""Settings of a task as `Model.fit` takes them: keys of a `[[tasks]]` table, whose tables may be dicts."""
+"""Settings of a task as arguments of `Model.fit`: keys of a `[[tasks]]` table, whose sub-tables may be dicts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from polyhead.project.strategies import Strategy
 from polyhead.project.tables import TaskEntry
 from polyhead.values import Value, to_value
 
-OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # arguments of their own
+OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # separate arguments
 COLUMNS = set(Columns.__struct_fields__) - {"empty", "overlaps"}
 SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in {*OTHERWISE, *COLUMNS})
 
 
 class Tables(Value):
-    """The settings that are tables of their own."""
+    """The settings that are tables."""
 
     strategy: Strategy | None = None
     training: Training | None = None
@@ -30,9 +30,9 @@ class Tables(Value):
 
 
 def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with dicts as the values that they spell, and a strategy by its kind alone as that one.
+    """The settings, with dicts converted to values, and a strategy's name to the strategy.
 
-    Raises ConfigError for an unknown setting, and names the one that is probably meant.
+    Raises ConfigError for an unknown setting, with the name that was probably intended.
     """
     for name in given:
         if name not in SETTINGS:
@@ -49,7 +49,7 @@ def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meant(name: str) -> str | None:
-    """Advice for a name that other libraries use for one of our settings; None for an unknown name."""
+    """Advice for a name that other libraries use for one of these settings; None for an unknown name."""
     if name == "separator":
         return "leave it out where it is ';', '|' or ',', or give lists of labels: labels.str.split('/')"
     key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")

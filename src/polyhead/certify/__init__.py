@@ -1,7 +1,7 @@
-"""Proof that a change to a bundle changed no other task's answers: pinned probes answered before and after, bit by bit.
+"""Proofs that a change to a bundle changed no other task's answers: probes answered before and after, bit by bit.
 
-`certified` makes a change and proves it, or undoes it; `verify` repeats the proof at any time; the certificates between
-them lie in the bundle.
+`certified` makes a change and proves it, or undoes it; `verify` repeats the proof at any time; the certificates
+connecting both are in the bundle.
 """
 
 from polyhead.certify.certificate import Certificate, Operation

@@ -1,4 +1,4 @@
-"""A new version of a task that differs in what stands beside its answers: its calibration, what its rows look like."""
+"""New versions of tasks with the same answers but other annotations: the calibration, or the profile of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TITLES = ("## Calibration", "## What its rows looked like")
 
 
 class Beside(Value, eq=False):
-    """What is to stand beside a task's answers; None leaves it as it is."""
+    """The annotations to set; None keeps the current one."""
 
     calibration: Calibration | None = None
     seen: Seen | None = None
@@ -29,10 +29,10 @@ class Beside(Value, eq=False):
 
 
 def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bundle, actor: str = "") -> Certificate:
-    """Makes a new version of each of these tasks live, in one step, with the proof of any change and one more.
+    """Makes a new version of each of these tasks live, in one step, with the usual proof and an additional one.
 
     Other tasks answer with the same bits, and so do the tasks themselves: their raw outputs are compared too. `read` is
-    the bundle as it was when the values were made. Raises BundleError where a task changed meanwhile, IsolationError.
+    the bundle from which the values were computed. Raises BundleError if a task has changed since, IsolationError.
     """
     root = FilePath(root)
 
@@ -73,7 +73,7 @@ def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:
 
 
 def with_sections(card: str, sections: Mapping[str, str]) -> str:
-    """The card with these sections at its end, in place of those that it had under the same titles."""
+    """The card with these sections at its end, replacing those with the same titles."""
     kept, is_replaced = [], False
     for line in card.splitlines():
         is_replaced = line.strip() in sections if line.startswith("## ") else is_replaced

@@ -15,7 +15,7 @@ from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.engine.probes import ProbeAnswers
-from polyhead.errors import CorruptFile, PolyheadError
+from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted
 from polyhead.tasks.agreement import AnswerChange
@@ -26,43 +26,43 @@ NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
 
 
 class Certificate(Value):
-    """What one operation changed, and which tasks were proven unchanged: those in `before` that have probes."""
+    """The changes of one operation, and the tasks proven unchanged: those in `before` that have probes."""
 
     operation: Operation
     changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
-    numerics: dict[str, str]  # how the outputs were computed; bits are equal under equal numerics only
-    before: dict[str, ProbeAnswers]  # the tasks that the operation had to leave alone
+    numerics: dict[str, str]  # how the outputs were computed; bits are comparable under equal numerics only
+    before: dict[str, ProbeAnswers]  # the tasks that the operation must not change
     after: dict[str, ProbeAnswers]  # all tasks
-    unchanged: bool  # the bits of all tasks in `before` are those in `after`
+    unchanged: bool  # the bits of all tasks in `before` equal those in `after`
     answers_changed: dict[str, tuple[AnswerChange, ...]] = {}  # of a task with a new version
-    answers_asked: dict[str, int] = {}  # of how many probes those are: of the old version and the new
+    answers_asked: dict[str, int] = {}  # numbers of probes: of the old version and the new
     bundle_before: str = ""  # SHA-256 of bundle.json
     bundle: str = ""  # the same after the operation
     number: int = 0
-    previous: str = ""  # SHA-256 of the file of the certificate before this one
+    previous: str = ""  # SHA-256 of the previous certificate's file
     sha256: str = ""  # of this file, with this field empty
-    # Written where they were known, since readers of before know no such keys.
-    actor: str | msgspec.UnsetType = msgspec.UNSET  # who asked for the operation
+    # Written only if known, since earlier readers do not know these keys.
+    actor: str | msgspec.UnsetType = msgspec.UNSET  # the person who requested the operation
     at: str | msgspec.UnsetType = msgspec.UNSET  # when the certificate was written: ISO 8601 in UTC, to the second
 
     @property
     def unproven(self) -> tuple[str, ...]:
-        """Tasks that had to be left alone and have no probes: their files are the same, nothing was asked."""
+        """Tasks that must not change and have no probes: their files are the same, and nothing was answered."""
         return tuple(name for name, answered in self.before.items() if not answered.probes)
 
     @property
     def probes(self) -> int:
-        """Probes that were answered before and after with the same bits."""
+        """Number of probes answered before and after with the same bits."""
         return sum(answered.probes for answered in self.before.values())
 
     @property
     def proven(self) -> tuple[str, ...]:
-        """Tasks that had to be left alone, and answered their probes with the same bits."""
+        """Tasks that must not change, and answered their probes with the same bits."""
         return tuple(name for name, answered in self.before.items() if answered.probes)
 
     @property
     def paragraph(self) -> str:
-        """What the certificate says, in words that need no other page."""
+        """The content of the certificate as a self-contained paragraph."""
         return " ".join([f"{_when_and_who(self)} {_what(self)}.", *_proof(self), *_answers(self)])
 
     @property
@@ -72,7 +72,7 @@ class Certificate(Value):
 
 
 class Ledger:
-    """The certificates of a bundle, newest first, each read when it is asked for."""
+    """The certificates of a bundle, newest first, each read on demand."""
 
     def __init__(self, root: FilePath) -> None:
         self.root = root
@@ -93,16 +93,31 @@ class Ledger:
             try:
                 raw, certificate = self._read(file)
             except PolyheadError:
-                expected = None  # what the file says of the one before it counts no longer
+                expected = None  # the file's statement about the previous one is not trusted any more
                 continue
             if expected in (None, hashlib.sha256(raw).hexdigest()):
                 yield certificate
             expected = certificate.previous
 
+    def chosen(self, number: int | None = None, *, every: bool = False) -> list[Certificate]:
+        """The newest sound certificate, or that of a number, or all of them; raises BundleError where there is none."""
+        sound = [found for found in self.sound() if number in (None, found.number)]
+        if not sound:
+            what = (
+                "the bundle has no certificate" if number is None else f"the bundle has no sound certificate {number}"
+            )
+            raise BundleError(
+                f"{what}: {self.root}",
+                got=f"{len(self.files)} files in certificates/",
+                allowed=self.files or None,
+                do="`polyhead tasks verify` checks them, and writes one if the last change left none",
+            )
+        return sound if every else sound[:1]
+
     def find(
         self, lines: Mapping[str, Live], numerics: Mapping[str, str]
     ) -> dict[str, tuple[ProbeAnswers, Certificate]]:
-        """For each task the newest answers of exactly this version under these numerics, where there are any."""
+        """For each task, the newest answers of exactly this version under these numerics, if any."""
         answers: dict[str, tuple[ProbeAnswers, Certificate]] = {}
         for certificate in self.sound():
             if len(answers) == len(lines):
@@ -116,7 +131,7 @@ class Ledger:
         return answers
 
     def records(self) -> dict[tuple[str, str], str]:
-        """The SHA-256 of the task.json of every version that was live once, by task and version."""
+        """The SHA-256 of the task.json of every version that was ever live, by task and version."""
         records: dict[tuple[str, str], str] = {}
         for certificate in self.sound():
             for name, answered in certificate.after.items():
@@ -124,7 +139,7 @@ class Ledger:
         return records
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """(file, what is wrong with it), oldest first: edited, cut short, exchanged, or its forerunners missing."""
+        """(file, problem), oldest first: edited, truncated or exchanged files, or missing predecessors."""
         last, digest = None, ""
         for file in reversed(self.files):
             expected = 1 if last is None else number_of(last) + 1
@@ -142,7 +157,7 @@ class Ledger:
             last, digest = file, hashlib.sha256(raw).hexdigest()
 
     def write(self, certificate: Certificate) -> Certificate:
-        """Writes the certificate as the next one, atomically; gives it back with its number and digests."""
+        """Writes the certificate as the next one, atomically; returns it with its number and digests."""
         last = self.files[0] if self.files else None
         previous = ""
         if last is not None:
@@ -159,14 +174,14 @@ class Ledger:
         try:
             replace_file(path, to_json(certificate), root=self.root)
         except BaseException:
-            path.unlink(missing_ok=True)  # its last flush failed: who asked for it is told that it is not there
+            path.unlink(missing_ok=True)  # its last flush failed: the requester is told that it does not exist
             raise
         self.files.insert(0, certificate.name)
         return certificate
 
 
 def read_certificate(raw: bytes, path: FilePath) -> Certificate:
-    """A certificate from its file; CorruptFile if one byte of it is not as it was written."""
+    """A certificate from its file; raises CorruptFile if any byte of it was changed."""
     certificate = decoded(raw, Certificate, path)
     empty = msgspec.structs.replace(certificate, sha256="")
     is_named = path.name == certificate.name and to_json(certificate) == raw
@@ -183,7 +198,7 @@ def number_of(file: str) -> int:
 def versions_of(
     names: Iterable[str], before: Mapping[str, Live | ProbeAnswers], after: Mapping[str, Live | ProbeAnswers]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """The versions of these tasks before and after; None where there is no such task."""
+    """The versions of these tasks before and after; None if there is no such task."""
     return {
         name: (before[name].version if name in before else None, after[name].version if name in after else None)
         for name in names
@@ -205,7 +220,7 @@ _DONE: Mapping[Operation, str] = {
     "import": "imported",
     "verify": "verified the bundle",
 }
-_NAMED = 10  # tasks that a paragraph names
+_NAMED = 10  # maximum tasks named in a paragraph
 
 
 def _when_and_who(certificate: Certificate) -> str:
@@ -231,7 +246,7 @@ def _change(name: str, versions: tuple[str | None, str | None]) -> str:
 
 
 def _proof(certificate: Certificate) -> list[str]:
-    """What was proven of the tasks that were to be left alone."""
+    """The proof about the tasks that must not change."""
     proven, unproven = len(certificate.proven), certificate.unproven
     tasks = counted(proven, "task")
     probes = counted(certificate.probes, "probe")

@@ -1,7 +1,7 @@
-"""Adding, updating, removing and rolling back tasks: what the command line, Python and the server call.
+"""Adding, updating, removing and rolling back tasks, for the command line, Python and the server.
 
-Tasks that read the trunk change with a proof. Tasks that own their models share no arrays, so there is nothing to prove
-about them.
+Changes of tasks that read the trunk are proven. Tasks with their own models share no arrays, so there is nothing to
+prove about them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from polyhead.values import Value
 
 
 class BundleChange(Value):
-    """The versions of tasks before and after a change; None where there was or is no such task."""
+    """The versions of tasks before and after a change; None if the task does not exist."""
 
     tasks: dict[str, Versions] = {}  # those that read the trunk
-    models: dict[str, Versions] = {}  # those that own their models
-    present: dict[str, str] = {}  # of an add: models that were there already, file for file
-    certificate: Certificate | None = None  # None where only tasks that own their models changed
+    models: dict[str, Versions] = {}  # those with their own models
+    present: dict[str, str] = {}  # of an add: identical models that existed already
+    certificate: Certificate | None = None  # None if only tasks with their own models changed
     started: StartedOperation | None = None  # of a command that acts once
-    is_repeated: bool = False  # the same command had done it before it was stopped
+    is_repeated: bool = False  # an interrupted run of the same command had done it
 
     @property
     def changed(self) -> dict[str, Versions]:
@@ -41,23 +41,23 @@ class BundleChange(Value):
         return self.tasks | self.models
 
     def reported(self, root: FilePath) -> None:
-        """Call it when the change was reported: the same command then acts again."""
+        """Marks the change as reported: the same command then acts again."""
         if self.started is not None:
             finish(root, self.started)
 
 
 class Requester(Value, eq=False):
-    """Who requests a change, and what the process keeps between changes."""
+    """The person who requests a change, and the state that a process keeps between changes."""
 
     actor: str = ""
     prover: Prover | None = None
-    check: Callable[[], None] = lambda: None  # raises, just before anything changes, where nobody waits any longer
+    check: Callable[[], None] = lambda: None  # raises, just before anything changes, if the requester no longer waits
 
 
 def add_from(
     root: FilePath, source: Bundle, names: Sequence[str] | None = None, *, called: Mapping[str, str], by: Requester
 ) -> BundleChange:
-    """Adds the live versions of tasks of another bundle, by default of all; `called` gives some of them other names.
+    """Adds the live versions of tasks of another bundle, by default of all; `called` renames some of them.
 
     All of them are added or none. After a kill the same call adds what is missing.
     """
@@ -82,16 +82,16 @@ def add_from(
 
 
 def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by: Requester) -> BundleChange:
-    """Replaces tasks by those of another bundle; `called` gives the names here by the names there.
+    """Replaces tasks by those of another bundle; `called` maps names there to names here.
 
-    A command that was killed after its change and is repeated does not make it again.
+    An interrupted command whose change was made is not executed again when repeated.
     """
     ours, theirs = Bundle.open(root, verify=False), Models(source.root)
     names, owns = list(called.values()), _own_models(ours, list(called.values()), "updated")
     known = theirs.lines if owns else source.lines
     for other, name in called.items():
         if not owns:
-            ours.version(name)  # UnknownTask where there is nothing to update
+            ours.version(name)  # UnknownTask if there is nothing to update
         if other in (source.lines if owns else theirs.lines):
             raise _other_sort(*((ours, source) if owns else (source, ours)), other)
         if other not in known:
@@ -140,8 +140,8 @@ def remove_from(root: FilePath, names: Sequence[str], *, by: Requester) -> Bundl
 def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, *, by: Requester) -> BundleChange:
     """Makes `version` of the first task live, by default the one before, and of the others those made with it.
 
-    A command that was killed after its change and is repeated does not make it again. Raises UnknownTask, BundleError
-    where there is no such version, IsolationError.
+    An interrupted command whose change was made is not executed again when repeated. Raises UnknownTask, BundleError if
+    there is no such version, IsolationError.
     """
     owns = _own_models(Bundle.open(root, verify=False), names, "rolled back")
 
@@ -211,7 +211,7 @@ def _changed_once(
 
 
 def _own_models(bundle: Bundle, names: Sequence[str], done: str) -> bool:
-    """Whether these tasks own their models; raises ConfigError if only some of them do."""
+    """Whether these tasks have their own models; raises ConfigError if only some of them do."""
     models = set(model_names(bundle.root))
     own = [name for name in names if name in models]
     if own and len(own) < len(names):

@@ -1,4 +1,4 @@
-"""A change to a bundle with its proof, or none at all."""
+"""Changes of a bundle, each with its proof or not at all."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def certified(
     actor: str = "",
     prover: Prover | None = None,
 ) -> Certificate:
-    """Runs `act`, proves that every task not in `changing` answers its probes with the same bits, writes that down.
+    """Runs `act` and proves and records that every task not in `changing` answers its probes with the same bits.
 
-    All or nothing: if `act` fails, or a task that is not in `changing` has another live version or other bits after
-    it, bundle.json is put back. Raises what `act` raised, or IsolationError that names the tasks. A second operation
-    waits, for a minute at most. What `act` changes, it changes through the methods of Bundle. `actor`, who asked for
-    it, stands in the certificate. A process that makes several changes gives them one `prover`.
+    All or nothing: if `act` fails, or a task not in `changing` has another live version or other bits after it,
+    bundle.json is restored. Raises the error of `act`, or IsolationError that names the tasks. A second operation
+    waits, for a minute at most. `act` must use the methods of Bundle for its changes. `actor`, the person who requested
+    it, is recorded in the certificate. A process that makes several changes passes the same `prover`.
     """
     root = FilePath(root)
     with locked(root, operation):
@@ -51,11 +51,11 @@ def certified(
 
 
 class RepeatableChange(Value):
-    """An operation that is asked for once: its proof, and what it set out to do, for `bundle.journal.finish`."""
+    """An operation that is executed once per request: its proof and its goal, for `bundle.journal.finish`."""
 
     certificate: Certificate
     started: StartedOperation
-    is_repeated: bool  # the same command had done it before, when it was stopped
+    is_repeated: bool  # an interrupted run of the same command had done it
 
 
 def certified_once(
@@ -69,10 +69,10 @@ def certified_once(
     actor: str = "",
     prover: Prover | None = None,
 ) -> RepeatableChange:
-    """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
+    """Like `certified` for an operation that makes `wanted` versions live, but at most once per command.
 
-    Where the same command was stopped after that, it is proven now, and not done again. `wanted` is
-    called under the lock, and `act` with what it gave.
+    If the same command was interrupted after the change, the change is proven now, and not repeated. `wanted` is called
+    under the lock, and `act` with its result.
     """
     root = FilePath(root)
     with locked(root, operation):
@@ -88,14 +88,14 @@ def certified_once(
                 certificate = _certified(state, operation, lambda: act(started.wanted), actor=actor)
         except Exception:
             with suppress(PolyheadError):
-                if not started.is_done(read_bundle_file(root).tasks):  # it was put back
+                if not started.is_done(read_bundle_file(root).tasks):  # it was restored
                     finish(root, started)
             raise
     return RepeatableChange(certificate=certificate, started=started, is_repeated=is_repeated)
 
 
 def _proven_since(state: _State, started: StartedOperation, operation: Operation, *, actor: str) -> Certificate:
-    """The certificate of an operation that was done already: the one that it left, else one that is written now."""
+    """The certificate of an operation already done: the one it left, else a new one."""
     last = next(state.ledger.sound(), None)
     if last is not None and last.operation == operation and last.bundle == bundle_hash(state.root):
         return last
@@ -110,15 +110,15 @@ def _certified(state: _State, operation: Operation, act: Callable[[], object], *
     except BaseException as error:
         _put_back(state, operation, error)
         raise
-    with suppress(BundleError, LockError):  # what cannot be deleted now, the next operation deletes
+    with suppress(BundleError, LockError):  # files that cannot be deleted now are deleted by the next operation
         remove.sweep_bundle(state.root)
     return certificate
 
 
 @contextmanager
 def locked(root: FilePath, operation: str) -> Iterator[None]:
-    """Holds the lock of operations as a whole; `writing` holds that of one write."""
-    read_bundle_file(root)  # before a folder is made where no bundle is
+    """Holds the lock of whole operations; `writing` holds that of one write."""
+    read_bundle_file(root)  # before a folder is created without a bundle
     what = f"'{operation}' on {root} failed"
     check_no_links(root, CERTIFICATES)
     try:
@@ -132,22 +132,22 @@ def locked(root: FilePath, operation: str) -> Iterator[None]:
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle before an operation, and what is known of it."""
+    """A bundle before an operation, and the facts known about it."""
 
     root: FilePath
     bundle: Bundle
-    others: Bundle  # the tasks that are to be left alone
+    others: Bundle  # the tasks that must not change
     content: BundleFile
     sha256: str  # of bundle.json
     versions: dict[str, list[str]]  # on disk, by owner
     ledger: Ledger
     numerics: dict[str, str]
     prover: Prover
-    answering: ProbeRunner  # of the others, and of those that are to be changed what can be read
+    answering: ProbeRunner  # of the others, and the readable ones of those to be changed
 
     @classmethod
     def of(cls, root: FilePath, changing: Sequence[str], prover: Prover | None) -> _State:
-        """The bundle as it is now. A task that is to be changed may be one that cannot be read."""
+        """The bundle in its current state. A task to be changed may be unreadable."""
         bundle, prover = Bundle.open(root, verify=False), prover or Prover(kept_bytes=0)
         others = bundle.view({name: line for name, line in bundle.lines.items() if name not in changing})
         content = read_bundle_file(root)
@@ -165,14 +165,14 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def since(self, before: Mapping[str, Live]) -> _State:
-        """Of an operation that was done already, these versions being live before it."""
+        """For an operation already done, with these versions live before it."""
         bundle = self.bundle.view({**self.bundle.lines, **before})
         answering = self.prover.answering(_readable(bundle, self.others))
         return msgspec.structs.replace(self, bundle=bundle, answering=answering, sha256="")
 
 
 def _readable(bundle: Bundle, others: Bundle) -> Bundle:
-    """The bundle without the tasks beside these others that cannot be read."""
+    """The bundle without unreadable tasks among these others."""
     lines = dict(others.lines)
     for name in bundle.lines.keys() - lines.keys():
         with suppress(BundleError):
@@ -183,7 +183,7 @@ def _readable(bundle: Bundle, others: Bundle) -> Bundle:
 
 
 def _before(state: _State) -> tuple[dict[str, ProbeAnswers], set[str]]:
-    """Answers of the other tasks, from a certificate of exactly this version or asked now; and who was asked now."""
+    """Answers of the other tasks, from a certificate of exactly this version or computed now, and which were."""
     lines = state.others.lines
     known = {name: answered for name, (answered, _) in state.ledger.find(lines, state.numerics).items()}
     answered_now = state.answering.answered([name for name in lines if name not in known])
@@ -193,7 +193,7 @@ def _before(state: _State) -> tuple[dict[str, ProbeAnswers], set[str]]:
 def _proven(
     state: _State, before: dict[str, ProbeAnswers], asked_now: set[str], operation: Operation, *, actor: str
 ) -> Certificate:
-    """The certificate of the change from `state` to what is on disk now, written; IsolationError without proof."""
+    """The written certificate of the change from `state` to the current files; raises IsolationError without proof."""
     try:
         now = Bundle.open(state.root)
         _check_lines(before, now.lines, operation)
@@ -230,7 +230,7 @@ def _proven(
 
 
 def _check_lines(before: Mapping[str, ProbeAnswers], lines: Mapping[str, Live], operation: str) -> None:
-    """Checks that bundle.json names the same versions of the other tasks, also of those without probes."""
+    """Checks that bundle.json names the same versions of the other tasks, including those without probes."""
     reasons = {name: "is gone" for name in before if name not in lines}
     for name, line in lines.items():
         if name in before and not before[name].is_of(line):
@@ -246,10 +246,10 @@ def _checked(
     asked_now: set[str],
     operation: str,
 ) -> dict[str, ProbeAnswers]:
-    """`before`, which `after` equals.
+    """Returns `before`, which must equal `after`.
 
-    Where a certificate said what was before, and a program of that day may have computed otherwise, the versions of
-    before are asked again first.
+    If the earlier answers come from a certificate, and a program of that time may have computed differently, they are
+    computed again first with the earlier versions.
     """
     differing = [name for name in before if before[name] != after[name]]
     again = state.answering.answered([name for name in differing if name not in asked_now])
@@ -276,7 +276,7 @@ def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str,
 def _old_answers(
     answering: ProbeRunner, now: Bundle, changed: Mapping[str, Versions]
 ) -> dict[str, tuple[list[Probe], Answers]]:
-    """For each task with a new version whose old one can be read: the probes of both, and what the old one answers."""
+    """For each task with a new version whose old one is readable: the probes of both, and the old one's answers."""
     answers = dict[str, tuple[list[Probe], Answers]]()
     for name, (old, new) in changed.items():
         if old is not None and new is not None and name in answering.bundle.lines:
@@ -287,11 +287,11 @@ def _old_answers(
 
 
 def _put_back(state: _State, operation: str, error: BaseException) -> None:
-    """Restores bundle.json and removes the versions that the operation added; says so where that is not possible."""
+    """Restores bundle.json and removes the versions that the operation added; reports if that is not possible."""
     try:
         now = read_bundle_file(state.root)
     except BundleError:
-        now = state.content  # nothing can be read from it: the whole file is put back
+        now = state.content  # the file is unreadable: all of it is restored
     try:
         lost = remove.put_back(state.root, state.content, now, state.versions)
     except (BundleError, LockError) as refused:

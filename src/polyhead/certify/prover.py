@@ -1,4 +1,4 @@
-"""Compiled graphs, token ids and hidden states of probes, which one process keeps from one proof to the next."""
+"""Compiled graphs, token ids and hidden states of probes that a process keeps between proofs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KEPT_BYTES = 512 * 2**20  # of hidden states of probes
 
 
 class Prover:
-    """Keeps compiled graphs, and token ids and hidden states of probes, from one proof to the next.
+    """A cache of compiled graphs, and of token ids and hidden states of probes, between proofs.
 
     A second change runs no layer for probes that the first has run. Nothing is written, and certificates are the same
     as without it.
@@ -20,19 +20,19 @@ class Prover:
         self._last: ProbeRunner | None = None
 
     def answering(self, bundle: Bundle) -> ProbeRunner:
-        """The tasks of a bundle, with what was compiled before for one with the same trunk."""
+        """The tasks of a bundle, with graphs compiled earlier for one with the same trunk."""
         last, self._last = self._last, None
         if last is not None and (last.bundle.root, last.bundle.digest) != (bundle.root, bundle.digest):
             last = None
         if last is not None and (last.bundle.lines, last.bundle.families) == (bundle.lines, bundle.families):
-            return last  # its arrays were read, and found to be these, by the last proof
+            return last  # the last proof read its arrays and confirmed their digests
         return ProbeRunner(bundle, before=last, kept_bytes=self._kept_bytes)
 
     def following(self, before: ProbeRunner, bundle: Bundle) -> ProbeRunner:
-        """The tasks of a bundle, with what `before` compiled, which answers no more."""
+        """The tasks of a bundle, with the graphs of `before`, which is not used any more."""
         return ProbeRunner(bundle, before=before, kept_bytes=self._kept_bytes)
 
     def keep(self, answering: ProbeRunner) -> None:
-        """Leaves this to the next proof."""
+        """Keeps this for the next proof."""
         answering.drop_unread()
         self._last = answering

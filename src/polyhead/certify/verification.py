@@ -1,4 +1,4 @@
-"""Proving again, at any time, that a bundle's files and answers are the ones that its certificates saw."""
+"""Verification: a repeated proof that a bundle's files and answers are those of its certificates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polyhead.values import Value
 
 
 class Discrepancy(Value):
-    """Something that is not as it was written or proven; without an owner it is about the trunk or the whole bundle."""
+    """A difference from the written or proven state; without an owner it is about the trunk or the whole bundle."""
 
     what: str
     file: str | None = None  # inside the bundle
@@ -33,30 +33,30 @@ class Discrepancy(Value):
 
 
 class Verification(Value):
-    """The result of a repeated proof. Nothing differs if there are no findings."""
+    """The result of a repeated proof. Without findings nothing differs."""
 
     findings: tuple[Discrepancy, ...]
     tasks: int
-    certificates: int  # that were there
-    equal: dict[str, str]  # task -> the certificate whose bits it answered again
+    certificates: int  # number of existing certificates
+    equal: dict[str, str]  # task -> the certificate whose bits it reproduced
     probes: int  # of those tasks
     unproven: tuple[str, ...]  # tasks without probes
-    unseen: tuple[str, ...]  # tasks with probes that no certificate of these numerics has seen in this version
-    uncertified: bool  # the last operation on the bundle had left no certificate
-    written: str | None  # the certificate that was written for that reason
+    unseen: tuple[str, ...]  # tasks with probes, but without a certificate of this version under these numerics
+    uncertified: bool  # whether the last operation on the bundle had left no certificate
+    written: str | None  # the certificate written for that reason
 
 
 def verify(root: FilePath | str) -> list[Discrepancy]:
-    """Everything that differs from what was written or proven: the findings of `checked`."""
+    """All differences from the written or proven state: the findings of `checked`."""
     return list(checked(root).findings)
 
 
 def checked(root: FilePath | str, *, actor: str = "") -> Verification:
-    """Hashes every file of the bundle, then asks every task its probes again and compares with its certificates.
+    """Hashes every file of the bundle, then lets every task answer its probes and compares with its certificates.
 
-    Where the last operation left no certificate (its process was killed, or it was made without one) and nothing
-    differs, one is written now, with `actor` as who asked. Raises BundleError where there is no bundle to look at, and
-    for a task whose kind or codec no installed package registers: its files may be whole.
+    If the last operation left no certificate (its process was killed, or it was made without one) and nothing differs,
+    one is written now, with `actor` as its requester. Raises BundleError if there is no bundle, and for a task whose
+    kind or codec no installed package registers: its files may be intact.
     """
     root = FilePath(root)
     Bundle.open(root, verify=False)
@@ -91,17 +91,17 @@ def checked(root: FilePath | str, *, actor: str = "") -> Verification:
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of the tasks whose files are all whole, and what the certificates say."""
+    """Answers of the tasks with intact files, and the statements of the certificates."""
 
     bundle: Bundle
     numerics: dict[str, str]
     known: dict[str, tuple[ProbeAnswers, Certificate]]
     now: dict[str, ProbeAnswers]
-    refused: dict[str, BackendError]  # tasks whose answers are no finite numbers
+    refused: dict[str, BackendError]  # tasks with answers that are not finite
 
     @classmethod
     def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Discrepancy]) -> _Proof:
-        """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
+        """Computes the answers; none if the trunk was changed, and none that reads arrays of a changed owner."""
         label, damaged = numerics_label(), {f.family if f.task is None else owner_named(f.task) for f in touched}
         lines = {
             name: line
@@ -115,12 +115,12 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal(self) -> list[str]:
-        """Tasks that answered again with the bits of a certificate."""
+        """Tasks that reproduced the bits of a certificate."""
         return [n for n, answered in self.now.items() if answered.probes and self._saw(n) == answered]
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Tasks that no certificate of these numerics has seen in this version."""
+        """Tasks without a certificate of this version under these numerics."""
         return tuple(n for n, answered in self.now.items() if answered.probes and n not in self.known)
 
     def differing(self) -> list[Discrepancy]:
@@ -155,7 +155,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, ProbeAnswers], dict[str, BackendError]]:
-    """What each task answers, and the error in the place of one that gives no finite numbers."""
+    """The answers of each task, or the error of one without finite numbers."""
     lines_left, refused = dict(lines), dict[str, BackendError]()
     while True:
         try:
@@ -168,7 +168,7 @@ def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Prob
 
 
 def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
-    """Damage in versions to roll back to: each file is compared with task.json, and task.json with a certificate."""
+    """Damage in versions for rollback: each file is compared with task.json, and task.json with a certificate."""
     records = ledger.records()
     for name, live in bundle.lines.items():
         for version in bundle.versions(name):
@@ -199,7 +199,7 @@ def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
 
 
 def _finding(root: FilePath, error: PolyheadError) -> Discrepancy:
-    """The error with the file and the task or family that it is about; without one it is about the trunk."""
+    """The error as a finding, with its file and its task or family; without these it is about the trunk."""
     path = error.facts.get("path")
     inside = str(FilePath(str(path)).relative_to(root)) if path is not None else None
     parts = FilePath(inside).parts if inside is not None else ()

@@ -1,1 +1,1 @@
-"""What is wrong with labelled data, before and after training: faults found in rows, each with its place."""
+"""Checks of labelled data, before and after training: faults found in rows, each with its place."""

@@ -1,4 +1,4 @@
-"""Columns beside the text: labels that nobody declared, columns that tell the label, columns that say nothing."""
+"""Checks of other columns: undeclared labels, columns that reveal the label, columns without information."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from polyhead.data.guess_kind import is_number, looks_like_labels
 from polyhead.data.guess_texts import may_hold_data
 
 FEW = 20  # rows with a value
-MOST_VALUES = 100  # of a column that looks like labels by its values alone
-OFTEN = 5  # rows of each value on average
-TELLS, MOSTLY = 0.99, 0.95  # share of rows whose label a column's value tells, and of the most frequent label
+MOST_VALUES = 100  # of a column that looks like labels, judged by its values alone
+OFTEN = 5  # average rows per value
+# share of rows whose label follows from a column's value, and share of the most frequent label
+TELLS, MOSTLY = 0.99, 0.95
 
 
 def columns(part: SplitRows, table: Table, declared: Collection[str]) -> Iterator[Finding]:
-    """What other columns of the file are; `declared` are those that the tasks read of it."""
+    """Findings about other columns of the file; `declared` are the columns that the tasks read."""
     others = [name for name in table.values if name not in declared]
     constant = [name for name in others if _is_constant(table, name)]
     if constant:
@@ -60,7 +61,7 @@ def _looks_like_labels(table: Table, name: str) -> bool:
 
 
 def _tells(part: SplitRows, table: Table, name: str) -> bool:
-    """Whether the column's values recur, and nearly every row's label follows from them."""
+    """Whether the column's values recur and determine the label of nearly every row."""
     column = part.source.label or part.kind.label_key
     pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
     if len(pairs) < FEW or not may_hold_data(name):

@@ -1,4 +1,4 @@
-"""Rows that stand twice, or nearly so, in one split or across splits."""
+"""Checks for rows that occur twice, or nearly so, in one split or across splits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from polyhead.check.part import TRAIN, Finding, RowRef, SplitRows, counted
 from polyhead.text.question import Question, texts_of
 
-NEAR = 0.75  # shared words and pairs of words, of all that two texts have
-LEAST = 6  # words of a text; shorter ones are near others by chance
-MOST = 128  # words that are read of a text
-BANDS, ROWS = 8, 3  # of a band all values must be equal: two texts of likeness s meet with 1 - (1 - s^3)^8
-BLOCK = 2**20  # characters that are hashed at a time
+NEAR = 0.75  # words and pairs of words that two texts share, as a part of all in either
+LEAST = 6  # words of a text; shorter texts are similar by chance
+MOST = 128  # words read from a text
+# values per band, all of which must be equal: two texts of similarity s share a band with 1 - (1 - s^3)^8
+BANDS, ROWS = 8, 3
+BLOCK = 2**20  # characters hashed at a time
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
@@ -23,7 +24,7 @@ _IN_WORD = np.array([chr(code).isalnum() or code >= 128 for code in range(256)])
 
 
 def near_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of texts that are near each other; of many near ones each with one of them, not with all."""
+    """Pairs of similar texts; in a group of similar texts each is paired with one of them, not with all."""
     several = [(start, _words(texts[start:stop])) for start, stop in _blocks(texts)]
     signatures, chosen = [], []
     for start, (words, counts) in several:
@@ -40,7 +41,7 @@ def near_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _verified(bands: np.ndarray, members: np.ndarray, shingles: _Shingles) -> Iterator[tuple[int, int]]:
-    """Of the texts that meet in a band, those that are near the first of them or the one before."""
+    """Of the texts that share a band, those similar to the first of them or to the one before."""
     tried = set[tuple[int, int]]()
     for band in range(bands.shape[1]):
         order = np.argsort(bands[:, band], kind="stable")
@@ -73,14 +74,14 @@ class _Shingles:
         return self._sets[text]
 
     def likeness(self, first: int, second: int) -> float:
-        """Jaccard's: what both have, of what one of them has."""
+        """Jaccard similarity: the size of the intersection over the size of the union."""
         one, other = self.of(first), self.of(second)
         shared = len(one & other)
         return shared / (len(one) + len(other) - shared)
 
 
 def _blocks(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Texts of about `BLOCK` characters together."""
+    """Texts in groups of about `BLOCK` characters."""
     sizes = np.cumsum([len(text) + 1 for text in texts])
     cuts = np.flatnonzero(np.diff(sizes // BLOCK)) + 1
     starts = [0, *cuts.tolist()]
@@ -88,9 +89,10 @@ def _blocks(texts: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of the first words of each text, one text after the other, uint64 (words,), and how many each has.
+    """Hashes of the first words of each text, text after text, uint64 (words,), and the number of words of each.
 
-    A word's hash is that of its characters from its start: `sum c_i b^(i - start)`, from sums over all characters.
+    A word's hash is that of its characters from its start: `sum c_i b^(i - start)`, from cumulative sums over all
+    characters.
     """
     raw = "\n".join(text.replace("\n", " ") for text in texts).casefold().encode("utf-8", "surrogatepass")
     codes = np.frombuffer(raw.translate(_LOWER), np.uint8)
@@ -110,14 +112,14 @@ def _words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _signatures(words: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """A value for each band of the chosen texts, uint64 (texts, bands)."""
+    """A value for each band of the given texts, uint64 (texts, bands)."""
     stops = np.cumsum(counts)
     kept = np.repeat(np.isin(np.arange(len(counts)), chosen), counts)
     starts = np.concatenate([[0], np.cumsum(counts[chosen])[:-1]])
     own = words[kept]
     pairs = np.empty_like(own)
     pairs[:-1] = own[:-1] * _PAIR + own[1:]
-    pairs[np.cumsum(counts[chosen]) - 1] = own[starts]  # the last word begins no pair
+    pairs[np.cumsum(counts[chosen]) - 1] = own[starts]  # the last word does not begin a pair
     generator = np.random.default_rng(1)
     factors = generator.integers(1, 2**63, size=(BANDS, ROWS), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     bands = np.zeros((len(chosen), BANDS), np.uint64)
@@ -138,11 +140,11 @@ def _mixed(values: np.ndarray, factor: np.uint64) -> np.ndarray:
     return mixed
 
 
-APART = 0.25  # of a range, by which the numbers of two equal texts differ
-NEAR_SHARE = 0.005  # of a split's rows that are near others, from which on it is told
+APART = 0.25  # of a range: how far the numbers of two equal texts must differ
+NEAR_SHARE = 0.005  # share of a split's similar rows from which on they are reported
 NEAR_LEAST = 3
-PARALLEL = 0.9  # of a task's training inputs that another has, from which on the two ask of the same rows
-LONG = 25  # letters of a text that two tasks have in common; shorter ones are the same by chance
+PARALLEL = 0.9  # share of a task's training inputs in another's from which on both are about the same rows
+LONG = 25  # letters that the texts of two tasks share; shorter texts are equal by chance
 FEW = 20
 
 
@@ -161,7 +163,7 @@ def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
 
 
 def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
-    """Rows with the same text, but for case and spaces, and different labels."""
+    """Rows with the same text, ignoring case and spaces, and different labels."""
     first, told = dict[str, tuple[SplitRows, int]](), list[RowRef]()
     for part in parts:
         if not part.answers or part.answers[0] is None:
@@ -185,7 +187,7 @@ def _agree(first: SplitRows, one: int, second: SplitRows, other: int) -> bool:
 
 
 def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
-    """Rows of an evaluation split whose text stands in an earlier split too."""
+    """Rows of an evaluation split whose text is also in an earlier split."""
     known: dict[str, tuple[SplitRows, int]] = {}
     for part in sorted(parts, key=lambda part: not part.is_train):
         told = list[RowRef]()
@@ -204,7 +206,7 @@ def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
 
 
 def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
-    """Rows that are nearly the text of another one: in the same split a hint, across splits a fault."""
+    """Rows whose text is nearly that of another row: a hint within one split, a fault across splits."""
     owners, texts, seen = list[tuple[SplitRows, int]](), list[str](), set[str]()
     for part in sorted(parts, key=lambda part: not part.is_train):
         for index, key in enumerate(part.keys):
@@ -233,7 +235,7 @@ def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
 
 
 def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
-    """Texts on which one task is evaluated and another one trains; training drops these rows."""
+    """Texts on which one task is evaluated and another is trained; training drops these rows."""
     trained = [{key for part in parts if part.split == TRAIN for key in part.keys} for parts in tasks]
     if len(tasks) < 2:
         return
@@ -257,7 +259,7 @@ def _are_parallel(first: set[str], second: set[str]) -> bool:
 
 
 def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
-    """Rows whose own texts are the same: options of a question, or both texts of a pair."""
+    """Rows with twice the same text: options of a question, or both texts of a pair."""
     for part in parts:
         options = [i for i, v in enumerate(part.inputs) if isinstance(v, Question) and _repeats(v.options)]
         if options:

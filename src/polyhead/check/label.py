@@ -1,4 +1,4 @@
-"""Labels that are unknown, written in several ways, rare, missing in a split, or given away by the text."""
+"""Checks of labels: unknown, spelled in several ways, rare, missing in a split, or given away by the text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of
 from polyhead.text.words import words_of
 
-TINY = 5  # rows: of fewer no fold of five can hold one out
-EXPECTED = 5.0  # rows of a class that a split would hold by chance, and holds none of
-ALIKE, RARELY = 0.85, 0.02  # likeness of a misspelt label to another one, and its share of that one's rows
-SAMPLE = 20_000  # rows that are looked at for words that give a label away
+TINY = 5  # rows: with fewer, no fold of five can hold one out
+EXPECTED = 5.0  # expected rows of a class from which on its absence from a split is reported
+ALIKE, RARELY = 0.85, 0.02  # similarity of a misspelt label to another one, and its maximum share of that one's rows
+SAMPLE = 20_000  # rows searched for words that give a label away
 FIRST_WORDS = 100  # of a text
 GIVEAWAY_ROWS = 10
-GIVEAWAY, ELSEWHERE = 0.95, 0.02  # share of a class's rows with the word; others with it, as a share of those
+GIVEAWAY, ELSEWHERE = 0.95, 0.02  # share of a class's rows with the word; rows of others with it, as a share of those
 NAMED, NAMED_ELSEWHERE = 0.5, 0.05  # the same for the label's own name
-SHARE = 0.5  # of the rows whose class is given away, from which on it is told where there are many classes
+SHARE = 0.5  # share of rows whose class is given away from which on it is reported, if there are many classes
 FEW_CLASSES = 5
 
 
@@ -72,13 +72,13 @@ def _row(error: BadValue) -> int:
 
 
 def _folded(label: str) -> str:
-    """A label without case, spaces, hyphens and underscores, where it has a letter."""
+    """A label without case, spaces, hyphens and underscores, if it has a letter."""
     folded = unicodedata.normalize("NFKC", label).casefold().strip()
     return re.sub(r"[\s_\-]+", "", folded) if any(map(str.isalpha, folded)) else folded
 
 
 def alike(labels: Sequence[str]) -> list[list[int]]:
-    """Groups of labels, by their indices, that differ in case, spaces, hyphens and underscores alone."""
+    """Groups of labels, by their indices, that differ only in case, spaces, hyphens and underscores."""
     groups: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         groups.setdefault(_folded(label), []).append(index)
@@ -86,7 +86,7 @@ def alike(labels: Sequence[str]) -> list[list[int]]:
 
 
 def variants(part: SplitRows) -> Iterator[Finding]:
-    """Declared labels that differ in case, spaces or hyphens alone, or of which one looks like a slip of another."""
+    """Declared labels that differ only in case, spaces or hyphens, or of which one looks like a misspelling."""
     if not part.has_classes or not part.is_train:
         return
     if several := alike(part.task.labels):
@@ -108,7 +108,7 @@ def variants(part: SplitRows) -> Iterator[Finding]:
 
 
 def _slips(part: SplitRows) -> list[tuple[int, int]]:
-    """(rare label, frequent label that is written nearly alike)."""
+    """(rare label, frequent label with a similar spelling)."""
     names, counts = part.task.labels, part.counts
     frequent = [index for index in range(len(names)) if counts[index] >= TINY / RARELY]
     slips = []
@@ -147,11 +147,11 @@ def rare(part: SplitRows) -> Iterator[Finding]:
 
 
 def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
-    """Classes that a split should have rows of, going by train, and has none; and those that train alone lacks."""
+    """Classes that a split lacks but should have, judged by train; and those that only train lacks."""
     if not train.has_classes or not len(train) or not len(part):
         return
     expected = train.counts / len(train) * len(part)
-    least = EXPECTED + math.log(len(train.task.labels))  # of many labels one is missing by chance sooner
+    least = EXPECTED + math.log(len(train.task.labels))  # with many labels, one is more likely to be missing by chance
     missing = [train.task.labels[i] for i in np.flatnonzero((part.counts == 0) & (expected >= least))]
     if missing:
         what = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
@@ -159,7 +159,7 @@ def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
 
 
 def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
-    """Rows with a labelled span that does not begin and end with words, so that no answer can give it."""
+    """Rows with a labelled span that does not begin and end with words, so that no answer can equal it."""
     examples = part.reading.examples
     if examples is None or examples.gold is None:
         return
@@ -176,7 +176,7 @@ def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
 
 
 def given_away(part: SplitRows) -> Iterator[Finding]:
-    """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
+    """Words in nearly every text of a class and nearly no other: the label may be part of the text."""
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
         return
     rows = (

@@ -1,4 +1,4 @@
-"""Labels that heads which did not learn from them, and the nearest rows, contradict (Northcutt et al. 2021)."""
+"""Probable label errors: labels contradicted by held-out heads and by the nearest rows (Northcutt et al. 2021)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from polyhead.tasks.kinds.base import sigmoid, softmax
 from polyhead.values import Value
 
 NEIGHBOURS = 10
-AT_ONCE = 2**24  # cosines that are computed at a time
-# On eleven sets (500 to 1,688 rows, 5 % wrong labels, two draws) lists that ended here had a precision of 0.39 on
-# average in place of 0.19, and held 0.55 in place of 0.68 of the wrong labels.
+AT_ONCE = 2**24  # cosines computed at a time
+# On eleven sets (500 to 1,688 rows, 5 % wrong labels, two draws) lists with this end had an average precision of 0.39
+# instead of 0.19, and contained 0.55 instead of 0.68 of the wrong labels.
 TIMES = 2
 HITS, ERRORS = 8, 4
 
 
 class Doubts(Value, eq=False):
-    """What held-out probabilities say of each row's label."""
+    """The evidence of held-out probabilities about each row's label."""
 
     quality: np.ndarray  # float64 (rows,): the probability of the given label
-    suggested: np.ndarray  # int64 (rows,): another label, or -1 where the given one is not doubted
+    suggested: np.ndarray  # int64 (rows,): another label, or -1 if the given one is not doubted
     thresholds: np.ndarray  # float64 (labels,); above 1 for a label without rows
 
     @property
@@ -34,13 +34,13 @@ class Doubts(Value, eq=False):
 
     @property
     def doubted(self) -> np.ndarray:
-        """The rows whose label is doubted, the most doubtful first."""
+        """The rows with doubted labels, the most doubtful first."""
         order = self.order
         return np.asarray(order[self.suggested[order] >= 0])
 
 
 def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
-    """Of rows with probabilities (rows, labels) by a head that did not learn from them, and their labels (rows,)."""
+    """The doubts about labels (rows,), from probabilities (rows, labels) by a head not trained on these rows."""
     rows = np.arange(len(labels))
     own = probabilities[rows, labels]
     counts = np.bincount(labels, minlength=probabilities.shape[1])
@@ -53,11 +53,11 @@ def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
 
 
 def trusted(quality: np.ndarray, is_planted: np.ndarray, chance: float) -> float:
-    """The quality up to which doubts find labels that were changed on purpose far more often than chance; 0 if nowhere.
+    """The quality up to which doubts find deliberately changed labels far more often than chance; 0 if nowhere.
 
-    `quality` (items,) are of doubted labels, the most doubtful first, `is_planted` says which of them were changed, and
-    `chance` is the share of changed ones among all labels, doubted or not. The list ends where it holds the most hits
-    above `TIMES` that share. Hits that are within `ERRORS` standard errors of chance show nothing.
+    `quality` (items,) belongs to the doubted labels, the most doubtful first, `is_planted` says which of them were
+    changed, and `chance` is the share of changed ones among all labels, doubted or not. The list ends where it contains
+    the most hits above `TIMES` that share. Hits within `ERRORS` standard errors of chance do not count.
     """
     if not len(quality):
         return 0.0
@@ -68,25 +68,25 @@ def trusted(quality: np.ndarray, is_planted: np.ndarray, chance: float) -> float
 
 
 class DoubtedLabel(Value):
-    """A label that a row has, or lacks, against what held-out probabilities say."""
+    """A label that a row has, or lacks, contrary to held-out probabilities."""
 
     row: int
     label: int
     is_given: bool
-    probability: float  # of the label
+    probability: float  # the label's index
 
     @property
     def quality(self) -> float:
-        """The probability of what the row says: that it has the label, or has it not."""
+        """The probability of the row's own statement: that it has the label, or lacks it."""
         return self.probability if self.is_given else 1 - self.probability
 
 
 def doubts_of_each(probabilities: np.ndarray, has_label: np.ndarray) -> list[DoubtedLabel]:
     """Doubted labels of rows that may have several, the most doubtful first.
 
-    Each label is a question of its own, present or absent. It is doubted where `doubts` says so and the other answer is
-    also the more probable, since the threshold of a rare label may be far below a half. `probabilities` and `has_label`
-    are (rows, labels); the heads that gave the probabilities did not learn from the row.
+    Each label is a separate question, present or absent. It is doubted if `doubts` says so and the other answer is also
+    more probable, since the threshold of a rare label may be far below a half. `probabilities` and `has_label` are
+    (rows, labels); the heads that gave the probabilities were not trained on the row.
     """
     doubted = list[DoubtedLabel]()
     for label in range(has_label.shape[1]):
@@ -100,16 +100,16 @@ def doubts_of_each(probabilities: np.ndarray, has_label: np.ndarray) -> list[Dou
 
 
 class Neighbours(Value, eq=False):
-    """What the nearest other rows of each row are labelled."""
+    """The labels of the nearest other rows of each row."""
 
-    agreeing: np.ndarray  # int64 (rows,): how many of them have the row's label
-    label: np.ndarray  # int64 (rows,): the label that most of them have
-    count: np.ndarray  # int64 (rows,): how many have that
-    of: int  # neighbours of a row
+    agreeing: np.ndarray  # int64 (rows,): number with the row's label
+    label: np.ndarray  # int64 (rows,): the most frequent label among them
+    count: np.ndarray  # int64 (rows,): number with that label
+    of: int  # number of neighbours per row
 
 
 def neighbours(vectors: np.ndarray, labels: np.ndarray, *, of: int = NEIGHBOURS) -> Neighbours:
-    """By the cosine of vectors (rows, width); of fewer rows there are fewer neighbours."""
+    """Neighbours by the cosine of vectors (rows, width); of few rows there are fewer neighbours."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
     of = min(of, len(labels) - 1)
@@ -128,13 +128,13 @@ def neighbours(vectors: np.ndarray, labels: np.ndarray, *, of: int = NEIGHBOURS)
     return Neighbours(agreeing=agreeing, label=label, count=count, of=max(of, 0))
 
 
-PLANTED, LEAST_PLANTED = 0.05, 10  # share and least number of labels that are changed for a trial
-DRAWS, MOST_PLANTED = 5, 60  # trials, and labels that they change together
-ALL_BUT = 1  # neighbours that may have another label than the one that the rest have against the row's own
+PLANTED, LEAST_PLANTED = 0.05, 10  # share and minimum number of labels changed in a trial
+DRAWS, MOST_PLANTED = 5, 60  # trials, and total labels changed in them
+ALL_BUT = 1  # neighbours that may have a third label while the others contradict the row's own
 
 
 class LabelledRows(Value, eq=False):
-    """The labelled rows of all splits of one task: where each stands, and all as one set of examples."""
+    """The labelled rows of all splits of one task: the place of each, and all as one set of examples."""
 
     places: list[tuple[SplitRows, int]]
     examples: Examples
@@ -153,8 +153,8 @@ class LabelledRows(Value, eq=False):
 def can_be_doubted(parts: Sequence[SplitRows]) -> bool:
     """Whether held-out heads can check the labels: the task labels whole texts, and labels repeat.
 
-    With one label a row, two labels must occur at least twice. With several labels a row, one label must be present in
-    two rows and absent from two.
+    With one label per row, two labels must occur at least twice. With several labels per row, one label must be present
+    in two rows and absent from two.
     """
     first = parts[0]
     if not first.has_classes or first.kind.per_option or not first.is_train:
@@ -180,14 +180,14 @@ def all_labelled_rows(parts: Sequence[SplitRows]) -> LabelledRows:
 
 
 class Planted(Value, eq=False):
-    """Examples with labels that were changed at random, and which these are: bool (rows,), of lists (rows, labels)."""
+    """Examples with some labels changed at random, and which these are: bool (rows,), or (rows, labels) for lists."""
 
     examples: Examples
     is_planted: np.ndarray
 
 
 def planted(rows: LabelledRows) -> list[Planted]:
-    """The same rows with changed labels, drawn so often that `MOST_PLANTED` labels or `DRAWS` draws are had."""
+    """Copies of the rows with changed labels, until `MOST_PLANTED` labels are changed or `DRAWS` copies are made."""
     share = PLANTED * (np.stack(rows.examples.targets) >= 0.5).sum() if rows.is_list else PLANTED * len(rows.places)
     each = int(min(max(share, LEAST_PLANTED), len(rows.places) // 4))
     draws = min(DRAWS, -(-MOST_PLANTED // max(each, 1)))
@@ -198,7 +198,7 @@ def _planted(rows: LabelledRows, count: int, generator: np.random.Generator) -> 
     targets = np.stack(rows.examples.targets)
     is_planted = np.zeros(targets.shape, bool)
     flat = is_planted.reshape(-1)
-    if rows.is_list:  # as many labels are added as are taken away
+    if rows.is_list:  # as many labels are added as removed
         for cells in (np.flatnonzero(targets.reshape(-1) >= 0.5), np.flatnonzero(targets.reshape(-1) < 0.5)):
             flat[generator.choice(cells, min(-(-count // 2), len(cells)), replace=False)] = True
         changed = np.where(is_planted, 1 - targets, targets).astype(np.float32)
@@ -210,9 +210,9 @@ def _planted(rows: LabelledRows, count: int, generator: np.random.Generator) -> 
 
 
 def trusted_up_to(rows: LabelledRows, chosen: np.ndarray, trials: Sequence[tuple[Planted, np.ndarray]]) -> float:
-    """The quality up to which doubts can be believed: heads that learned from changed labels find these.
+    """The quality up to which doubts can be trusted, judged by heads that were trained on changed labels.
 
-    Of each trial the outputs (rows, labels) are those for the `chosen` rows, which were held out.
+    The outputs (rows, labels) of each trial are those for the held-out rows, `chosen`.
     """
     qualities, hits = list[np.ndarray](), list[np.ndarray]()
     for trial, outputs in trials:
@@ -234,10 +234,10 @@ def trusted_up_to(rows: LabelledRows, chosen: np.ndarray, trials: Sequence[tuple
 def doubted(
     rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray, *, up_to: float = 1.0
 ) -> list[Finding]:
-    """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours speak against.
+    """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours contradict.
 
-    Neighbours count where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) belong to the
-    `chosen` rows. Doubts of a quality above `up_to` are left out.
+    Neighbours are used if a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) belong to the
+    `chosen` rows. Doubts of a quality above `up_to` are omitted.
     """
     part = rows.places[0][0]
     if part.kind.label_is_list:
@@ -268,7 +268,7 @@ def doubted(
 
 
 def _doubted_lists(rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, up_to: float) -> list[Finding]:
-    """Rows with labels that held-out heads would add or take away, the most doubtful first."""
+    """Rows with labels that held-out heads would add or remove, the most doubtful first."""
     part = rows.places[0][0]
     has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
     said: dict[int, list[str]] = {}

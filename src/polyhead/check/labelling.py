@@ -1,4 +1,4 @@
-"""Which texts to label next: those whose answer is unsure, one of each sort (Zhdanov 2019)."""
+"""The texts to label next: those with uncertain answers, one per cluster (Zhdanov 2019)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, MissingColumn, UnknownLabel
 from polyhead.values import Value
 
-UNSURE = 10  # times as many texts as are chosen: the most unsure, of which one of each cluster is taken
-ROUNDS = 8  # of k-means
+UNSURE = 10  # factor of preselection: the most uncertain texts, of which one per cluster is taken
+ROUNDS = 8  # iterations of k-means
 
 
 def first_texts(vectors: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
-    """Texts that are typical of all, where none is labelled: the nearest to each centre of `count` clusters."""
+    """Typical texts, if none is labelled: the nearest to each centre of `count` clusters."""
     return _of_clusters(_unit(vectors), np.ones(len(vectors)), count, generator)
 
 
 def next_texts(
     vectors: np.ndarray, probabilities: np.ndarray, labelled: np.ndarray, count: int, generator: np.random.Generator
 ) -> list[int]:
-    """Up to `count` texts, the most unsure first, of those that are not `labelled`, bool (texts,).
+    """Up to `count` texts that are not `labelled`, bool (texts,), the most uncertain first.
 
-    `vectors` are (texts, width), `probabilities` (texts, labels) those of a head that learned from the labelled ones.
+    `vectors` are (texts, width), `probabilities` (texts, labels) those of a head trained on the labelled texts.
     """
     two = -np.partition(-probabilities, 1, axis=1)[:, :2]
     unsure = 1.0 - (two[:, 0] - two[:, 1])
@@ -43,7 +43,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _of_clusters(vectors: np.ndarray, weights: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
-    """The row nearest to each centre of a weighted k-means that starts as k-means++ does."""
+    """The row nearest to each centre of a weighted k-means, initialized by k-means++."""
     if len(vectors) <= count:
         return list(range(len(vectors)))
     centres = _far_apart(vectors, weights, count, generator)
@@ -72,13 +72,13 @@ def _far_apart(vectors: np.ndarray, weights: np.ndarray, count: int, generator: 
 
 
 def _distances(vectors: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Squared, (rows, centres)."""
+    """Squared distances, (rows, centres)."""
     squares = (vectors**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)[None]
     return np.asarray(np.maximum(squares - 2 * vectors @ centres.T, 0.0))
 
 
 class Text(Value):
-    """One text of a file, and the label that stands beside it there."""
+    """One text of a file, and its label there."""
 
     row: int
     text: str
@@ -86,7 +86,7 @@ class Text(Value):
 
 
 def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
-    """The rows of a file that have a text; raises MissingColumn, and what `Rows` raises."""
+    """The rows of a file that have a text; raises MissingColumn, and the errors of `Rows`."""
     rows, several = Rows(path, [text] + ([label] if label else [])), list[Text]()
     for row in rows:
         value, given = row.values.get(text), row.values.get(label) if label else None
@@ -100,9 +100,9 @@ def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
 
 
 def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """(row, label) of a file with columns row, text and label; rows without a label are passed over.
+    """(row, label) of a file with columns row, text and label; rows without a label are skipped.
 
-    Raises UnknownLabel for a label that is none of these, BadValue for a row that the texts do not have.
+    Raises UnknownLabel for an undeclared label, BadValue for a row that the texts do not have.
     """
     known = set(labels)
     for row in Rows(path, ("row", "text", "label")):
@@ -122,13 +122,13 @@ def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> It
 
 
 class LabelFile:
-    """A file of {row, text, label} that is there after each answer; an answer of a row replaces an earlier one."""
+    """A file of {row, text, label}, complete after each answer; a new answer for a row replaces the earlier one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, texts: Mapping[int, str], labels: Iterable[str]) -> dict[int, str]:
-        """The labels so far, by row; a line that a kill cut short is passed over and removed."""
+        """The labels so far, by row; an incomplete line after a crash is skipped and removed."""
         if not self.path.exists():
             return {}
         raw = self.path.read_bytes()
@@ -139,7 +139,7 @@ class LabelFile:
         return dict(answers_in(str(self.path), texts, labels))
 
     def add(self, row: int, text: str, label: str) -> None:
-        """Writes one answer through to the disk."""
+        """Appends one answer and syncs it to the disk."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode({"row": row, "text": text, "label": label}) + b"\n")
             file.flush()

@@ -1,4 +1,4 @@
-"""A task's rows of one split, and what is found in them."""
+"""A task's rows of one split, and the findings about them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from polyhead.data.columns import Source
 from polyhead.data.read import Reading
 from polyhead.progress import counted as counted
+from polyhead.progress import short as short
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.letters import letters_of
@@ -22,22 +23,20 @@ from polyhead.values import Value
 Level = Literal["fault", "hint"]
 """A fault makes scores wrong, or stops training; a hint is worth a look."""
 
-LONGEST = 200  # characters of a text that are kept with its place
-
 
 class RowRef(Value):
-    """One row that shows what was found."""
+    """One row that shows a finding."""
 
     split: str
     file: str
     row: int
     text: str = ""
     label: str = ""
-    other: str = ""  # the row, label or text that it is compared with
+    other: str = ""  # the row, label or text it is compared with
 
 
 class Finding(Value):
-    """One kind of fault in one task, or one file."""
+    """One kind of fault in one task or file."""
 
     kind: str
     level: Level
@@ -45,15 +44,9 @@ class Finding(Value):
     do: str
     task: str = ""
     split: str = ""
-    rows: int = 0  # that show it
-    of: int = 0  # rows that were looked at
+    rows: int = 0  # rows that show it
+    of: int = 0  # number of rows examined
     places: tuple[RowRef, ...] = ()
-
-
-def short(text: str, longest: int = LONGEST) -> str:
-    """The text on one line, cut where it is longer."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else line[: longest - 3] + "..."
 
 
 WORD = re.compile(r"\w+")
@@ -61,7 +54,7 @@ TRAIN = "train"
 
 
 class SplitRows:
-    """One split of one task. Its examples are numbered from 0; `rows` says where they stand in the file."""
+    """One split of one task. Its examples are numbered from 0; `rows` holds their numbers in the file."""
 
     def __init__(self, task: Task, split: str, source: Source, reading: Reading) -> None:
         self.task, self.split, self.source, self.reading = task, split, source, reading
@@ -76,48 +69,48 @@ class SplitRows:
 
     @property
     def is_train(self) -> bool:
-        """Whether the task learns from these rows."""
+        """Whether the task is trained on these rows."""
         return self.split == TRAIN
 
     @property
     def has_labels(self) -> bool:
-        """Whether a row is answered by labels out of a list."""
+        """Whether a row's answer is labels from a list."""
         return "labels" in self.kind.uses
 
     @property
     def has_classes(self) -> bool:
-        """Whether a row as a whole has labels out of a list."""
+        """Whether a whole row has labels from a list."""
         return self.has_labels and not self.kind.per_word
 
     @property
     def has_numbers(self) -> bool:
-        """Whether a row is answered by a number of a range."""
+        """Whether a row's answer is a number in a range."""
         return "range" in self.kind.uses
 
     @cached_property
     def texts(self) -> list[str]:
-        """All texts of each input, one after the other."""
+        """All texts of each input, input after input."""
         return [" ".join(texts_of(value)) for value in self.inputs]
 
     @cached_property
     def lines(self) -> list[str]:
-        """Each input without case and extra spaces, its texts apart."""
+        """Each input without case and extra spaces, with its texts kept separate."""
         return ["\n".join(" ".join(text.casefold().split()) for text in texts_of(value)) for value in self.inputs]
 
     @cached_property
     def keys(self) -> list[str]:
-        """Each input without case, spaces and punctuation; where nothing is left, as `lines` have it."""
+        """Each input without case, spaces and punctuation; if nothing is left, as in `lines`."""
         several = (("\n".join(map(letters_of, texts_of(value)))) for value in self.inputs)
         return [letters if letters.strip() else line for letters, line in zip(several, self.lines, strict=True)]
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Characters of each input, int64 (rows,)."""
+        """Number of characters of each input, int64 (rows,)."""
         return np.array(list(map(len, self.texts)), np.int64)
 
     @cached_property
     def labels(self) -> list[tuple[int, ...]]:
-        """The indices of each row's labels; of words those that occur; () for tasks without a list of labels."""
+        """The indices of each row's labels; for labels of words, those that occur; () for tasks without labels."""
         if not self.has_labels:
             return [()] * len(self)
         if self.kind.per_word:
@@ -128,13 +121,13 @@ class SplitRows:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How many rows have each label, int64 (labels,)."""
+        """Number of rows with each label, int64 (labels,)."""
         several = [label for labels in self.labels for label in labels]
         return np.bincount(np.array(several, np.int64), minlength=len(self.task.labels))
 
     @cached_property
     def answers(self) -> list[object]:
-        """What is compared of two rows' labels: indices, a number, tags; None where labels are no matter of the row."""
+        """The values by which two rows' labels are compared: indices, a number, tags; None if labels do not apply."""
         if self.has_labels and not self.kind.per_word:
             return list(self.labels)
         if self.has_numbers:
@@ -145,7 +138,7 @@ class SplitRows:
         return [None] * len(self)
 
     def label_of(self, index: int) -> str:
-        """A row's label for people."""
+        """A row's label as readable text."""
         if self.has_numbers:
             return f"{self.answers[index]:g}"
         if self.has_classes:
@@ -153,7 +146,7 @@ class SplitRows:
         return ""
 
     def place(self, index: int, *, other: str = "") -> RowRef:
-        """Where an example stands, with its text and label."""
+        """The place of an example, with its text and label."""
         text = short(" | ".join(texts_of(self.inputs[index])))
         return RowRef(
             split=self.split,
@@ -165,7 +158,7 @@ class SplitRows:
         )
 
     def at(self, rows: Iterable[int]) -> tuple[RowRef, ...]:
-        """Places of rows by their number in the file."""
+        """Places of rows, by their number in the file."""
         return tuple(RowRef(split=self.split, file=self.source.path, row=row) for row in rows)
 
     def found(
@@ -178,7 +171,7 @@ class SplitRows:
         indices: Sequence[int] = (),
         places: Sequence[RowRef] | None = None,
     ) -> Finding:
-        """A finding about these rows; `indices` are those of examples, unless `places` say where."""
+        """A finding about these rows; `indices` are those of examples, unless `places` are given."""
         shown = tuple(map(self.place, indices)) if places is None else tuple(places)
         return Finding(
             kind=kind,
@@ -207,6 +200,6 @@ def by_task(parts: Sequence[SplitRows]) -> list[list[SplitRows]]:
 
 
 def names_text(names: Sequence[str], most: int = 8) -> str:
-    """Names with commas, and how many more there are."""
+    """Names with commas, and the number of omitted ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"'{short(name, 40)}'" for name in names[:most]) + more

@@ -1,4 +1,4 @@
-"""All checks of some tasks' data: nothing is trained, and no text is encoded."""
+"""All checks of some tasks' data, without training and without encoding texts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Show = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
-    """Shows nothing."""
+    """Shows no progress."""
 
 
 def read_parts(
     entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent
 ) -> tuple[list[SplitRows], list[Finding]]:
-    """Every split of every task, and a finding for each file that cannot be read as its task reads it.
+    """Every split of every task, and a finding for each file that its task cannot read.
 
-    Raises ConfigError for a task whose columns make no input and label.
+    Raises ConfigError for a task whose columns give no input and label.
     """
     parts, findings = list[SplitRows](), list[Finding]()
     for entry in entries:
@@ -50,7 +50,7 @@ def _columns(error: DataError) -> str:
 
 
 def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = _silent) -> list[Finding]:
-    """What is wrong with the rows, faults first; `limit` is how many tokens the encoder reads of a text."""
+    """All findings about the rows, faults first; `limit` is the maximum number of tokens that the encoder reads."""
     findings = list[Finding]()
     for task in by_task(parts):
         show(f"checking task '{task[0].task.name}'")
@@ -78,7 +78,7 @@ def _of_task(parts: Sequence[SplitRows], limit: int) -> Iterator[Finding]:
 
 
 def _of_files(parts: Sequence[SplitRows], show: Show) -> Iterator[Finding]:
-    """Columns of each file of training rows, which all tasks that read it declare together."""
+    """Findings about columns of each file of training rows, with the declarations of all tasks that read it."""
     declared: dict[str, set[str]] = {}
     first: dict[str, SplitRows] = {}
     for part in parts:
@@ -98,7 +98,7 @@ def _of_files(parts: Sequence[SplitRows], show: Show) -> Iterator[Finding]:
 
 
 def _table(path: str, part: SplitRows) -> Table | None:
-    """Rows of the file to look at its columns; None where a row cannot be read, which is told already."""
+    """Rows of the file for the checks of columns; None if a row cannot be read, which is already reported."""
     if len(part.reading.columns) < 3 and not path.lower().endswith(".parquet"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Splits that do not look like train: other labels, other lengths, other writing, other words."""
+"""Checks for splits that do not look like train: other labels, lengths, spelling or words."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from polyhead.check.part import WORD, Finding, SplitRows, counted
 
-FEW = 50  # rows: of fewer nothing is said of shares, and a score is hardly one
-LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and how far above what chance makes
-LENGTHS_APART = 0.35  # the greatest distance of two distributions (Kolmogorov and Smirnov)
-WRITING_APART = 0.5  # difference of the shares of texts with a trait
-UNSEEN = 0.2  # share of words that train never has, above that of train's own second half
+FEW = 50  # rows: with fewer, shares are not compared, and a score means little
+LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and the factor above chance
+LENGTHS_APART = 0.35  # the largest distance of two distributions (Kolmogorov and Smirnov)
+WRITING_APART = 0.5  # difference of the shares of texts with a feature
+UNSEEN = 0.2  # share of words unknown to train, above that of train's own second half
 SAMPLE = 2000
 
 
 def small(part: SplitRows) -> Iterator[Finding]:
-    """An evaluation split of too few rows."""
+    """An evaluation split with too few rows."""
     if not part.is_train and 0 < len(part) < FEW:
         error = 50 / np.sqrt(len(part))
         what = f"{part.split} has {counted(len(part), 'row')}: a score on it is known to about {error:.0f} points"
@@ -25,7 +25,7 @@ def small(part: SplitRows) -> Iterator[Finding]:
 
 
 def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
-    """Classes, or numbers, that are much more or less frequent than in train."""
+    """Classes, or numbers, whose frequency differs much from that in train."""
     if min(len(train), len(part)) < FEW:
         return
     do = "draw the split at random from the same rows, or check that later texts will look like it"
@@ -50,7 +50,7 @@ def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
 
 
 def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
-    """Lengths, capital letters, full stops, other alphabets and words that train does not have like that."""
+    """Lengths, capital letters, full stops, other alphabets and unknown words whose frequency differs from train."""
     if min(len(train), len(part)) < FEW:
         return
     reasons = []
@@ -84,7 +84,7 @@ def _sample(texts: Sequence[str]) -> list[str]:
 
 
 def _unseen(train: Sequence[str], other: Sequence[str]) -> tuple[float, float]:
-    """Shares of words that one half of train does not have: of the other half's, and of the other texts'."""
+    """Shares of words that one half of train lacks: in its other half, and in the other texts."""
     known = {word for text in train[::2] for word in WORD.findall(text.casefold())}
     shares = []
     for texts in (train[1::2], other):
@@ -94,7 +94,7 @@ def _unseen(train: Sequence[str], other: Sequence[str]) -> tuple[float, float]:
 
 
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The greatest difference of two empirical distributions."""
+    """The largest difference of two empirical distributions."""
     values = np.unique(np.concatenate([first, second]))
     both = [np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (first, second)]
     return float(np.abs(both[0] - both[1]).max())

@@ -1,4 +1,4 @@
-"""Texts that are empty, too long, wrongly decoded, cut, or no texts."""
+"""Checks of texts: empty, too long, wrongly decoded, cut off, or no texts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from polyhead.check.part import Finding, SplitRows, counted
 from polyhead.text.question import texts_of
 
-# What cp1252 or Latin-1 makes of the first byte of a letter in UTF-8, and of the bytes after it.
+# The characters that cp1252 or Latin-1 makes of the first byte of a UTF-8 letter, and of the bytes after it.
 MISREAD = re.compile(
     "[\u00c2-\u00f4][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]{1,3}"
 )
-CONTROLS = re.compile("[\u0080-\u009f]")  # letters of cp1252 that were read as Latin-1
+CONTROLS = re.compile("[\u0080-\u009f]")  # letters of cp1252, read as Latin-1
 LOST = "\ufffd"
 INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff\u00ad]")
 MARKUP = re.compile(
     r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]{0,200})?/?>|&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,6}|#x[0-9a-fA-F]{1,5});"
 )
-MARKED = 0.01  # share of rows with tags or entities from which on they are told
-CUT_SHARE, CUT_LEAST, CUT_LENGTH = 0.005, 10, 60  # rows of exactly the greatest length, and that length
-WORDLESS = 0.5  # share of rows without a letter from which on a column is no text
+MARKED = 0.01  # share of rows with tags or entities from which on they are reported
+CUT_SHARE, CUT_LEAST, CUT_LENGTH = 0.005, 10, 60  # number of rows with exactly the maximum length, and that length
+WORDLESS = 0.5  # share of rows without a letter from which on a column is not a text
 LETTER = re.compile(r"[^\W\d_]")
-FEW = 20  # rows: of fewer nothing is said of shares
+FEW = 20  # rows: with fewer, shares are not reported
 
 
 def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 
 def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """Inputs of more words than the encoder reads tokens: the end of each is surely lost."""
+    """Inputs with more words than the encoder reads tokens: the end of each is lost for certain."""
     if part.task.long_texts == "windows" or part.kind.owns_model:
         return
     likely = np.flatnonzero(part.lengths > 2 * (limit - 2))
@@ -61,7 +61,7 @@ def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 
 def misread(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """Texts that were written in one encoding and read in another."""
+    """Texts decoded with another encoding than they were written in."""
     wrong = [i for i, text in enumerate(part.texts) if not text.isascii() and is_misread(text)]
     if wrong:
         what = f"{counted(len(wrong), 'text')} read in another encoding than written, such as 'Ã©' for 'é'"
@@ -70,7 +70,7 @@ def misread(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 
 def is_misread(text: str) -> bool:
-    """Whether letters of the text are bytes of UTF-8 that were read as cp1252 or Latin-1, or were lost."""
+    """Whether letters of the text are UTF-8 bytes that were read as cp1252 or Latin-1, or were lost."""
     if LOST in text or CONTROLS.search(text) is not None:
         return True
     return any(_decodes(match[0]) for match in MISREAD.finditer(text))
@@ -90,7 +90,7 @@ def _decodes(run: str) -> bool:
 
 
 def invisible(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """Characters that nobody sees and the tokenizer drops or splits words at."""
+    """Invisible characters, which the tokenizer drops or splits words at."""
     wrong = [i for i, text in enumerate(part.texts) if INVISIBLE.search(text) is not None]
     if wrong:
         what = f"{counted(len(wrong), 'text')} with control characters or zero-width spaces"
@@ -107,7 +107,7 @@ def markup(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 
 def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """Many texts of exactly the greatest length: a column of a database, or an export, that cut them."""
+    """Many texts of exactly the maximum length: a database column, or an export, cut them."""
     if part.kind.per_option or not len(part):
         return
     lengths = [max(map(len, texts_of(value))) for value in part.inputs]
@@ -117,13 +117,13 @@ def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
     expected = sum(below[most - step] for step in range(1, 6)) / 5
     if most >= CUT_LENGTH and len(alike) >= max(CUT_LEAST, CUT_SHARE * len(part), 5 * expected):
         if len({part.keys[index] for index in alike}) < len(alike) / 2:
-            return  # one text again and again
+            return  # one repeated text
         what = f"{counted(len(alike), 'text')} of exactly {most:,} characters, and none longer: they look cut off"
         yield part.found("cut_off", "hint", what, do="export the texts in full", indices=alike)
 
 
 def wordless(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """A column that holds numbers, codes or marks in place of texts, or one text in every row."""
+    """A column with numbers, codes or symbols instead of texts, or the same text in every row."""
     if len(part) < FEW:
         return
     without = [index for index, text in enumerate(part.texts) if LETTER.search(text) is None]

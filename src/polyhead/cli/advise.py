@@ -10,6 +10,8 @@ import click
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import File, OptionalFolder
 from polyhead.cli.output import Printer, check_apart, check_writable, text_table, writing_file
+from polyhead.project.tables import data_files
+from polyhead.train.events import Events
 
 if TYPE_CHECKING:
     from polyhead.advise.choice import Advice, Budget
@@ -44,8 +46,6 @@ def command(
 
     from polyhead.advise.ladder import Ladder
     from polyhead.advise.ways import read_task_set
-    from polyhead.project.tables import data_files
-    from polyhead.train.events import Events
 
     file = Path(project).resolve()
     target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")

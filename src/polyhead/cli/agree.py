@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from polyhead.certify import ProbeRunner
 from polyhead.cli.command import verb
 from polyhead.cli.options import BackendOptions, Folder
 from polyhead.cli.output import Printer, number, text_table
-
-if TYPE_CHECKING:
-    from polyhead.tasks.agreement import Agreement
+from polyhead.engine.probes import keep_agreements, numerics_of, on_probes, training_backend_here
+from polyhead.tasks.agreement import Agreement
 
 
 @verb("agree")
@@ -21,9 +21,6 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
     the precision of training, and with --backend and --precision. The result is stored in the bundle's
     agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
-    from polyhead.certify import ProbeRunner
-    from polyhead.engine.probes import keep_agreements, numerics_of, on_probes, training_backend_here
-
     session = how.open(bundle)
     trained = ProbeRunner(session.bundle, backend=training_backend_here())
     agreements: dict[str, Agreement] = {}
@@ -41,8 +38,11 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
 
 def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:
     """A table of tasks."""
-    rows: list[list[object]] = [["task", "probes", "equal answers", "difference"]]
-    for name, agreement in agreements.items():
-        equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
-        rows.append([name, agreement.rows, equal, number(agreement.difference)])
-    return text_table(rows)
+    rows = [[name, *agreement_cells(agreement)] for name, agreement in agreements.items()]
+    return text_table([["task", "probes", "equal answers", "difference"], *rows])
+
+
+def agreement_cells(agreement: Agreement) -> list[str]:
+    """How many were compared, how many are equal, and how far values are apart."""
+    equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
+    return [f"{agreement.rows:,}", equal, number(agreement.difference)]

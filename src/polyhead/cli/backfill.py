@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns
 from polyhead.cli.output import Printer, counted, note
+from polyhead.evaluate.report.backfill import plot_counts
+from polyhead.evaluate.report.backfill import row_counts as counts_of
 from polyhead.progress import duration, pace
-from polyhead.store.jobs.backfill import BackfillRequest, backfill
-
-if TYPE_CHECKING:
-    from polyhead.store.jobs.backfill import BackfillSummary
-    from polyhead.store.jobs.resample import SampleAgreement
+from polyhead.store.corpus import open_corpus
+from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backfill
+from polyhead.store.jobs.resample import SampleAgreement, resampled
 
 
 @verb("backfill", again="the same command goes on from there")
@@ -70,9 +71,6 @@ def _sampled(
 ) -> list[SampleAgreement]:
     import numpy as np
 
-    from polyhead.store.corpus import open_corpus
-    from polyhead.store.jobs.resample import resampled
-
     printer.show(f"encoding {rows} texts of {source} anew")
     names = tuple(dict.fromkeys(column.task for column in done.columns))
     session = how.open(bundle, names)
@@ -83,11 +81,6 @@ def _sampled(
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
-    from polyhead.bundle.read import Bundle
-    from polyhead.evaluate.report.backfill import plot_counts
-    from polyhead.evaluate.report.backfill import row_counts as counts_of
-    from polyhead.store.corpus import open_corpus
-
     tasks, read = Bundle.open(bundle).tasks, open_corpus(store)
     answers = [column for column in done.columns if column.is_answer]
     plot_counts([counts_of(read, column, tasks[column.task].task) for column in answers], picture)

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import Models
+from polyhead.bundle.read import Bundle
+from polyhead.certify import Certificate
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
-
-if TYPE_CHECKING:
-    from polyhead.bundle.manifest import Live
-    from polyhead.bundle.models import Models
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import Certificate
-    from polyhead.tasks.task import Task
+from polyhead.engine.overview import TaskOverview
+from polyhead.plan import TRUNK
+from polyhead.project.strategies.branch import tap_of
+from polyhead.tasks.task import Task
 
 SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
     """The row of a task that reads the trunk."""
-    from polyhead.plan import TRUNK
-
     record = bundle.tasks[name]
     own = [node for node in record.path.layers if node.weights != TRUNK]
     folder = bundle.root / "tasks" / name / bundle.version(name)
     return {
         **_row(bundle, name, record.task),
-        "tap": max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0),
+        "tap": tap_of(record.path),
         "own_layers": sum(node.stop - node.start for node in own),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "probes": len(bundle.probes(name)),
@@ -66,7 +65,7 @@ def trunk_lines(bundle: Bundle) -> list[str]:
     ]
 
 
-def shown_version(live: Live) -> str:
+def shown_version(live: Live | TaskOverview) -> str:
     """`v0001`, or `v0001 (pinned)` if a person went back to it."""
     return f"{live.version} (pinned)" if live.pinned else live.version
 

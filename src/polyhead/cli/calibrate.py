@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.labelled import LabelledColumns, labelled_sources
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, text_table
+from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest
-
-if TYPE_CHECKING:
-    from polyhead.tasks.calibration import Calibration
-    from polyhead.tasks.task import Task
+from polyhead.evaluate.calibrate_task import calibrated_task, measure_lines
+from polyhead.tasks.calibration import Calibration
+from polyhead.tasks.task import Task
 
 HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
 LONG = 40  # labels that are shown; JSON holds all
@@ -50,10 +50,6 @@ def command(
     Regression has no probabilities, so it gets intervals alone. Other kinds are single_label, multi_label and
     multiple_choice. `polyhead tasks rollback` takes the calibration away again; training a task anew leaves it behind.
     """
-    from polyhead.certify.beside import keep_beside
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.calibrate_task import calibrated_task
-
     session = Session(bundle, backend=backend, precision=precision)
     known = {name: session.tasks[name] for name in session.task_names(tasks or None)}
     sources = labelled_sources(known, tasks, data, columns)
@@ -76,8 +72,6 @@ def command(
 
 
 def _lines(task: Task, calibration: Calibration) -> list[str]:
-    from polyhead.evaluate.calibrate_task import measure_lines
-
     lines = measure_lines(task, calibration)
     if not calibration.thresholds:
         return lines

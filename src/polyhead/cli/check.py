@@ -7,37 +7,24 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-from polyhead.cli.check_files import write_places
+from polyhead.check.part import Finding, SplitRows
+from polyhead.check.run import findings_in, read_parts
+from polyhead.check.subject import CheckSubject
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, OptionalFolder, Output, Store, Tasks
-from polyhead.cli.output import Printer, counted, section, text_table
-from polyhead.errors import ConfigError, DataError, UnknownTask
+from polyhead.cli.output import Printer, counted, note, section, text_table, write_rows
 from polyhead.progress import duration
+from polyhead.project.tables import Project
 from polyhead.tasks.kinds import KINDS
-from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.check.part import Finding, SplitRows
-    from polyhead.project.tables import TaskEntry
 
 PROJECT = "polyhead.toml"
-TOKENS = 512  # that an encoder reads of a text where nothing else is known
 IN_JSON = 20  # rows of a finding
-
-
-class Checked(Value, eq=False):
-    """What is checked: tasks with their files, findings made on the way, and how much the encoder reads of a text."""
-
-    entries: tuple[Any, ...]  # polyhead.project.tables.TaskEntry
-    folder: Path
-    limit: int
-    findings: tuple[Any, ...] = ()  # polyhead.check.part.Finding
-    project: Any = None  # polyhead.project.tables.Project, where the tasks are those of one
+COLUMNS = ("task", "kind", "level", "split", "file", "row", "label", "other", "text")  # of a file of rows
 
 
 @verb("check")
@@ -73,98 +60,52 @@ def command(
 
     Exit codes: 0 no fault, 1 a fault (with --strict a hint), 2 wrong command line.
     """
-    from polyhead.check.run import findings_in, read_parts
-    from polyhead.cli.check_features import doubts_in
-    from polyhead.project.tables import Project
-
     began = time.monotonic()
     columns = {"kind": kind, "text": text, "text_b": text_b, "label": label, "separator": separator}
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        checked = _checked(data or (PROJECT,), tasks, columns)
-        parts, unread = read_parts(checked.entries, checked.folder, show=printer.show)
-        findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
+    with tempfile.TemporaryDirectory() as scratch:
+        subject = _subject(data or (PROJECT,), tasks, columns)
+        parts, unread = read_parts(subject.entries, subject.folder, show=printer.show)
+        findings = [*subject.findings, *unread, *findings_in(parts, limit=subject.limit, show=printer.show)]
         if (encode or features) and parts:
-            place = Path(cache) if cache else None if checked.project else scratch
-            project = checked.project or Project(tasks=checked.entries)
-            kept = place.resolve() if place else None
-            findings += doubts_in(parts, project, checked.folder, store=features, cache=kept, printer=printer)
+            from polyhead.deep.heads.doubts import doubts_in
+
+            place = cache or (None if subject.project else scratch)
+            kept, project = Path(place).resolve() if place else None, subject.project or Project(tasks=subject.entries)
+            how: dict[str, Any] = {"store": features, "cache": kept, "say": note, "show": printer.show}
+            findings += doubts_in(parts, project, subject.folder, **how)
     printer.lines(_lines(findings, shown))
     rows = sum(part.reading.rows for part in parts)
     faults = sum(finding.level == "fault" for finding in findings)
     seconds = time.monotonic() - began
     printer.line(_total(parts, rows, faults, len(findings) - faults, seconds))
     if output is not None:
-        printer.line(f"{counted(write_places(output, findings), 'row')} in {output}")
+        printer.line(f"{counted(_written(output, findings), 'row')} in {output}")
     cut = [msgspec.structs.replace(finding, places=finding.places[:IN_JSON]) for finding in findings]
     printer.json({"findings": cut, "faults": faults, "hints": len(findings) - faults, "rows": rows, "seconds": seconds})
     if faults or (strict and findings):
         sys.exit(1)
 
 
-def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> Checked:
+def _written(path: str, findings: Sequence[Finding]) -> int:
+    rows = [
+        {"task": finding.task, "kind": finding.kind, "level": finding.level} | msgspec.structs.asdict(place)
+        for finding in findings
+        for place in finding.places
+    ]
+    write_rows(path, COLUMNS, rows)
+    return len(rows)
+
+
+def _subject(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> CheckSubject:
     projects = [name for name in data if name.lower().endswith(".toml")]
     if not projects:
         if only:
             raise click.UsageError("--tasks is for the tasks of PROJECT; of DATA every file, or set of splits, is one.")
-        return _of_files(data, columns)
+        return CheckSubject.of_files(data, columns)
     given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
     if len(data) > 1 or given:
         raise click.UsageError(f"{projects[0]} names its files and columns; give it alone, or data files without it.")
-    return _of_project(projects[0], only)
-
-
-def _of_project(path: str, only: Sequence[str]) -> Checked:
-    from polyhead.project.tables import read_project
-
-    project = read_project(path)
-    names = [entry.name for entry in project.tasks]
-    if unknown := sorted(set(only) - set(names)):
-        raise UnknownTask("the project declares no such task", got=unknown, allowed=names)
-    folder = Path(path).resolve().parent
-    entries = tuple(entry for entry in project.tasks if not only or entry.name in only)
-    limit = _limit(project.trunk.place(folder), project.trunk.max_tokens)
-    return Checked(entries=entries, folder=folder, limit=limit, project=project)
-
-
-def _limit(place: str, given: int | None) -> int:
-    """Tokens that the encoder reads: those that are given, else a bundle's own, else the usual number."""
-    from polyhead.bundle.format import BUNDLE
-    from polyhead.bundle.read import Bundle
-
-    if given is not None or not Path(place, BUNDLE).is_file():
-        return given or TOKENS
-    return Bundle.open(place, verify=False).trunk_facts().settings.max_tokens
-
-
-def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
-    from polyhead.check.part import Finding
-    from polyhead.project.init import split_groups
-
-    entries, findings = list[Any](), list[Finding]()
-    for files in split_groups(data):
-        stem = files.pop("name") or Path(files["data"]).name.split(".")[0]
-        try:
-            entries.append(_entry(files, columns, stem))
-        except (ConfigError, DataError) as error:
-            kind = "unusable" if isinstance(error, DataError) else error.facts.get("fault")
-            if kind is None:
-                raise  # what the user has to say, not what is wrong with the file
-            what, do = error.what, error.do or "correct the file"
-            findings.append(Finding(kind=str(kind), level="fault", what=what, do=do, task=stem))
-    return Checked(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
-
-
-def _entry(files: dict[str, Any], columns: dict[str, Any], stem: str) -> TaskEntry:
-    """The task that files make, its columns guessed from the rows that can be read."""
-    from polyhead.data.guess_columns import table_of
-    from polyhead.project.declare import InitOptions, clean_name, outlined
-    from polyhead.project.init import guessed
-
-    options = InitOptions(**{"name": clean_name(stem), **columns, **files})
-    entry = outlined(guessed(options, table_of(options.data, readable=True)), Path.cwd())
-    entry.task()
-    return entry
+    return CheckSubject.of_project(projects[0], only)
 
 
 def _lines(findings: Sequence[Finding], shown: int) -> list[str]:

@@ -10,6 +10,9 @@ import click
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Figure, OptionalFolder, Output
 from polyhead.cli.output import Printer, text_table, writing_file
+from polyhead.progress import duration
+from polyhead.train.events import Events
+from polyhead.values import to_json
 
 if TYPE_CHECKING:
     from polyhead.advise.compare import WayComparison
@@ -50,9 +53,6 @@ def command(
     from polyhead.advise.compare import Comparing, Settings
     from polyhead.advise.tables import comparison_page, plot_svg
     from polyhead.advise.ways import read_task_set
-    from polyhead.progress import duration
-    from polyhead.train.events import Events
-    from polyhead.values import to_json
 
     file = Path(project).resolve()
     tasks = read_task_set(project)

@@ -7,20 +7,22 @@ import importlib.resources
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
 from polyhead.cli.options import Folder
 from polyhead.cli.output import Printer, counted, number, text_table
+from polyhead.engine.session import Session
 from polyhead.evaluate.on_project import EvaluatedTask
+from polyhead.evaluate.scores import SplitScore, evaluations
+from polyhead.progress import duration
+from polyhead.project.tables import DataFile, Project, read_project
 from polyhead.text.tokenize import Input
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.evaluate.scores import SplitScore
-    from polyhead.project.tables import Project
+from polyhead.train.events import Events
+from polyhead.train.run import train_project
 
 MESSAGES = (
     "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. Can Maria send me a new one?",
@@ -37,12 +39,6 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
     run is quick.
     """
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.scores import evaluations
-    from polyhead.progress import duration
-    from polyhead.train.events import Events
-    from polyhead.train.run import train_project
-
     began = time.monotonic()
     with sample_project(folder) as (project, sample):
         texts = " and ".join(_counts(project, sample))
@@ -77,8 +73,6 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
     """The packaged sample's project with its bundle in `folder`, and where its files are."""
     import msgspec
 
-    from polyhead.project.tables import read_project
-
     with importlib.resources.as_file(importlib.resources.files("polyhead.sample")) as sample:
         project = read_project(sample / "polyhead.toml")
         yield msgspec.structs.replace(project, bundle=str(Path(folder).resolve())), sample
@@ -86,8 +80,6 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
 
 def _counts(project: Project, sample: Path) -> list[str]:
     """`680 customer-support messages`, `266 pairs of them`: counted in the files that the tasks read."""
-    from polyhead.project.tables import DataFile
-
     files = {e.train.path: e.pair for e in project.tasks if isinstance(e.train, DataFile)}
     counts = []
     for name, pair in files.items():

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from polyhead.bundle.format import SEEN
+from polyhead.bundle.seen import Seen
+from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.labelled import LabelledColumns, labelled_sources
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, counted, indented, note, section, text_table
+from polyhead.data.columns import Source
 from polyhead.data.rows import first_columns
-from polyhead.errors import EmptyData, MissingColumn
-
-if TYPE_CHECKING:
-    from polyhead.bundle.seen import Seen
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import Summarized, TaskDrift
+from polyhead.engine.session import Session
+from polyhead.evaluate.drift import ASPECTS, Summarized, TaskDrift, drift_facts, drifts, known_of, profile_of, summaries
+from polyhead.progress import short
 
 WIDTH = 100  # characters of an example
 
@@ -58,19 +58,20 @@ def command(
     If FILE has the labels of a task, in the column of its name or --label, it is also said whether its answers are
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import drifts
-
     if keep and known is not None:
         raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
     session = Session(bundle, backend=backend, precision=precision)
     names = [name for name in session.task_names(tasks or None) if name in session.records]
     standing = _standing(session, names, tasks) if known is None and not keep else {}
-    rows = _rows(session, list(standing) or names, tasks, data, columns, seed, printer)
+    how: dict[str, Any] = {"seed": seed, "say": note, "show": printer.show}
+    read = list(standing) or names
+    rows = summaries(session, data, read, _labelled(session, read, data, columns), columns.roles, needed=tasks, **how)
     if keep:
         return _keep(printer, bundle, session, rows, actor)
     if known is not None:
-        others = _rows(session, list(rows), list(rows), known, columns, seed, printer)
+        read = list(rows)
+        sources = _labelled(session, read, known, columns)
+        others = summaries(session, known, read, sources, columns.roles, needed=read, **how)
         standing = {name: summary.seen for name, summary in others.items()}
     made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     printer.json(_tell(printer, data, made))
@@ -81,9 +82,6 @@ def command(
 
 def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
-    from polyhead.bundle.format import SEEN
-    from polyhead.evaluate.drift import known_of
-
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
         return known_of(session, list(names))
@@ -92,47 +90,14 @@ def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> di
     return known_of(session, [name for name in names if name not in lacking])
 
 
-def _rows(
-    session: Session,
-    names: Sequence[str],
-    only: Sequence[str],
-    data: str,
-    named: LabelledColumns,
-    seed: int,
-    printer: Printer,
-) -> dict[str, Summarized]:
-    """What each task sees in the file; a task that was not named and cannot read it is left out, and said."""
-    from polyhead.evaluate.drift import MOST, summarized
-    from polyhead.evaluate.profile import labelled_rows, plain_rows
-
-    tasks, there = {name: session.tasks[name] for name in names}, first_columns(data)
-    labelled = [name for name in names if name in there] if not named.labels else list(names)
-    sources = labelled_sources(tasks, labelled, data, named) if labelled else {}
-    roles = {role: column for role, column in (("text", named.text), ("text_b", named.text_b)) if column}
-    seen, left = dict[str, "Summarized"](), list[str]()
-    for name in names:
-        try:
-            if name in sources:
-                rows = labelled_rows(sources[name], tasks[name], most=MOST, seed=seed)
-            else:
-                rows = plain_rows(data, tasks[name], roles, most=MOST, seed=seed, show=printer.show)
-        except (EmptyData, MissingColumn):
-            if name in only or len(names) == 1:
-                raise
-            left.append(name)
-            continue
-        seen[name] = summarized(session, name, rows, show=printer.show)
-    if left:
-        note(f"{data} has nothing that these tasks read: {', '.join(left)}")
-    if not seen:
-        raise EmptyData(f"{data} has nothing that a task of the bundle reads", do="name the columns: --text COLUMN")
-    return seen
+def _labelled(session: Session, names: Sequence[str], data: str, columns: LabelledColumns) -> dict[str, Source]:
+    """How the rows are read of the tasks whose labels the file has."""
+    there = () if columns.labels else first_columns(data)
+    labelled = [name for name in names if columns.labels or name in there]
+    return labelled_sources({name: session.tasks[name] for name in names}, labelled, data, columns) if labelled else {}
 
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
-    from polyhead.certify.beside import keep_beside
-    from polyhead.evaluate.drift import profile_of
-
     wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
@@ -141,36 +106,17 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
 
 
 def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> dict[str, Any]:
-    from polyhead.evaluate.drift import ASPECTS, drift_facts
-
-    head: list[object] = ["task", "rows", "known", "verdict", *ASPECTS, "unlike"]
-    cells = [
-        head,
-        *([d.task, f"{d.rows:,}", f"{d.known:,}", _verdict(d), *_distances(d), f"{d.unlike:.3f}"] for d in made),
-    ]
-    printer.lines(text_table(cells, left=1))
+    rows: list[list[object]] = [["task", "rows", "known", "verdict", *ASPECTS, "unlike"]]
     for drift in made:
-        printer.lines(section(drift.task, _lines(drift)) if _lines(drift) else [])
+        aspects = [drift.aspects.get(name) for name in ASPECTS]
+        differing = [words for each, words in zip(aspects, ASPECTS.values(), strict=True) if each and each.differs]
+        distances = [f"{each.distance:.3f} (p {each.p:.2g})" if each else "-" for each in aspects]
+        verdict = ", ".join(differing) or "as known"
+        rows.append([drift.task, f"{drift.rows:,}", f"{drift.known:,}", verdict, *distances, f"{drift.unlike:.3f}"])
+    printer.lines(text_table(rows))
+    for drift in made:
+        printer.lines(section(drift.task, lines) if (lines := _lines(drift)) else [])
     return {"data": data, "tasks": [drift_facts(drift) for drift in made]}
-
-
-def _verdict(drift: TaskDrift) -> str:
-    from polyhead.evaluate.drift import ASPECTS
-
-    return ", ".join(words for name, words in ASPECTS.items() if _differs(drift, name)) or "as known"
-
-
-def _differs(drift: TaskDrift, name: str) -> bool:
-    return name in drift.aspects and drift.aspects[name].differs
-
-
-def _distances(drift: TaskDrift) -> list[object]:
-    from polyhead.evaluate.drift import ASPECTS
-
-    return [
-        f"{drift.aspects[name].distance:.3f} (p {drift.aspects[name].p:.2g})" if name in drift.aspects else "-"
-        for name in ASPECTS
-    ]
 
 
 def _lines(drift: TaskDrift) -> list[str]:
@@ -184,10 +130,7 @@ def _lines(drift: TaskDrift) -> list[str]:
         )
     if drift.differs and drift.examples:
         lines.append("most unlike:")
-        lines += indented(f"row {each.row:,}  {each.distance:.3f}  {_short(each.text)}" for each in drift.examples)
+        lines += indented(
+            f"row {each.row:,}  {each.distance:.3f}  {short(each.text, WIDTH, '…')}" for each in drift.examples
+        )
     return lines
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

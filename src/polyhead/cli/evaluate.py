@@ -4,29 +4,79 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
 
+from polyhead._version import __version__
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
-from polyhead.cli.evaluate_more import ReportOptions, write_report
-from polyhead.cli.labelled import LabelledColumns, labelled_sources, write_errors
-from polyhead.cli.options import Backend, File, OptionalFolder, Precision, Tasks
-from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table
+from polyhead.cli.options import Backend, File, LabelledColumns, OptionalFolder, Precision, Tasks, labelled_sources
+from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
+from polyhead.data.columns import no_column
+from polyhead.data.rows import first_columns
+from polyhead.engine.session import Session
 from polyhead.errors import DataError, PolyheadError, summary_of
-from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, scored_on_files
+from polyhead.evaluate.beyond_scores import comparisons, details_of_all
+from polyhead.evaluate.compare import Comparison
+from polyhead.evaluate.details import Details
+from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, on_another_file, scored_on_files
+from polyhead.evaluate.report.evaluation import Reported, page_of
+from polyhead.evaluate.scores import evaluation_of
+from polyhead.project.tables import data_files, read_project
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.session import Session
-    from polyhead.project.tables import Project
 
 HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
+FACTS = ("task", "row", "truth", "answer", "score")  # columns of a file of errors; the input stands between
+
+
+class ReportOptions(Value):
+    """What is asked beyond scores."""
+
+    details: Annotated[
+        bool, option("Also print intervals, confusion, how right the surest answers are, and the worst mistakes.")
+    ] = False
+    slices: Annotated[
+        tuple[str, ...],
+        option(
+            "Also score the rows of each value of this column of the file; of many numbers, of each quarter.",
+            "--slice",
+            metavar="COLUMN",
+        ),
+    ] = ()
+    against: Annotated[
+        str | None,
+        option(
+            "Compare with another version of each task, such as v0001, or with the tasks of the same names of another "
+            "bundle, by its folder: which rows changed, and whether that is chance.",
+            metavar="VERSION",
+        ),
+    ] = None
+    report: Annotated[
+        str | None,
+        option(
+            "Write all of it to FILE (.html), one page that needs no network, with plots and the words that moved the "
+            "worst mistakes.",
+            metavar="FILE",
+            type=OutputFile(".html", ".htm"),
+        ),
+    ] = None
+
+    def check(self, data: str | None) -> None:
+        """Raises, before any work, for a column that `data` does not have."""
+        for column in self.slices if data is not None and os.path.exists(data) else ():
+            if (there := first_columns(str(data))) and column not in there:
+                raise no_column(str(data), column, there)
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether more than scores is computed."""
+        return self.details or bool(self.slices) or self.report is not None
 
 
 @verb("evaluate")
@@ -92,8 +142,6 @@ def _tell_more(
     outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None
 ) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
-    from polyhead.evaluate.beyond_scores import comparisons, details_of_all
-
     how: dict[str, Any] = {"say": note, "show": printer.show}
     explains, compared = more.report is not None, []
     details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
@@ -105,11 +153,14 @@ def _tell_more(
     printer.lines([line for each in compared for line in comparison_lines(each)])
     if errors is not None:
         wrong = [error for each in outcome.scored for error in each.evaluation.errors]
-        write_errors(errors, wrong)
-        rows = counted(sum(each.evaluation.score.rows for each in outcome.scored), "row")
-        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}, of {rows} that were scored")
+        rows = [error.written() for error in wrong]
+        between = [name for row in rows for name in row if name not in FACTS]
+        write_rows(errors, [*FACTS[:2], *dict.fromkeys(between), *FACTS[2:]], rows)
+        of = counted(sum(each.evaluation.score.rows for each in outcome.scored), "row")
+        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}, of {of} that were scored")
     if more.report is not None:
-        write_report(more.report, details, compared, outcome.how, outcome.facts)
+        with writing_file(more.report) as file:
+            file.write(_page(outcome, details, compared).encode())
         printer.line(f"report in {more.report}")
     scores = [each.evaluation.score for each in outcome.scored]
     told = outcome.how | {"scores": scores, "from_training": outcome.from_training}
@@ -119,6 +170,12 @@ def _tell_more(
         name: {"folds": then.facts.folds, "lacking": then.lacking, **then.facts.computed} for name, then in held.items()
     }
     return told | {"details": details, "comparisons": compared}
+
+
+def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comparison]) -> str:
+    now, how = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), outcome.how.items()
+    facts = (f"{now}, polyhead {__version__}, {', '.join(f'{name} {value}' for name, value in how)}", *outcome.facts)
+    return page_of(Reported(title="Evaluation", facts=facts, details=tuple(details), comparisons=tuple(compared)))
 
 
 class _Asked(Value):
@@ -137,8 +194,6 @@ class _Asked(Value):
 
     def session(self, root: Bundle | Path | str) -> Session:
         """A session over a bundle."""
-        from polyhead.engine.session import Session
-
         return Session(root, backend=self.backend, precision=self.precision)
 
 
@@ -187,8 +242,6 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
 
 
 def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _Asked, printer: Printer) -> _Outcome:
-    from polyhead.evaluate.scores import evaluation_of
-
     assert data is not None
     if not os.path.isfile(data):
         raise DataError(f"no file at {data}", do="give the path of a file that exists")
@@ -216,11 +269,9 @@ def _on_splits(
     *,
     written: Sequence[str | None],
 ) -> _Outcome:
-    from polyhead.project.tables import data_files, read_project
-
     plan, folder = read_project(project), Path(project).resolve().parent
     if data is not None:
-        plan = _on_another_file(plan, data)
+        plan = on_another_file(plan, data)
     check_apart(written, data_files(plan, folder))
     cache, split = asked.cache_of(Path(bundle or folder / plan.bundle)), asked.split if data is None else "test"
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
@@ -235,7 +286,7 @@ def _on_splits(
                 score = msgspec.structs.replace(score, split="data")
                 evaluation = msgspec.structs.replace(each.evaluation, score=score)
                 each = msgspec.structs.replace(each, evaluation=evaluation)
-            simple = _baselines(each) if data is None else {}
+            simple = each.baselines(say=note) if data is None else {}
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
             scored.append(each)
         for name, values in outcome.trained.items():
@@ -247,30 +298,6 @@ def _on_splits(
     how = _how(session)
     facts = [] if data is not None else fact_lines(scored, how)
     return _Outcome(rows=rows, scored=scored, from_training=from_training, how=how, facts=facts, reasons=reasons)
-
-
-def _on_another_file(plan: Project, data: str) -> Project:
-    """The project with this file as the test rows of every task."""
-    path = os.path.abspath(data)
-    entries = tuple(msgspec.structs.replace(entry, test=path) for entry in plan.tasks)
-    return msgspec.structs.replace(plan, tasks=entries)
-
-
-def _baselines(each: EvaluatedTask) -> dict[str, dict[str, float]]:
-    """Scores of simple answers on the same rows; none where training measured them on others."""
-    evaluation, held = each.evaluation, each.held
-    score, home = evaluation.score, keeper_of(each.session, evaluation.score.task)
-    simple = home.baselines(score.task, score.split if held is None else "validation")
-    if held is not None:
-        is_same = held.is_same
-    else:
-        data = home.record(score.task).trained_with.get("data")
-        known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
-        is_same = known in (None, evaluation.digest)
-    if simple and not is_same:
-        note(f"{score.task}: its {score.split} rows are others than in training, so no baseline is shown beside them")
-        return {}
-    return simple
 
 
 def _row(

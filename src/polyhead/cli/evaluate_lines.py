@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyhead.cli.output import counted, section, text_table
-
-if TYPE_CHECKING:
-    from polyhead.evaluate.compare import Comparison
-    from polyhead.evaluate.details import Details
-    from polyhead.evaluate.on_project import EvaluatedTask
-    from polyhead.evaluate.scores import Interval, SplitScore
+from polyhead.evaluate.compare import Comparison
+from polyhead.evaluate.details import Details, answer_text
+from polyhead.evaluate.on_project import EvaluatedTask
+from polyhead.evaluate.scores import Interval, SplitScore
+from polyhead.progress import short
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 TASKS_NAMED = 4  # tasks in one line
@@ -142,8 +141,4 @@ def ranged(interval: Interval | None) -> str:
 
 def brief(value: Any) -> str:
     """A value in one short line."""
-    from polyhead.evaluate.details import answer_text
-
-    value = "-" if value is None else answer_text(value)
-    line = " ".join(value.split())
-    return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1]}…"
+    return short("-" if value is None else answer_text(value), CHARACTERS, "…")

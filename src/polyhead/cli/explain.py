@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
 from polyhead.cli.command import option
-from polyhead.cli.lines import LineChunk, lines_read
 from polyhead.cli.options import File
 from polyhead.cli.output import Printer, counted, note
+from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
+from polyhead.evaluate.explain import Explanation, Said, explained
+from polyhead.store.jobs.lines import LineChunk, lines_read
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.explain import Explanation, Said
 
 TOGETHER = 16  # inputs that are explained in one call: each with one more for every word
 STRONGEST = 6  # words that are printed either way
@@ -75,8 +73,6 @@ def explain_lines(
 def _explained(
     session: Session, tasks: Sequence[str], several: Sequence[tuple[int, bytes]], form: str
 ) -> list[dict[str, Any]]:
-    from polyhead.evaluate.explain import explained
-
     rows, read = lines_read(several, form)
     results = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])
     for row, explanations in zip((row for row in rows if "error" not in row), results, strict=True):

@@ -5,25 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
-from polyhead.cli.near import near_command
-from polyhead.cli.options import BackendOptions, Column, Store, Tasks
-from polyhead.cli.output import Printer, counted, in_bytes, note
+from polyhead.cli.options import (
+    Backend,
+    BackendOptions,
+    Column,
+    File,
+    Folder,
+    Precision,
+    Store,
+    Tasks,
+    TextColumns,
+    TokenColumns,
+)
+from polyhead.cli.output import Printer, counted, in_bytes, indented, note
+from polyhead.data.rows import open_rows
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends import base, open_backend
+from polyhead.engine.loaded import trained_precision
+from polyhead.engine.scale_files import scales_for
 from polyhead.errors import ConfigError, NoStore
+from polyhead.plan import Path as TaskPath
+from polyhead.plan import digest
 from polyhead.progress import duration, pace
+from polyhead.store.corpus import open_corpus
+from polyhead.store.jobs.backfill import answerable
+from polyhead.store.jobs.extract import ExtractRequest, ExtractSummary, extract
+from polyhead.store.jobs.near import NearDocuments, NearRequest, nearest_documents, neighbours_with_texts
+from polyhead.store.jobs.stores import StoreInfo, store_info
+from polyhead.store.taps import Tap, tapped_paths
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.encoder.data import TrunkData
-    from polyhead.engine.backends.base import Backend
-    from polyhead.plan import Path as TaskPath
-    from polyhead.store.jobs.extract import ExtractSummary
-    from polyhead.store.jobs.stores import StoreInfo
-    from polyhead.store.taps import Tap
 
 WEEK = 7.0  # days for which files that no version needs are kept
 MOST_NAMED = 5  # tasks in one line
@@ -48,9 +64,6 @@ def command() -> None:
     """
 
 
-command.add_command(near_command)
-
-
 @verb("extract", group=command, again="the same command goes on from there")
 def extract_command(
     encoder: str = option(metavar="BUNDLE"),
@@ -64,9 +77,7 @@ def extract_command(
         metavar="LAYERS[:CODEC]",
     ),
     tasks: Tasks = option("Keep what these tasks of BUNDLE read."),
-    text: Column = option("Column of the text [default: text, or text_a]."),
-    text_b: Column = option("Column of the second text of a pair [default: text_b]."),
-    tokens: Column = option("Column of the list of tokens, instead of a text [default: tokens]."),
+    columns: TokenColumns,
     separate: bool = option("Make the two texts of a pair two documents; else they are read as one."),
     long_texts: Literal["cut", "windows"] = option(
         "Read the beginning of a text that is too long, or make a document of each part that can be read.", "cut"
@@ -88,18 +99,10 @@ def extract_command(
     Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,
     precision or codec.
     """
-    from polyhead.store.jobs.extract import ExtractRequest, extract
-
-    named = {"text": text, "text_b": text_b, "tokens": tokens}
-    wish = ExtractRequest(
-        columns={role: column for role, column in named.items() if column is not None},
-        separate=separate,
-        long_texts=long_texts,
-        per=per,
-        processes=processes,
-    )
+    wish = ExtractRequest(columns=columns.roles, separate=separate, long_texts=long_texts, per=per, processes=processes)
     printer.show(f"opening {encoder}")
-    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), tasks, how, max_tokens=max_tokens)
+    kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
+    trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
     if not tasks and Path(encoder, "bundle.json").exists():
         _tell_answerable(encoder, store, paths)
     done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
@@ -111,9 +114,6 @@ def extract_command(
 @verb("info", group=command)
 def info_command(store: Store, *, printer: Printer) -> Any:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
-    from polyhead.store.corpus import open_corpus
-    from polyhead.store.jobs.stores import store_info
-
     info = store_info(store, open_corpus(store))
     printer.lines(_info_lines(info))
     return info
@@ -122,9 +122,6 @@ def info_command(store: Store, *, printer: Printer) -> Any:
 @verb("verify", group=command)
 def verify_command(store: Store, *, printer: Printer) -> Any:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
-    from polyhead.store.corpus import open_corpus
-    from polyhead.store.jobs.stores import store_info
-
     opened = open_corpus(store)
     printer.show(f"reading {store}")
     opened.verify()
@@ -149,8 +146,6 @@ def compact_command(
 
     Others may read, extract and backfill meanwhile.
     """
-    from polyhead.store.corpus import open_corpus
-
     opened = open_corpus(store)
     printer.show(f"joining fragments of {store}")
     joined = opened.compact(rows=rows)
@@ -161,23 +156,52 @@ def compact_command(
     return done
 
 
-def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
-    from polyhead.store.taps import Tap
+@verb("near", group=command)
+def near_command(
+    store: Store,
+    text: str,
+    text_b: str | None = option(metavar="[TEXT_B]", default=None),
+    *,
+    bundle: Folder = option("Bundle over the encoder of STORE.", required=True),
+    top: int = option("How many documents are shown.", 10, ge=1),
+    texts: File = option("Show the texts too: the file that STORE was extracted from."),
+    column: Column = option("Column of the text in --texts [default: text, or text_a].", "--text"),
+    column_b: Column = option("Column of the second text of a pair [default: text_b].", "--text-b"),
+    digest: str | None = option(
+        "Which features are compared, where STORE keeps several: the beginning of their digest [default: the first].",
+        metavar="DIGEST",
+    ),
+    backend: Backend = None,
+    precision: Precision = None,
+    printer: Printer,
+) -> Any:
+    """Show the documents of STORE that are nearest to TEXT, or to the pair of TEXT and TEXT_B.
 
-    return [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
+    TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
+    STORE keeps. There is no index: documents that were added a moment ago are found too.
+    """
+    if texts is not None:
+        open_rows(texts)  # fails before the work where there is none
+    wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
+    nearest = nearest_documents(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
+    if texts is not None:
+        nearest = neighbours_with_texts(
+            nearest, texts, TextColumns(text=column, text_b=column_b).roles, show=printer.show
+        )
+    printer.lines(_near_lines(nearest))
+    if nearest.cut:
+        note(f"TEXT is longer than the encoder reads: {counted(nearest.cut, 'token')} were left out")
+    absent = sum(each.text is None for each in nearest.found)
+    if texts is not None and absent:
+        note(f"{texts} has no text for {counted(absent, 'document')} of these")
+    return nearest
 
 
 def _opened(
     encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], how: BackendOptions, *, max_tokens: int | None
-) -> tuple[TrunkData, Backend, list[TaskPath]]:
+) -> tuple[TrunkData, base.Backend, list[TaskPath]]:
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
-
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.backends import open_backend
-    from polyhead.engine.loaded import trained_precision
-    from polyhead.engine.scale_files import scales_for
-    from polyhead.store.taps import tapped_paths
 
     if Path(encoder, "bundle.json").exists() or tasks:
         if max_tokens is not None:
@@ -199,11 +223,6 @@ def _opened(
 
 def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> None:
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    from polyhead.bundle.read import Bundle
-    from polyhead.plan import digest
-    from polyhead.store.corpus import open_corpus
-    from polyhead.store.jobs.backfill import answerable
-
     bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
     with suppress(NoStore):
         kept = {column.digest for column in open_corpus(store).schema.features}
@@ -253,4 +272,12 @@ def _info_lines(info: StoreInfo) -> list[str]:
     for column in info.results:
         of = "" if column.task is None else f": task '{column.task}' {column.version}"
         lines.append(f"results {column.name}{of}, {column.documents:,} of {info.documents:,} documents")
+    return lines
+
+
+def _near_lines(nearest: NearDocuments) -> list[str]:
+    lines = [f"{nearest.store}: {counted(nearest.documents, 'document')} compared, by features {nearest.features[:12]}"]
+    for each in nearest.found:
+        lines.append(f"{each.cosine:.4f}  {each.id}")
+        lines += indented(each.text or ())
     return lines

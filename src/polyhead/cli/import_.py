@@ -16,10 +16,11 @@ from polyhead.cli.options import Actor, Column, File, Folder
 from polyhead.cli.output import Printer, counted, indented, text_table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
+from polyhead.store.jobs.lines import read_texts
+from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
     from polyhead.convert.run import ImportResult
-    from polyhead.text.tokenize import Input
 
 SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 
@@ -96,8 +97,6 @@ def _folder_and_task(option: str) -> tuple[str, str]:
 
 def _texts_of(file: str, column: str | None) -> list[Input]:
     """The lines of a file that are not blank, or the rows of a table; raises DataError for one that is no input."""
-    from polyhead.cli.lines import read_texts
-
     inputs: list[Input] = []
     for line in read_texts(file, column):
         if not isinstance(line.input, tuple):

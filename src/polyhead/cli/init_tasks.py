@@ -19,6 +19,7 @@ from polyhead.cli.output import counted
 from polyhead.data.read import read
 from polyhead.data.rows import Rows
 from polyhead.errors import EmptyData
+from polyhead.progress import short
 from polyhead.project.init import InitTask, ProjectDraft
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Pooled
@@ -104,8 +105,7 @@ def _label(entry: TaskEntry, values: Mapping[str, object], column: str) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    return short(text, WIDTH)
 
 
 def _example(entry: TaskEntry, inputs: Sequence[Any]) -> str:

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 import click
 
 from polyhead._version import __version__
-from polyhead.cli.near_names import near_words, with_meant
 from polyhead.cli.output import FINISHED, shown_lines
-from polyhead.errors import PolyheadError
+from polyhead.errors import PolyheadError, near_name
 from polyhead.plugins import load_plugins
+from polyhead.project.names import MEANT, other_name
 
 GROUPS = {
     "Start": {
@@ -63,6 +63,7 @@ GROUPS = {
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 FAILED, STOPPED = 1, 130
+TRAINING = "train"  # the verb whose numbers stand in a project file
 AGAIN = 0.05  # seconds until an interrupt that Python could not raise comes again
 
 
@@ -89,7 +90,7 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            ctx.fail(f"No such command {args[0]!r}. {near_words(args[0], VERBS)}".rstrip())
+            ctx.fail(f"No such command {args[0]!r}. {_near(args[0])}".rstrip())
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         _end(f"stopped; {kept or FINISHED}", STOPPED)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error = with_meant(error)
+            error = _with_meant(error)
         message = io.StringIO()
         error.show(message)  # it may tell what was given
         with contextlib.suppress(OSError, ValueError):
@@ -209,3 +210,33 @@ def _interrupt_main() -> None:
         signal.pthread_kill(main, signal.SIGINT)  # a true signal, which wakes it also where it waits
     else:
         _thread.interrupt_main()
+
+
+def _near(word: str) -> str:
+    """A question that names the nearest verb; "" where none is near."""
+    near = near_name(word, VERBS)
+    return "" if near is None else f"Did you mean '{near}'?"
+
+
+def _with_meant(error: click.NoSuchOption) -> click.NoSuchOption:
+    """The error, naming the option or the key of the project file that other programs call so."""
+    command = error.ctx.command if error.ctx is not None else None
+    key = MEANT.get(other_name(error.option_name))
+    options = [name for parameter in (command.params if command else []) for name in parameter.opts if name[:2] == "--"]
+    table, _, name = (key or "").rpartition(".")
+    option = f"--{name.replace('_', '-')}"
+    if key is not None and option in options:
+        said = f"{option} is meant by {error.option_name}."
+    elif (key is not None or _is_key(error.option_name)) and command is not None and command.name == TRAINING:
+        key = key or f"training.{other_name(error.option_name)}"
+        table, _, name = key.rpartition(".")
+        where = {"": "at the top", "tasks": "in [[tasks]]"}.get(table, f"in [{table}]")
+        said = f"It stands in the project file, as '{name}' {where}."
+    else:
+        return error
+    message = f"No such option {error.option_name!r}. {said}"
+    return click.NoSuchOption(error.option_name, message=message, ctx=error.ctx)
+
+
+def _is_key(option: str) -> bool:
+    return f"training.{other_name(option)}" in MEANT.values()

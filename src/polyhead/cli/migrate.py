@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import (
-    Command,
-    File,
-    Folder,
-    OptionalFolder,
-    Output,
-    RequiredFile,
-    TaskArguments,
-    Tasks,
-    TextColumns,
-)
+from polyhead.cli.options import File, Folder, OptionalFolder, Output, RequiredFile, TaskArguments, Tasks, TextColumns
 from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
 from polyhead.errors import DataError
+from polyhead.store.jobs.compare import StoreComparison, TaskComparison, check_agreement, compare, comparison_with_texts
+from polyhead.store.jobs.labels import LabelRequest, label_rows
+from polyhead.store.jobs.migrate import StoreBundle, read_pointer, switch, switch_back
+from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import to_json
-
-if TYPE_CHECKING:
-    from polyhead.store.jobs.compare import StoreComparison, TaskComparison
-    from polyhead.store.jobs.migrate import StoreBundle
 
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
 
@@ -38,13 +28,6 @@ def command() -> None:
     features extract`, train the tasks with `polyhead train --features NEW`, answer them with `polyhead backfill`,
     compare, and switch.
     """
-
-
-def _texts_options(command: Command) -> Command:
-    """Adds `--text` and `--text-b`: columns of the file of texts."""
-    second = click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
-    first = click.option("--text", metavar="COLUMN", help="Column of the text [default: text, or text_a].")
-    return first(second(command))
 
 
 @verb("compare", group=command)
@@ -69,9 +52,6 @@ def compare_command(
     Compared are documents for which both stores have answers, so this may run while NEW is still being filled. A flip
     is a document whose answer differs; for values, one whose values differ by more than a hundredth of the range.
     """
-    from polyhead.store.jobs.compare import check_agreement, compare, comparison_with_texts
-    from polyhead.store.jobs.stored import StoredAnswers
-
     sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
     comparison = compare(*sides, tasks, flips=most if flips else 0, show=printer.show)
     if texts is not None:
@@ -106,9 +86,6 @@ def labels_command(
     task's name, and the score. A task learns from it with `label = "TASK"` in the project file. What STORE got wrong,
     the new task learns too.
     """
-    from polyhead.store.jobs.labels import LabelRequest, label_rows
-    from polyhead.store.jobs.stored import StoredAnswers
-
     request = LabelRequest(tasks=tasks, columns=columns.roles, at_least=at_least, rows=rows)
     answers, written, printer = StoredAnswers(store, bundle), 0, Printer()
     with writing_file(str(output)) as file:
@@ -141,8 +118,6 @@ def switch_command(
     Without a FILE it is written. Otherwise the two sides are compared first, and FILE stays as it is where the new side
     lacks documents, tasks or answers that the old one has. Without --store and --bundle it shows what FILE names.
     """
-    from polyhead.store.jobs.migrate import read_pointer, switch, switch_back
-
     if back + (store is not None and bundle is not None) > 1 or (store is None) != (bundle is None):
         raise click.UsageError("give --store and --bundle, or --back")
     comparison = None

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+import getpass
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
 
-from polyhead.cli.actor import VARIABLE, checked_name
 from polyhead.cli.command import InputFile, OutputFile, option
-from polyhead.cli.output import check_writable
+from polyhead.cli.output import note
+from polyhead.data import labelled
+from polyhead.data.columns import Columns, Source
 from polyhead.engine.backends import BACKENDS
+from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
+from polyhead.store.jobs.migrate import store_named
+from polyhead.tasks.task import Task
 from polyhead.values import Value
 
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+VARIABLE = "POLYHEAD_ACTOR"
+LONGEST_NAME = 200  # characters
+ROLES = ("text", "text_b", "tokens", "question", "context", "choices")  # of columns
 DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
-
-
-def store_place(value: str) -> str:
-    """Type of an argument: the location of a store, or of the one that a file of `migrate switch` names now."""
-    from polyhead.store.jobs.migrate import store_named
-
-    return store_named(value)
 
 
 def backend_option(by_default: str = BY_DEFAULT) -> Any:
@@ -51,9 +48,25 @@ def names_of(context: click.Context, parameter: click.Parameter, values: tuple[s
     return names
 
 
+def _login_name() -> str:
+    """The name that the person of this process is logged in by; "" where it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the first before Python 3.13
+        return ""
+
+
+def _checked_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """The name of `--actor`, by default the login name."""
+    name = _login_name() if value is None else value.strip()
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise click.BadParameter(f"a name is at most {LONGEST_NAME} characters, each of which can be printed")
+    return name
+
+
 Folder = Annotated[str, click.Path(file_okay=False)]
 TaskArguments = Annotated[tuple[str, ...], option(callback=names_of)]
-Store = Annotated[str, option(metavar="STORE", type=store_place)]
+Store = Annotated[str, option(metavar="STORE", type=store_named)]  # or a file of `migrate switch` that names one
 Column = Annotated[str | None, option(metavar="COLUMN")]
 OptionalFolder = Annotated[str | None, click.Path(file_okay=False)]
 DataFile = Annotated[str, option(metavar="FILE", type=InputFile())]
@@ -79,7 +92,7 @@ Actor = Annotated[
         f"Who makes the change, for its certificate; '' names nobody. [default: {VARIABLE}, or the login name]",
         metavar="NAME",
         envvar=VARIABLE,
-        callback=checked_name,
+        callback=_checked_name,
     ),
 ]
 
@@ -92,8 +105,6 @@ class BackendOptions(Value):
 
     def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
         """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
-        from polyhead.engine.session import Session
-
         session = Session(bundle, **msgspec.structs.asdict(self))
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
@@ -116,16 +127,78 @@ class TextColumns(Value):
 
     @property
     def roles(self) -> dict[str, str]:
-        """Those that are named, by role."""
-        return {role: name for role, name in (("text", self.text), ("text_b", self.text_b)) if name is not None}
+        """The columns that are named, by role."""
+        named = {role: getattr(self, role) for role in ROLES if role in self.__struct_fields__}
+        return {role: column for role, column in named.items() if column is not None}
 
 
-def plot_option(help_text: str) -> Callable[[Command], Command]:
-    """Adds `--plot FILE`."""
-    return click.option("--plot", metavar="FILE", help=help_text, type=OutputFile(*DRAWN))
+class TokenColumns(TextColumns):
+    """Those of one whose rows may also be lists of tokens."""
+
+    tokens: Annotated[Column, option("Column of the list of tokens, instead of a text [default: tokens].")] = None
 
 
-def check_drawable(plot: str | None) -> None:
-    """Refuses, before any work, a file that cannot be written."""
-    if plot is not None:
-        check_writable(plot)
+Labels = Annotated[
+    tuple[str, ...],
+    option(
+        "Column of a task's labels, tags, spans or answers. TASK may be left out if one task is scored. [default: the "
+        "column of the task's name; of one task label, tags, spans or answers]",
+        "--label",
+        metavar="[TASK=]COLUMN",
+    ),
+]
+
+
+class LabelledColumns(Columns):
+    """The columns that options name; None: those of the task's kind."""
+
+    labels: Labels = ()
+    text: Annotated[Column, option("Column of the text, or of the question [default: text, or question].")] = None
+    text_b: Annotated[
+        Column, option("Column of the second text of a pair, or of the context [default: text_b, or context].")
+    ] = None
+    tokens: Annotated[
+        Column, option("Column of the list of tokens, for tagging with a label for each [default: tokens, if any].")
+    ] = None
+    choices: Annotated[Column, option("Column of the list of options, for multiple_choice [default: choices].")] = None
+    separator: Annotated[
+        str | None, option("Text between several labels, tokens or options in one cell.", metavar="TEXT")
+    ] = None
+    overlaps: Annotated[
+        Literal["longest", "skip"] | None,
+        option("Labelled spans that overlap: keep the longest, or leave the row out."),
+    ] = None
+    empty: Annotated[
+        Literal["none", "skip"] | None,
+        option(
+            "What an empty label cell says: none of the labels, or that the row is not labelled. [default: none for "
+            "multi_label, else skip]"
+        ),
+    ] = None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns of texts that are named, by role."""
+        return TextColumns(text=self.text, text_b=self.text_b).roles
+
+    @property
+    def is_named(self) -> bool:
+        """Whether anything is said of columns."""
+        return self != LabelledColumns()
+
+
+def labelled_sources(
+    tasks: Mapping[str, Task], names: Sequence[str], file: str, columns: LabelledColumns
+) -> dict[str, Source]:
+    """Where each task's labels are; what is guessed is printed on standard error."""
+    labels: dict[str | None, str] = {}
+    for value in columns.labels:
+        task, mark, column = value.partition("=")
+        is_named = bool(mark) and task in (names or tasks)
+        labels[task if is_named else None] = column if is_named else value
+    try:
+        return labelled.sources_of(tasks, names, file, columns, labels, say=note)
+    except ConfigError as error:
+        if "argument" in error.facts:
+            raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
+        raise

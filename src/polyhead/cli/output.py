@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import click
 import msgspec
@@ -17,15 +18,13 @@ import msgspec
 from polyhead.bundle.format import BUNDLE, TRUNK
 from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
-from polyhead.progress import ProgressDisplay
+from polyhead.progress import COMMANDS, ProgressDisplay, shown
 from polyhead.progress import counted as counted
+from polyhead.progress import text_table as text_table
 from polyhead.values import to_json
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 LARGEST_REPORT = 2**26  # bytes
 DASH = "-"  # standard input or output in place of a file
-# Characters that make a terminal do anything but show letters in order: controls, ends of lines, turns of direction.
-COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 JSON_OPTION: dict[str, Any] = {
@@ -33,11 +32,6 @@ JSON_OPTION: dict[str, Any] = {
     "help": "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
     "of text.",
 }
-
-
-def json_option(command: Command) -> Command:
-    """Adds `--json FILE`: the command's results as JSON; `-` for standard output, instead of text."""
-    return click.option("--json", "json_to", **JSON_OPTION)(command)
 
 
 class Printer:
@@ -216,6 +210,24 @@ def writing_file(name: str) -> Iterator[IO[bytes]]:
             raise
 
 
+def write_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """Writes these columns of rows as CSV or JSON Lines, as the file's name says; in CSV a list is JSON in a cell."""
+    with writing_file(name) as file:
+        if name.lower().endswith(".jsonl"):
+            kept = ({column: row[column] for column in columns if column in row} for row in rows)
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in kept)
+            return
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_in_cell(row.get(column)) for column in columns] for row in rows)
+        file.write(text.getvalue().encode("utf-8", "replace"))
+
+
+def _in_cell(value: object) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
+
+
 def _keep(file: IO[bytes], path: Path) -> None:
     """Keeps what was written under a free name, and prints it."""
     with suppress(OSError):
@@ -229,21 +241,6 @@ def _keep(file: IO[bytes], path: Path) -> None:
                 os.link(path.with_name(file.name), partial)
                 note(f"what was written before is in {partial}")
                 return
-
-
-def text_table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
-    """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
-    cells = [[shown(str(cell)) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return [_aligned(row, widths, left) for row in cells]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
-    placed = [
-        cell.ljust(width) if column < left else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return "  ".join(placed).rstrip()
 
 
 def in_bytes(number: int) -> str:
@@ -269,11 +266,6 @@ def indented(lines: Iterable[str]) -> list[str]:
 def number(value: float | None, form: str = ".4f") -> str:
     """A number in this form of `format`; `-` for None."""
     return "-" if value is None else format(value, form)
-
-
-def shown(text: str) -> str:
-    """The text with nothing that a terminal takes for a command: names, labels and errors quote files, which may."""
-    return COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shown_lines(text: str) -> str:

@@ -9,27 +9,32 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import click
 import msgspec
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
-from polyhead.cli.given import TextInput, given_in
-from polyhead.cli.lines import InputLine, LineChunk, check_input_lines, lines_read, pieces
+from polyhead.cli.given import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
 from polyhead.cli.options import RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows
-from polyhead.cli.tables import columns_of_header, columns_of_objects, command_for, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
+from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-
+from polyhead.store.jobs.faults import all_columns
+from polyhead.store.jobs.lines import (
+    InputLine,
+    LineChunk,
+    check_input_lines,
+    columns_of_header,
+    columns_of_objects,
+    lines_read,
+    pieces,
+)
 
 Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
@@ -212,8 +217,6 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
 
 
 def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[InputLine]) -> list[dict[str, Any]]:
-    from polyhead.store.jobs.faults import all_columns
-
     columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
     return [msgspec.to_builtins(result) for result in columns.results()]
 

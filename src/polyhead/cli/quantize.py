@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from polyhead.bundle.read import Bundle
+from polyhead.cli.agree import agreement_cells
 from polyhead.cli.command import option, verb
-from polyhead.cli.labelled import LabelledColumns, Labels, labelled_sources
-from polyhead.cli.lines import read_texts
-from polyhead.cli.options import Column, File, Folder
+from polyhead.cli.options import Column, File, Folder, LabelledColumns, Labels, labelled_sources
 from polyhead.cli.output import Printer, counted, number, text_table
-from polyhead.engine.backends import BACKENDS
-from polyhead.evaluate.int8 import Limits
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.data.columns import Source
-    from polyhead.engine.scale_files import Int8Change
-    from polyhead.store.jobs.columns import RowInput
+from polyhead.data.columns import Source
+from polyhead.engine.backends import BACKENDS, default_runtime, open_runtime
+from polyhead.engine.scale_files import Int8Change, read_scales, write_changes, write_scales
+from polyhead.evaluate import int8 as calibrate
+from polyhead.evaluate.int8 import Limits, project_sources
+from polyhead.machine import processor
+from polyhead.project.tables import read_project
+from polyhead.store.jobs.lines import read_texts
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -66,16 +66,10 @@ def command(
     The measurement holds for this backend and for processors like this one. x86 processors without VNNI instructions
     use weights of 7 bits instead of 8. If you move a bundle between the two kinds, run this again with `--measure`.
     """
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.scale_files import read_scales
-    from polyhead.evaluate import int8 as calibrate
-    from polyhead.machine import processor
-
     opened = Bundle.open(bundle)
     runtimes = partial(open_runtime, name := backend or default_runtime())
     labelled = None if data is None else _labelled(opened, data, labels)
-    calibration_rows, measured_rows = calibrate.halves(_rows(texts, text), rows)
+    calibration_rows, measured_rows = calibrate.halves(read_texts(texts, text), rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
@@ -84,48 +78,22 @@ def command(
     if unknown := [task for task, change in changes.items() if not change.is_measured]:
         printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
-    record = _written(opened, before, scales, len(calibration_rows), name, changes, printer)
-    facts = {"measured_on": len(measured_rows), "weight_bits": processor().weight_bits, "limits": limits}
-    return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
-
-
-def _written(
-    bundle: Bundle,
-    before: Any,
-    scales: Any,
-    texts: int,
-    backend: str,
-    changes: Mapping[str, Int8Change],
-    printer: Printer,
-) -> Any:
-    """Writes the measurement, and the scales where they are new; `before` is the record of existing ones."""
-    from polyhead.engine.scale_files import write_changes, write_scales
-    from polyhead.machine import processor
-
-    bits = processor().weight_bits
+    bits, kept = processor().weight_bits, dict[str, Any](backend=name, changes=changes)
     if before is not None:
-        printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle.root}/cache")
-        return write_changes(bundle, before, backend=backend, changes=changes)
-    record = write_scales(bundle, scales, texts=texts, backend=backend, changes=changes)
-    printer.line(
-        f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(texts, 'text')}, measured with "
-        f"weights of {bits} bits: {bundle.root}/cache"
-    )
-    return record
-
-
-def _rows(path: str, column: str | None) -> list[RowInput]:
-    """The texts of the user's file."""
-    from polyhead.store.jobs.columns import RowInput
-
-    return [RowInput(input=line.input, words=line.words) for line in read_texts(path, column)]
+        record = write_changes(opened, before, **kept)
+        how = f"measured with weights of {bits} bits, as this processor has them"
+    else:
+        texts_read = len(calibration_rows)
+        record = write_scales(opened, scales, texts=texts_read, **kept)
+        how = f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(texts_read, 'text')}, "
+        how += f"measured with weights of {bits} bits"
+    printer.line(f"{how}: {opened.root}/cache")
+    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
+    return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
 
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.evaluate.int8 import project_sources
-    from polyhead.project.tables import read_project
-
     if data.lower().endswith(ROWS):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
         return labelled_sources(tasks, (), data, LabelledColumns(labels=labels))
@@ -138,12 +106,9 @@ def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
-        agreement, cells = change.agreement, ["-", "-", "-"]
-        if agreement is not None:
-            equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
-            cells = [f"{agreement.rows:,}", equal, number(agreement.difference)]
+        agreed = agreement_cells(change.agreement) if change.agreement is not None else ["-", "-", "-"]
         scores = [number(change.before), number(change.after), number(change.points, "+.2f")]
-        rows.append([name, change.metric or "-", *cells, *scores])
+        rows.append([name, change.metric or "-", *agreed, *scores])
     return text_table(rows, left=2)
 
 

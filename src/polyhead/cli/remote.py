@@ -10,9 +10,12 @@ import click
 import msgspec
 
 from polyhead.cli.command import option
-from polyhead.cli.lines import InputLine
 from polyhead.client.client import Client, row_of
+from polyhead.engine.inputs import task_input
 from polyhead.errors import DataError, PolyheadError
+from polyhead.store.jobs.lines import InputLine
+from polyhead.text.question import texts_of
+from polyhead.text.tokenize import lone_surrogates
 from polyhead.values import Value
 
 SECONDS, RETRIES = 600.0, 1000  # a file that is answered waits for a busy server
@@ -87,8 +90,4 @@ def _row(line: InputLine) -> object:
 
 def _repaired(line: InputLine) -> int:
     """Lone surrogates of its texts, which were replaced before they were sent."""
-    from polyhead.engine.inputs import task_input
-    from polyhead.text.question import texts_of
-    from polyhead.text.tokenize import lone_surrogates
-
     return sum(map(lone_surrogates, texts_of(task_input(line.input))))

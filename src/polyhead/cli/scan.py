@@ -10,11 +10,11 @@ import click
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
+from polyhead.evaluate.report.tree import tree
 
 if TYPE_CHECKING:
     from polyhead.convert.difference import EncoderDifference
-    from polyhead.convert.folders import FoundFolder, Scan
-    from polyhead.convert.scan import ScannedEncoder, SharedLayers
+    from polyhead.convert.folders import Scan
 
 
 @verb("scan")
@@ -39,7 +39,7 @@ def command(
 
     scan = scan_folders(folders, base=base, tokens=tokens, show=printer.show)
     printer.lines(_shown(scan))
-    return _as_json(scan)
+    return scan.facts()
 
 
 def _shown(scan: Scan) -> list[str]:
@@ -62,51 +62,16 @@ def _shown(scan: Scan) -> list[str]:
     ]
 
 
-def _names(scan: Scan) -> dict[str, str]:
-    """The last part of each folder if no two are equal; else the folders as the user wrote them."""
-    from pathlib import PurePath
-
-    folders = [model.scanned.name for model in scan.models]
-    last = [PurePath(name).name for name in folders]
-    return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
-
-
 def _models(scan: Scan) -> list[list[object]]:
     rows: list[list[object]] = [["folder", "task", "labels", "shares most with", "shared", "layers", "size"]]
-    names = _names(scan)
+    names = scan.short_names
     for model in scan.models:
         scanned = model.scanned
-        near, kind = _nearest(scan, scanned), scanned.head.kind if scanned.head is not None else "-"
-        shared = [names[near[0]], near[1]] if near else ["-", "nothing"]
-        size = in_bytes(4 * _parameters(scanned))
+        near, kind = scan.nearest(scanned.name), scanned.head.kind if scanned.head is not None else "-"
+        shared = ["-", "nothing"] if near is None else [names[near.beside(scanned.name)], near.prefix]
+        size = in_bytes(4 * scanned.parameters)
         rows.append([names[scanned.name], kind, len(model.labels) or "-", *shared, len(scanned.layers), size])
     return rows
-
-
-def _nearest(scan: Scan, model: ScannedEncoder) -> tuple[str, str] | None:
-    """The model with which this one shares most, and what they share."""
-    pairs = [pair for pair in scan.pairs if model.name in (pair.one, pair.other) and pair.layers is not None]
-    if not pairs:
-        return None
-    best = max(pairs, key=lambda pair: pair.layers or 0)
-    return best.other if best.one == model.name else best.one, _prefix(best)
-
-
-def _prefix(pair: SharedLayers) -> str:
-    if pair.layers is None:
-        return "nothing"
-    if not pair.layers:
-        return "embeddings"
-    return "embeddings, layer 1" if pair.layers == 1 else f"embeddings, layers 1 to {pair.layers}"
-
-
-def _parameters(encoder: ScannedEncoder) -> int:
-    from polyhead.plan import merge
-    from polyhead.plan.cost import parameters
-
-    return parameters(
-        merge({encoder.name: encoder.path(len(encoder.layers), trunk=encoder.root)}), encoder.architecture
-    )
 
 
 def _with_base(scan: Scan) -> list[list[object]]:
@@ -117,7 +82,7 @@ def _with_base(scan: Scan) -> list[list[object]]:
             continue
         low = "-" if delta is None or not delta.matrices else "yes" if delta.is_low_rank else "no"
         cells = ["an adapter beside it", "yes"] if model.adapter else [_difference(delta), low]
-        rows.append([_names(scan)[model.scanned.name], _prefix(pair), pair.differs or "-", *cells])
+        rows.append([scan.short_names[model.scanned.name], pair.prefix, pair.differs or "-", *cells])
     return rows
 
 
@@ -136,9 +101,8 @@ def _difference(delta: EncoderDifference | None) -> str:
 
 def _tree(scan: Scan) -> list[str]:
     from polyhead.convert.scan import sharing
-    from polyhead.evaluate.report.tree import tree
 
-    models, names = list(scan.encoders.values()), _names(scan)
+    models, names = list(scan.encoders.values()), scan.short_names
     if scan.base is not None and scan.base.name not in names:
         models, names = [*models, scan.base], names | {scan.base.name: f"base {scan.base.name}"}
     title = "Who shares what: a line without a model name is the same in all models below it"
@@ -172,21 +136,3 @@ def _next(scan: Scan) -> list[str]:
     if not lines and all(len(group.taps) < 2 for group in scan.groups):
         lines.append("nothing to merge: no two of them share their embeddings and tokenizer")
     return ["", *lines] if lines else []
-
-
-def _as_json(scan: Scan) -> dict[str, object]:
-    names = ("pairs", "groups", "tokens", "apart", "merged")
-    facts = {"models": [_model_as_json(model) for model in scan.models], "base": scan.base and scan.base.name}
-    return facts | {name: getattr(scan, name) for name in names}
-
-
-def _model_as_json(model: FoundFolder) -> dict[str, object]:
-    scanned = model.scanned
-    facts = {name: getattr(model, name) for name in ("labels", "refused", "with_base", "difference", "adapter")}
-    return facts | {
-        "folder": scanned.name,
-        "class": model.model_class,
-        "kind": scanned.head.kind if scanned.head is not None else None,
-        "layers": len(scanned.layers),
-        "digests": {name: getattr(scanned, name) for name in ("tokenizer", "embeddings", "layers")},
-    }

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Column, Folder, SessionOptions, Tasks
+from polyhead.cli.options import Column, Folder, SessionOptions, Tasks, TokenColumns
 from polyhead.cli.output import Printer, check_kept_files, counted, note, stoppable
+from polyhead.engine.session import Session
 from polyhead.progress import duration, pace
-from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-    from polyhead.store.jobs import ScoreRequest, Summary
+from polyhead.store.jobs import ScoreRequest, Summary, score
 
 
-class TableOptions(Value):
+class TableOptions(TokenColumns):
     """Which columns of a table are read, and what is written of it."""
 
-    text: Annotated[Column, option("Column of the text [default: text, or text_a].")] = None
-    text_b: Annotated[Column, option("Column of the second text of a pair [default: text_b].")] = None
-    tokens: Annotated[Column, option("Column of the list of tokens, instead of a text [default: tokens].")] = None
     question: Annotated[Column, option("Column of the question, for multiple_choice and span [default: question].")] = (
         None
     )
@@ -35,12 +29,8 @@ class TableOptions(Value):
 
     def request(self, tasks: tuple[str, ...], **more: Any) -> ScoreRequest:
         """What is answered for every row."""
-        from polyhead.store.jobs import ScoreRequest
-
-        roles = {role: getattr(self, role) for role in self.__struct_fields__[:6]}
-        columns = {role: column for role, column in roles.items() if column is not None}
         more = {"kept": self.keep or None, **more}
-        return ScoreRequest(tasks=tasks, columns=columns, prefix=self.prefix, scores=self.scores, **more)
+        return ScoreRequest(tasks=tasks, columns=self.roles, prefix=self.prefix, scores=self.scores, **more)
 
 
 @verb("score")
@@ -80,8 +70,6 @@ def answer_rows(
     printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
 ) -> Summary:
     """Writes the rows of `source` with their answers to `target`, and prints what that took."""
-    from polyhead.store.jobs import score
-
     again = "the same command without --fresh" if fresh else "the same command"
     with stoppable(f"{again} goes on from there"):
         done = score(session, source, target, wish, fresh=fresh, show=printer.show)

@@ -13,9 +13,19 @@ import msgspec
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import File, Folder, SessionOptions
 from polyhead.cli.output import note
-from polyhead.cli.ports import Port, PortType, in_order
-from polyhead.cli.serve_changes import place_of_worker, supervise
-from polyhead.cli.serve_options import ADMIN_KEYS, PREDICT_KEYS, access_file, hosts_of, keys_of, read_config
+from polyhead.cli.serve_options import (
+    ADMIN_KEYS,
+    PREDICT_KEYS,
+    Port,
+    PortType,
+    access_file,
+    hosts_of,
+    in_order,
+    keys_of,
+    place_of_worker,
+    read_config,
+    supervise,
+)
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
 from polyhead.serve.settings import ServeSettings, read_labels

@@ -1,7 +1,8 @@
-"""Options of `polyhead serve` that are no settings: its file of options, keys, hosts and access log."""
+"""What `polyhead serve` needs beside its settings: ports, keys, hosts, access log, file of options, workers."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,14 +12,49 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from polyhead.cli.output import DASH
+from polyhead.cli.output import DASH, note
 from polyhead.errors import ConfigError, suggestion
 from polyhead.nesting import toml_of
+from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.serve.keys import AccessKeys
+    import socket
 
+    from polyhead.serve.keys import AccessKeys
+    from polyhead.serve.settings import ServeSettings
+    from polyhead.serve.workers import WorkerPlace
+
+PORTS = click.IntRange(0, 65535)
+FOR_ALL = 8000
 PREDICT_KEYS, ADMIN_KEYS = "POLYHEAD_KEYS", "POLYHEAD_ADMIN_KEYS"
+
+
+class Port(Value):
+    """A port, and the task that requests to it mean where they name none."""
+
+    number: int
+    task: str | None = None
+
+
+class PortType(click.ParamType[Port]):
+    """`PORT`, or `TASK=PORT`."""
+
+    name = "[task=]port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Port:
+        """The port; click's own error for what is none."""
+        if isinstance(value, Port):
+            return value
+        task, _, number = str(value).rpartition("=")
+        if not (number.isascii() and number.isdigit()) or (not task and "=" in str(value)):
+            self.fail(f"{value!r} is neither PORT nor TASK=PORT.", param, ctx)
+        return Port(number=PORTS.convert(int(number), param, ctx), task=task or None)
+
+
+def in_order(ports: tuple[Port, ...]) -> list[Port]:
+    """Those for all tasks first, 8000 where none is given, then those of single tasks."""
+    for_all = [port for port in ports if port.task is None] or [Port(number=FOR_ALL)]
+    return [*for_all, *(port for port in ports if port.task is not None)]
 
 
 def keys_of(path: str | None) -> AccessKeys:
@@ -80,3 +116,28 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
             raise ConfigError(f"{path}: there is no option '{name}'", allowed=allowed, do=suggestion(name, allowed))
         values[str(own.name)] = [value] if own.multiple and not isinstance(value, list) else value
     context.default_map = values
+
+
+def place_of_worker() -> WorkerPlace | None:
+    """The place of this process among workers; None where it is none."""
+    from polyhead.serve.workers import WorkerPlace
+
+    return WorkerPlace.found(os.environ)
+
+
+def supervise(sockets: list[socket.socket], settings: ServeSettings, *, address: str) -> None:
+    """Starts this very command once more for each worker, and keeps them running; ends the process with their code."""
+    from polyhead.serve.workers import Supervisor
+
+    async def supervised() -> int:
+        return await Supervisor(
+            [sys.executable, *sys.orig_argv[1:]],
+            sockets,
+            workers=settings.workers,
+            environment=os.environ,
+            drain_seconds=settings.drain_seconds,
+            ready=lambda: note(f"{address} answers by {settings.workers} workers"),
+        ).run()
+
+    if code := asyncio.run(supervised()):
+        sys.exit(code)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from polyhead.bundle.lost import check_replacement
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import Models, model_names
+from polyhead.bundle.packed import upload_bytes
+from polyhead.bundle.read import Bundle
+from polyhead.certify import (
+    BundleChange,
+    Requester,
+    Verification,
+    add_from,
+    checked,
+    remove_from,
+    roll_back,
+    update_from,
+)
+from polyhead.certify.certificate import Ledger
 from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
-from polyhead.cli.certificate import certificate
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Actor, Folder
-from polyhead.cli.output import Printer, counted
-from polyhead.cli.uploads import apply, pack
-
-if TYPE_CHECKING:
-    from polyhead.bundle.manifest import Live
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import BundleChange, Verification
-
-FOLDER = click.Path(file_okay=False)
+from polyhead.cli.options import Actor, Folder, RequiredFile
+from polyhead.cli.output import Printer, counted, note
+from polyhead.errors import BundleError
+from polyhead.files import replacing
 
 
 @click.group("tasks")
@@ -36,17 +45,9 @@ def command() -> None:
     """
 
 
-command.add_command(pack)
-command.add_command(apply)
-command.add_command(certificate)
-
-
 @verb("list", group=command)
 def list_(bundle: Folder, *, printer: Printer) -> Any:
     """Show the tasks of BUNDLE, their versions and scores."""
-    from polyhead.bundle.models import Models
-    from polyhead.bundle.read import Bundle
-
     opened, models = Bundle.open(bundle), Models(bundle)
     rows = {name: task_row(opened, name) for name in opened.tasks}
     rows |= {name: model_row(models, name) for name in models.lines}
@@ -82,10 +83,6 @@ def add(
     together. Tasks that own their models may come from a bundle with any trunk. If the command is killed, run it
     again.
     """
-    from polyhead.bundle.models import model_names
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import Requester, add_from
-
     theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or [*theirs.lines, *model_names(theirs.root)]
     if not chosen:
@@ -117,10 +114,6 @@ def update(
     There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
     of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
-    from polyhead.bundle.lost import check_replacement
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import Requester, update_from
-
     theirs, ours = Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
     from_name = _pairs(from_names, chosen, "--from-name")
@@ -137,8 +130,10 @@ def update(
         printer.line(f"updated {name}: {old} -> {version}")
         if certificate is not None and change.started is not None:
             before = _labels(ours, name, change.started.before[name])
-            labels[name] = {"before": before, "after": new[name].task.labels}
-            printer.lines(_labels_changed(**labels[name]))
+            after = new[name].task.labels
+            labels[name] = {"before": before, "after": after}
+            if before not in (None, after):
+                printer.line(f"  labels were {', '.join(before or ())}; they are {', '.join(after)}")
             printer.lines(answers_changed(certificate, name))
     facts = {"labels": labels[chosen[0]]} if len(labels) == 1 else {}
     facts |= {"tasks": {name: {"labels": labels[name]} for name in labels}} if labels else {}
@@ -152,8 +147,6 @@ def remove(bundle: Folder, names: tuple[str, ...], *, actor: Actor, printer: Pri
     Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
     train` does not train removed tasks again unless `--retrain` names them.
     """
-    from polyhead.certify import Requester, remove_from
-
     change = remove_from(Path(bundle), names, by=Requester(actor=actor))
     printer.lines([f"removed {name}" for name in dict.fromkeys(names)])
     end(printer, bundle, change.certificate, models=change.models)
@@ -170,10 +163,6 @@ def rollback(
     that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
     replace it unless `--retrain` names the task.
     """
-    from polyhead.bundle.models import model_names
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import Requester, roll_back
-
     ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
@@ -194,8 +183,6 @@ def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     differently, then ends with exit code 1. If nothing differs and the last change has no certificate, for example
     because its process was killed, one is written now.
     """
-    from polyhead.certify import checked
-
     verification = checked(bundle, actor=actor)
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
@@ -203,6 +190,56 @@ def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     printer.json({"bundle": bundle, **msgspec.to_builtins(verification)})
     if verification.findings:
         sys.exit(1)
+
+
+@verb("certificate", group=command)
+def certificate(
+    bundle: Folder,
+    number: int | None = option(ge=1, default=None),
+    *,
+    every: bool = option("Show all certificates, the newest first.", "--all"),
+    printer: Printer,
+) -> Any:
+    """Say in words what a certificate of BUNDLE proves: who changed what, when, and on how many probes the rest agreed.
+
+    By default it is the newest one; NUMBER is that in a certificate's name. Certificates are made by every change, and
+    by `polyhead tasks verify`, which also checks that they were not edited.
+    """
+    if every and number is not None:
+        raise click.UsageError("--all and NUMBER contradict each other: give one of them")
+    Bundle.open(bundle, verify=False)
+    ledger = Ledger(Path(bundle))
+    chosen = ledger.chosen(number, every=every)
+    for place, found in enumerate(chosen):
+        printer.lines(["", found.paragraph] if place else [found.paragraph])
+        printer.line(f"(certificates/{found.name})")
+    if every and (bad := len(ledger.files) - len(chosen)):
+        note(f"{counted(bad, 'certificate')} cannot be trusted; see `polyhead tasks verify`")
+    shown = [{"file": found.name, "paragraph": found.paragraph, "certificate": found} for found in chosen]
+    return {"bundle": bundle, "certificates": shown}
+
+
+@verb("pack", group=command)
+def pack(
+    bundle: Folder,
+    name: str,
+    *,
+    output: RequiredFile = option("The tar to write; an old one is replaced.", "-o", "--output", required=True),
+    printer: Printer,
+) -> Any:
+    """Write the live version of NAME in BUNDLE to one file, which a server takes as an upload.
+
+    Send it with PUT /v1/tasks/NAME to a server that allows changes, or with PUT /v1/tasks/NAME/shadow to try it first.
+    """
+    opened = Bundle.open(bundle, verify=False)
+    opened.part(name)  # hashed: a damaged one is not sent
+    size = 0
+    with replacing(Path(output)) as file:
+        for chunk in upload_bytes(opened, name):
+            size += file.write(chunk)
+    version = opened.version(name)
+    printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
+    return {"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size}
 
 
 def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
@@ -231,18 +268,10 @@ def _end_once(printer: Printer, root: Path, change: BundleChange, **facts: objec
 
 def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
     """The labels of a task's version; None if it cannot be read, which an update mends."""
-    from polyhead.errors import BundleError
-
     try:
         return bundle.view({name: live}).tasks[name].task.labels
     except BundleError:
         return None
-
-
-def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> list[str]:
-    if before in (None, after):
-        return []
-    return [f"  labels were {', '.join(before or ())}; they are {', '.join(after)}"]
 
 
 def _verified(verification: Verification) -> list[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, OptionalFolder, Output, Store, Tasks
 from polyhead.cli.output import Printer, check_apart
+from polyhead.errors import ConfigError
+from polyhead.project.tables import data_files, read_project, with_seed
+from polyhead.train.events import Events
+from polyhead.train.run import REPLACING, train_project
+from polyhead.train.runs import ProcessRank
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.train.events import Events
-    from polyhead.train.runs import ProcessRank
 
 
 class RetrainOptions(Value):
@@ -75,10 +76,6 @@ def command(
     """
     import msgspec
 
-    from polyhead.project.tables import data_files, read_project, with_seed
-    from polyhead.train.events import Events
-    from polyhead.train.run import train_project
-
     plan = read_project(project)
     check_apart((events, printer.json_to), data_files(plan, Path(project).resolve().parent))
     plan = plan if seed is None else with_seed(plan, seed)
@@ -101,8 +98,6 @@ def command(
 def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
     """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
     from polyhead.deep.loop.devices import place_in
-    from polyhead.errors import ConfigError
-    from polyhead.train.run import REPLACING
 
     if (device or is_watched) and kind in REPLACING:
         raise ConfigError(
@@ -115,7 +110,6 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:
     from polyhead.deep.loop.tensorboard import tensorboard as listener
-    from polyhead.train.events import Events
 
     listeners = [listener(Path(tensorboard))] if tensorboard else []
     return Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)

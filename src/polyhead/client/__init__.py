@@ -1,4 +1,4 @@
-"""A client of a server, with the standard library and msgspec alone: no torch, no numpy until vectors are asked for.
+"""A client for a server, using only the standard library and msgspec; vectors also need numpy.
 
     from polyhead.client import Client
     with Client("http://127.0.0.1:8000") as client:

@@ -1,4 +1,4 @@
-"""What a server answers, as values, and its errors as the classes of `polyhead.errors`, in its own words."""
+"""A server's answers as values, and its errors as the classes of `polyhead.errors`, with the server's wording."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from polyhead.errors import BackendError, ConfigError, Overloaded, PolyheadError
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of a task that answered, and the digest of its arrays; both "" of a task that has none."""
+    """The version of a task that answered, and the digest of its arrays; both "" for a task without a version."""
 
     version: str = ""
     digest: str = ""
 
 
 class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers to one input by task, and for each other asked task why it has none. The receipt is its cost."""
+    """Answers to one input by task, and for each other requested task the reason for none. The receipt is its cost."""
 
     answers: dict[str, dict[str, Any]] = {}
     receipt: dict[str, Any] = {}
@@ -29,7 +29,7 @@ class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One result an input, in order; which version of each task gave them, over which trunk, and the cost of all."""
+    """One result per input, in order; the versions of the tasks and the trunk that answered, and the total cost."""
 
     results: list[ClientResult]
     versions: dict[str, Version] = {}
@@ -38,28 +38,28 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One task's answers to some of the inputs, by their numbers, as soon as they are known."""
+    """One task's answers to some of the inputs, by their numbers, as soon as they are available."""
 
     task: str
     answers: dict[int, dict[str, Any]]
-    layers_left: int = 0  # that are still run for other tasks
+    layers_left: int = 0  # inputs still running for other tasks
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that can be asked. `task` holds its kind, labels and the rest of its declaration."""
+    """A task of the server. `task` holds its kind, labels and the rest of its declaration."""
 
     name: str
     task: dict[str, Any]
     version: str = ""
     digest: str = ""
     headline: tuple[str, float | None] | None = None  # its score on test rows: metric, value
-    card: str = ""  # this and what follows: only of one task that is asked for by name
+    card: str = ""  # this and the following: only for a single task requested by name
     scores: Any = None
     path: Any = None
 
 
 class ErrorFacts(msgspec.Struct, frozen=True):
-    """The facts of an error as a server tells them."""
+    """The facts of an error in a server's answer."""
 
     type: str = ""
     message: str = ""
@@ -72,7 +72,7 @@ _KEYS = (401, 403)
 
 
 def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> PolyheadError:
-    """The error that a server tells with this answer; `status` is an attribute too, and of Overloaded `retry_after`."""
+    """The error in this answer of a server; it has the attribute `status`, and for Overloaded `retry_after`."""
     try:
         told = msgspec.convert(msgspec.json.decode(body)["error"], ErrorFacts)
     except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError):
@@ -86,21 +86,21 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> P
 
 
 def failure_of(told: ErrorFacts, status: int, facts: Mapping[str, object]) -> PolyheadError:
-    """An error of the class that the server names, else one that its status fits."""
+    """An error of the class that the server names, else of one that fits its status."""
     kind = getattr(errors, told.type, None)
     if not (isinstance(kind, type) and issubclass(kind, PolyheadError)):
         kind = Overloaded if status == 429 else BackendError if status >= 500 else PolyheadError
         kind = ConfigError if status in _KEYS else kind
-    error: PolyheadError = kind.__new__(kind)  # without the constructor, which would make the sentence again
+    error: PolyheadError = kind.__new__(kind)  # without the constructor, which would build the sentence again
     what = told.message
     for label, fact in (("Do", told.do), ("Allowed", told.allowed), ("Got", told.got)):
         what = what.rpartition(f" {label}: ")[0] or what if fact is not None else what
     PolyheadError.__init__(error, what.removesuffix("."), got=told.got, allowed=told.allowed, do=told.do, **facts)
-    error.args = (told.message,)  # the sentence as the server made it
+    error.args = (told.message,)  # the server's sentence
     return error
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds after which a server that has too much to do may be asked again; 1 where it says none."""
+    """Seconds after which an overloaded server may be called again; 1 if it says nothing."""
     value = headers.get("retry-after", "")
     return float(value) if value.isascii() and value.isdigit() else 1.0

@@ -1,6 +1,6 @@
-"""The client, for threads and for coroutines: what is sent, and what comes back.
+"""The client, for threads and for coroutines: requests and their answers.
 
-A coroutine's calls run in threads of the client, and one that is cancelled is given up.
+A coroutine's calls run in threads of the client; cancelling the coroutine aborts its call.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 TIMEOUT, RETRIES = 30.0, 2
-CALLS = 64  # of an asynchronous client at one time
+CALLS = 64  # concurrent calls of an asynchronous client
 Answer = TypeVar("Answer")
 Decoded = TypeVar("Decoded")
 
 
 class AnswerStream:
-    """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
+    """Parts of an answer as they arrive; `end` holds the rest, results without answers, after the last part."""
 
     def __init__(self, lines: Generator[bytes], call: Call) -> None:
         self.end: Prediction | None = None
@@ -41,7 +41,7 @@ class AnswerStream:
             yield part
 
     def following(self) -> StreamPart | None:
-        """The next part, waited for; None after the last."""
+        """The next part, after waiting for it; None after the last."""
         with self._lock:
             for line in self._lines:
                 part = part_of(line)
@@ -53,11 +53,11 @@ class AnswerStream:
         return None
 
     def abort(self) -> None:
-        """Gives up what did not come yet, from any thread: who waits for it gets a BackendError."""
+        """Aborts the rest, from any thread: a waiting reader gets a BackendError."""
         self._call.abort()
 
     def close(self) -> None:
-        """The same, and waits until nobody reads any more."""
+        """The same, and waits until nobody is reading."""
         self.abort()
         with self._lock:
             self._lines.close()
@@ -70,12 +70,12 @@ class AnswerStream:
 
 
 class Client:
-    """Asks one server; several threads may share it.
+    """A client of one server; several threads may share it.
 
-    `key` is sent as a bearer token. A call waits at most `timeout` seconds; where the server has too much to do, it is
-    asked again when it says, at most `retries` times and within that time. `context` checks certificates of https.
-    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time. Who gives a
-    method its `Call` can abort it from another thread.
+    `key` is sent as a bearer token. A call waits at most `timeout` seconds; if the server is overloaded, the call is
+    repeated when the server says, at most `retries` times and within that time. `context` checks certificates of https.
+    Errors are those of `polyhead.errors`: the server's own, or BackendError if it does not answer in time. A caller
+    that passes a method a `Call` can abort it from another thread.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Client:
         retries: int = RETRIES,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connects at the first call; `url` is `http://HOST:PORT`, with a path where a proxy asks for one."""
+        """Connects at the first call; `url` is `http://HOST:PORT`, with a path if a proxy needs one."""
         self._connections = Connections(url, key=key, timeout=timeout, retries=retries, context=context)
 
     def predict(
@@ -98,10 +98,10 @@ class Client:
         deadline: float | None = None,
         call: Call | None = None,
     ) -> Prediction:
-        """One result an input. `tasks` None: all but those that write texts. `deadline` in seconds: later is late.
+        """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds to answer.
 
-        An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary;
-        one alone, but for a pair, needs no list.
+        An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
+        single one, except a pair, needs no list.
         """
         body = predict_body(inputs, tasks, deadline)
         return self._asked("/v1/predict", Prediction, call, body=body)
@@ -109,12 +109,12 @@ class Client:
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> AnswerStream:
-        """The same, answers of each task as soon as they are known. Close it where not all of it is read."""
+        """The same, with answers of each task as soon as they are available. Close it unless you read all of it."""
         body, call = predict_body(inputs, tasks, deadline), Call()
         return AnswerStream(self._connections.lines("/v1/predict/stream", body, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
-        """The tasks that can be asked."""
+        """The tasks of the server."""
         return self._asked("/v1/tasks", list[TaskInfo], call, of="tasks")
 
     def task(self, name: str, *, call: Call | None = None) -> TaskInfo:
@@ -131,7 +131,7 @@ class Client:
         return np.stack(rows).astype(np.float32)
 
     def close(self) -> None:
-        """Closes connections that are kept."""
+        """Closes idle connections."""
         self._connections.close()
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class Client:
     def _asked(
         self, path: str, kind: type[Decoded], call: Call | None, *, of: str | None = None, body: bytes | None = None
     ) -> Decoded:
-        """The answer, or the field `of` of it."""
+        """The answer, or its field `of`."""
         answer = self._connections.ask("GET" if body is None else "POST", path, body, call or Call())
         try:
             fields = msgspec.json.decode(answer)
@@ -155,14 +155,14 @@ class Client:
 
 
 class AsyncStream:
-    """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
+    """Parts of an answer as they arrive; `end` holds the rest, results without answers, after the last part."""
 
     def __init__(self, client: AsyncClient, stream: AnswerStream) -> None:
         self._client, self._stream = client, stream
 
     @property
     def end(self) -> Prediction | None:
-        """None as long as not all came."""
+        """None until the last part has arrived."""
         return self._stream.end
 
     async def __aiter__(self) -> AsyncIterator[StreamPart]:
@@ -170,7 +170,7 @@ class AsyncStream:
             yield part
 
     async def aclose(self) -> None:
-        """Gives up what did not come yet."""
+        """Aborts the rest."""
         self._stream.abort()
         await self._client._run(self._stream, self._stream.close)
 
@@ -182,10 +182,10 @@ class AsyncStream:
 
 
 class AsyncClient:
-    """Asks one server from coroutines; its arguments, answers and errors are those of `Client`.
+    """A client of one server for coroutines; arguments, answers and errors are those of `Client`.
 
-    At most 64 calls are under way at one time, each in a thread; further ones wait. Cancelling one closes its
-    connection, so that the server drops what of it was not begun.
+    At most 64 calls run at one time, each in a thread; further ones wait. Cancelling one closes its connection, so that
+    the server drops work that has not begun.
     """
 
     def __init__(
@@ -205,17 +205,17 @@ class AsyncClient:
     async def predict(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> Prediction:
-        """One result an input."""
+        """One result per input."""
         return await self._ask(self._client.predict, inputs, tasks=tasks, deadline=deadline)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> AsyncStream:
-        """The same, answers of each task as soon as they are known: `async for part in client.stream(...)`."""
+        """The same, with answers of each task as soon as they are available: `async for part in client.stream(...)`."""
         return AsyncStream(self, self._client.stream(inputs, tasks=tasks, deadline=deadline))
 
     async def tasks(self) -> list[TaskInfo]:
-        """The tasks that can be asked."""
+        """The tasks of the server."""
         return await self._ask(self._client.tasks)
 
     async def task(self, name: str) -> TaskInfo:
@@ -227,7 +227,7 @@ class AsyncClient:
         return await self._ask(self._client.embed, texts, dimensions=dimensions)
 
     async def aclose(self) -> None:
-        """Closes connections that are kept."""
+        """Closes idle connections."""
         self._client.close()
         self._threads.shutdown(wait=False)
 
@@ -252,7 +252,7 @@ class AsyncClient:
 
 
 def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None) -> bytes:
-    """The body of `/v1/predict`; raises BadValue for inputs that no server reads."""
+    """The body of `/v1/predict`; raises BadValue for invalid inputs."""
     if isinstance(tasks, str):
         raise BadValue("tasks come in a list, and one name was given", got=tasks, do="give [...]")
     rows = [row_of(entry, number) for number, entry in enumerate(_inputs(inputs))]
@@ -265,7 +265,7 @@ def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, de
 
 
 def _inputs(inputs: Iterable[object] | str) -> list[object]:
-    """The inputs, or the one that it is; raises BadValue for two texts that may be a pair."""
+    """The inputs as a list, also for a single one; raises BadValue for two texts that may be a pair."""
     if isinstance(inputs, str | Mapping) or hasattr(inputs, "context"):
         return [inputs]
     several = list_of(inputs)
@@ -279,7 +279,7 @@ def _inputs(inputs: Iterable[object] | str) -> list[object]:
 
 
 def row_of(entry: object, number: int) -> object:
-    """An input as JSON has it."""
+    """An input as JSON value."""
     if isinstance(entry, str | Mapping):
         return entry
     if isinstance(entry, tuple | list) and len(entry) in (1, 2) and all(isinstance(text, str) for text in entry):
@@ -297,7 +297,7 @@ def row_of(entry: object, number: int) -> object:
 
 
 def list_of(values: Iterable[object]) -> list[object]:
-    """The values; raises BadValue for one string, which is a list of letters to Python."""
+    """The values as a list; raises BadValue for a string, which Python would treat as a list of letters."""
     if isinstance(values, str | bytes | Mapping):
         raise BadValue("inputs come in a list, and one value was given", got=repr(values), do="give [...]")
     return list(values)
@@ -320,7 +320,7 @@ def _repaired(value: Any) -> Any:
 
 
 def part_of(line: bytes) -> StreamPart | Prediction:
-    """A line of a stream; raises the error that it tells."""
+    """A line of a stream; raises the error that it contains."""
     try:
         fields = msgspec.json.decode(line)
         if "task" in fields:

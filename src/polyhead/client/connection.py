@@ -1,4 +1,4 @@
-"""Calls over HTTP with the standard library: connections that are kept, time limits, calls that can be given up."""
+"""HTTP calls with the standard library: reused connections, time limits, and abortable calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON = "application/json"
 
 
 class Call:
-    """One call; `abort` gives it up from any thread, and its own thread gets a BackendError."""
+    """One call; `abort` ends it from any thread, and its own thread gets a BackendError."""
 
     def __init__(self) -> None:
         self.is_aborted = threading.Event()
@@ -29,23 +29,23 @@ class Call:
         self._lock = threading.Lock()
 
     def over(self, connection: HTTPConnection | None) -> None:
-        """Notes the connection that the call goes over; None: none any more."""
+        """Sets the connection of the call; None: no connection any more."""
         with self._lock:
             self._connection = connection
         if connection is not None and self.is_aborted.is_set():
             self.abort()
 
     def abort(self) -> None:
-        """Ends it: its connection is cut, so that the server drops what it has not begun."""
+        """Aborts the call by closing its connection, so that the server drops work that has not begun."""
         self.is_aborted.set()
-        with self._lock:  # so that it is not another call's connection by now
+        with self._lock:  # so that the connection cannot belong to another call by now
             if self._connection is not None and self._connection.sock is not None:
-                with suppress(OSError):  # it is gone already
+                with suppress(OSError):  # already closed
                     self._connection.sock.shutdown(SHUT_RDWR)
 
 
 class Connections:
-    """Connections to one server; each is used by one call at a time and kept for the next. For any thread."""
+    """Connections to one server, each used by one call at a time and then kept. Thread-safe."""
 
     def __init__(
         self, url: str, *, key: str | None, timeout: float, retries: int, context: ssl.SSLContext | None
@@ -69,28 +69,28 @@ class Connections:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Closes the connections that are not in use."""
+        """Closes idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def ask(self, method: str, path: str, body: bytes | None, call: Call) -> bytes:
-        """The body of the answer; asked again where the server has too much to do, for as long as the time limit.
+        """The body of the answer; the request is repeated while the server is overloaded, within the time limit.
 
-        Raises the error that the server tells, BackendError where none answers.
+        Raises the server's error, or BackendError without an answer.
         """
         response, connection = self._answered(method, path, body, JSON, call)
         return self._read(response, connection, call)
 
     def lines(self, path: str, body: bytes, call: Call) -> Generator[bytes]:
-        """The same, line by line as they come; for each the time limit may pass once."""
+        """The answer line by line as it arrives; the time limit applies to each line."""
         response, connection = self._answered("POST", path, body, "application/x-ndjson", call)
         is_whole = False
         try:
             while line := self._got(response.readline, call):
                 yield line
-            self._got(response.read, call)  # nothing, but http.client knows now that the answer is over
+            self._got(response.read, call)  # reads nothing, but tells http.client that the answer is over
             is_whole = True
         finally:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
@@ -98,7 +98,7 @@ class Connections:
     def _answered(
         self, method: str, path: str, body: bytes | None, accept: str, call: Call
     ) -> tuple[HTTPResponse, HTTPConnection]:
-        """The beginning of an answer that is no error."""
+        """The beginning of an answer that is not an error."""
         end, tries, headers = monotonic() + self._timeout, 0, {**self._headers, "Accept": accept}
         if body is not None:
             headers["Content-Type"] = JSON
@@ -132,7 +132,7 @@ class Connections:
         return body
 
     def _opened(self, send: Callable[[HTTPConnection], None], call: Call) -> tuple[HTTPResponse, HTTPConnection]:
-        """The beginning of an answer. A kept connection that the server closed meanwhile is replaced once."""
+        """The beginning of an answer. A kept connection that the server has closed is replaced once."""
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -154,7 +154,8 @@ class Connections:
             raise self._failed(error, call) from None
 
     def _new(self) -> HTTPConnection:
-        from http.client import HTTPConnection, HTTPSConnection  # a third of a client's import, so not before a call
+        # a third of a client's import time, so not before a call
+        from http.client import HTTPConnection, HTTPSConnection
 
         if self._is_safe:
             return HTTPSConnection(self._host, self._port, context=self._context)
@@ -169,7 +170,7 @@ class Connections:
             connection.close()
 
     def _failed(self, error: Exception, call: Call) -> Exception:
-        """What is told of an error of the connection; any other as it is."""
+        """The error to raise for an error of the connection; any other error unchanged."""
         from http.client import HTTPException
 
         if call.is_aborted.is_set():

@@ -1,4 +1,4 @@
-"""The codecs for kept features, a file each; others are made known with `register_codec`."""
+"""The codecs for kept features, one file each; `register_codec` adds others."""
 
 from polyhead.codecs.base import CODECS, NO_TOKEN, Constants, FeatureCodec, TokenCodec, register_codec
 from polyhead.codecs.float16 import Float16
@@ -23,6 +23,6 @@ __all__ = [
 for _codec in (Float32(), Float16(), UInt8(), Sign(), Pca1(), Pca2(), Pca4(), Token1()):
     register_codec(_codec)
 
-EXACT = Float32.name  # features as the trunk gives them
-HALF = Float16.name  # what is kept where nobody chose another codec
-ONE_BIT = Token1.name  # what a store of a corpus keeps where nobody chose another codec
+EXACT = Float32.name  # features as the trunk returns them
+HALF = Float16.name  # the default for kept features
+ONE_BIT = Token1.name  # the default for a store of a corpus

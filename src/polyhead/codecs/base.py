@@ -1,4 +1,4 @@
-"""What a codec is: one file that says how feature vectors become bytes, and how they come back."""
+"""The interface of a codec: how feature vectors become bytes, and how they come back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from polyhead.errors import StoreError
 from polyhead.registry import Registry
 from polyhead.values import Value
 
-NO_TOKEN = -1  # whose a vector is that is no token's
+NO_TOKEN = -1  # the token of a vector that has none
 
 
 class Constants(Protocol):
-    """Numbers fixed from training features, as a plan's `Codec` node holds them: one a tensor or one a dimension."""
+    """Numbers computed from training features, as in a plan's `Codec` node: one per tensor or one per dimension."""
 
     @property
     def scale(self) -> tuple[float, ...]:
@@ -32,38 +32,38 @@ class Constants(Protocol):
 
 
 class Affine(Value, eq=False):
-    """Decoded values are `numbers @ matrix + shift`, float64; a matrix of less than two dimensions is a diagonal."""
+    """Decoded values are `numbers @ matrix + shift`, float64; a matrix with fewer than two dimensions is a diagonal."""
 
-    matrix: np.ndarray  # (numbers, width), or one number a tensor or one a dimension
-    shift: np.ndarray  # one number a tensor or one a dimension
-    highest: np.ndarray | float = math.inf  # of the numbers; the lowest is 0 where this is finite
-    added: np.ndarray | None = None  # (rows, numbers): one of these rows is added to numbers from 0 to the highest
+    matrix: np.ndarray  # (numbers, width), or one number per tensor or per dimension
+    shift: np.ndarray  # one number per tensor or per dimension
+    highest: np.ndarray | float = math.inf  # largest number; the lowest is 0 if this is finite
+    added: np.ndarray | None = None  # (rows, numbers): one of these rows is added to the numbers from 0 to the largest
 
     def decoded(self, numbers: np.ndarray) -> np.ndarray:
-        """float32 (..., numbers) as float32 (..., width)."""
+        """Decodes float32 (..., numbers) to float32 (..., width)."""
         matrix = self.matrix.astype(np.float32)
         values = numbers * matrix if matrix.ndim < 2 else numbers @ matrix
         values += self.shift.astype(np.float32)
         return np.asarray(values)
 
     def folded(self, values: np.ndarray) -> np.ndarray:
-        """(..., width) multiplied by the transposed matrix, (..., numbers): what numbers are to be multiplied by."""
+        """(..., width) times the transposed matrix, (..., numbers): the factors to multiply numbers by."""
         return values * self.matrix if self.matrix.ndim < 2 else np.asarray(values @ self.matrix.T)
 
 
 class FeatureCodec(ABC):
-    """A way to write float32 vectors. `register_codec` makes it known by its name.
+    """An encoding of float32 vectors. `register_codec` adds it under its name.
 
-    The head only ever sees decoded features (Du et al. 2020, quantized encoder features), so what is stored and what
-    is computed live pass through the same two functions.
+    The head only ever sees decoded features (Du et al. 2020, quantized encoder features), so stored features and
+    features computed live pass through the same two functions.
     """
 
     name: ClassVar[str]
-    is_exact: ClassVar[bool] = False  # every float32 number comes back as it was
-    is_fine: ClassVar[bool] = False  # numbers move by one part in 1,024 at most
+    is_exact: ClassVar[bool] = False  # every float32 number is restored exactly
+    is_fine: ClassVar[bool] = False  # numbers change by one part in 1,024 at most
     has_constants: ClassVar[bool] = False  # scale and zero, in the path
-    has_arrays: ClassVar[bool] = False  # a table, which the path names by its digest
-    sample: ClassVar[int] = 256  # training inputs from which these are fixed
+    has_arrays: ClassVar[bool] = False  # a table, which the path refers to by its digest
+    sample: ClassVar[int] = 256  # training inputs from which these are computed
 
     @property
     def is_fixed_from_data(self) -> bool:
@@ -72,7 +72,7 @@ class FeatureCodec(ABC):
 
     @property
     def has_graph(self) -> bool:
-        """Whether compiled graphs can decode it; else torch and the reference alone answer from it."""
+        """Whether compiled graphs can decode it; else only torch and the reference backend can."""
         return type(self).graph is not FeatureCodec.graph
 
     @abstractmethod
@@ -88,25 +88,25 @@ class FeatureCodec(ABC):
         """Contiguous uint8 (..., row_bytes) as float32 (..., width), a new array."""
 
     def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Scales and zero points, float64 (columns,) each, fixed from training features (rows, columns)."""
+        """Scales and zero points, float64 (columns,) each, computed from training features (rows, columns)."""
         raise StoreError(f"codec '{self.name}' has no constants", do="leave the calibration out")
 
     def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of its table, fixed from finite training features (rows, width)."""
+        """The arrays of its table, computed from finite training features (rows, width)."""
         raise StoreError(f"codec '{self.name}' has no arrays", do="leave the calibration out")
 
     def affine(self, constants: Constants) -> Affine:
-        """How `numbers` become decoded values: a reader folds it into what it multiplies them by."""
+        """The map from `numbers` to decoded values: a reader folds it into its own factors."""
         return Affine(matrix=np.ones(1), shift=np.zeros(1))
 
     def numbers_width(self, width: int, constants: Constants) -> int:
-        """How many numbers of `numbers` one vector is."""
+        """Length of one vector in the form of `numbers`."""
         return width
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
-        """Writes uint8 (rows, row_bytes) into `out`, contiguous float32 (rows, numbers), up to what `affine` says.
+        """Writes uint8 (rows, row_bytes) into `out`, contiguous float32 (rows, numbers), as numbers for `affine`.
 
-        By default the decoded values. Overridden, with `affine`, where the numbers of the code itself are quicker.
+        Decoded values by default. Overridden, with `affine`, if the code's own numbers are faster.
         """
         out[...] = self.decode(raw, out.shape[-1], constants)
 
@@ -119,10 +119,9 @@ class FeatureCodec(ABC):
 
 
 class TokenCodec(FeatureCodec):
-    """A codec that is told of each vector whose it is: the number of its token in the vocabulary, -1 for no token.
+    """A codec that also receives each vector's token: its vocabulary id, -1 for no token.
 
-    A mean over tokens and the row of a prompt are no token's. What is written says by itself how it is read, so that
-    decoding is told nothing.
+    A mean over tokens and the row of a prompt have no token. The encoded bytes suffice for decoding.
     """
 
     @abstractmethod
@@ -135,22 +134,22 @@ class TokenCodec(FeatureCodec):
 
     @abstractmethod
     def said(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
-        """What `graph_said` is given of int64 (...) tokens: float32 (..., any), of no token as of any."""
+        """The input of `graph_said` for int64 (...) tokens: float32 (..., any); no token counts as a token too."""
 
     @abstractmethod
     def graph_said(self, ops: Any, x: Any, said: Any, constants: Constants) -> Any:
-        """`graph`, with a tensor of what is `said` of the tokens of `x`, which may stand for all of them."""
+        """Like `graph`, with a tensor of `said` for the tokens of `x`, or one that all of them share."""
 
     def encode(self, values: np.ndarray, constants: Constants) -> np.ndarray:
-        """Vectors that are no token's."""
+        """Encodes vectors without tokens."""
         return self.encode_tokens(values, np.full(values.shape[:-1], NO_TOKEN, np.int64), constants)
 
     def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays for vectors that are no token's."""
+        """The arrays for vectors without tokens."""
         return self.learn_tokens(values, np.full(len(values), NO_TOKEN, np.int64), np.zeros((0, 0), np.float32))
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
-        """Of vectors that are no token's."""
+        """Decoded values of vectors without tokens."""
         return self.graph_said(ops, x, ops.constant(self.said(np.array([NO_TOKEN]), constants)), constants)
 
 

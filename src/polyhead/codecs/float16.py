@@ -33,12 +33,12 @@ class Float16(FeatureCodec):
         """
         bits = raw.view("<i2").astype(np.int32)
         bits <<= 13
-        bits &= np.int32(-0x70002000)  # 0x8FFFE000: the copies of the sign bit go, the sign itself stays
+        bits &= np.int32(-0x70002000)  # 0x8FFFE000: the copies of the sign bit are removed, the sign itself stays
         values = bits.view(np.float32)
         values *= np.float32(2.0**112)
         return values
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
-        """Clipped, and through float16 and back."""
+        """Clipped, then rounded to float16 and back."""
         low, high = ops.constant(np.array(-LARGEST_HALF)), ops.constant(np.array(LARGEST_HALF))
         return ops.halved(ops.minimum(ops.maximum(x, low), high))

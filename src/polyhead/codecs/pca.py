@@ -1,8 +1,8 @@
 """pca1, pca2, pca4: 1, 2 and 4 bits a dimension on average, spent on principal components by their variance.
 
 Transform coding (Huang and Schultheiss 1963): `y = V^T (x - m)`, V the eigenvectors of the covariance of training
-features; each y is written by a uniform quantizer of 0, 1, 2 or more bits. Of features whose components differ much in
-variance, more comes back than from as many bits given out evenly (decision 35).
+features; a uniform quantizer of 0, 1, 2 or more bits encodes each y. If the components differ much in variance, this
+loses less than equally distributed bits (decision 35).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from polyhead.errors import StoreError
 # Mean squared error of the best uniform quantizer of a Gaussian of variance 1, by its bits (Max 1960).
 ERRORS = (1.0, 0.3634, 0.1188, 0.03744, 0.01154, 0.003495, 0.001041, 0.0003035, 0.00008714)
 STEPS = (1.0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308)  # the steps of these quantizers
-ROUNDS, ROWS = 10, 8192  # of fitting a component's step to its values, and values of each that are looked at
+ROUNDS, ROWS = 10, 8192  # rounds of fitting a component's step to its values, and sampled values of each component
 LARGEST = np.float32(65504.0)  # values beyond are clipped
-LARGEST_SPAN = 2.0**10  # steps in the largest value: what is decoded in float32 tells them apart
-AT_ONCE = 4096  # vectors turned at a time, in float64
+LARGEST_SPAN = 2.0**10  # steps in the largest value: float32 must distinguish decoded values
+AT_ONCE = 4096  # vectors transformed at a time, in float64
 
 
 class _Code(msgspec.Struct, frozen=True, eq=False):
-    """What a table says, in the form that encoding and decoding use. n components, in the order of their variance."""
+    """A table in the form used for encoding and decoding. n components, ordered by variance."""
 
-    turn: np.ndarray  # (width, n) float64: of components, in steps
+    turn: np.ndarray  # (width, n) float64: components, in units of steps
     offset: np.ndarray  # (n,) float64
     top: np.ndarray  # (n,) float32: the highest level
     bits: np.ndarray  # (n,) int64
@@ -40,14 +40,14 @@ class _Code(msgspec.Struct, frozen=True, eq=False):
 class Components(FeatureCodec):
     """`q = clip(round(V^T (x - m) / s + z), 0, 2^b - 1)` and `x = m + V s (q - z)`, with n <= width components kept.
 
-    Table: `mean` (width,), `basis` (n, width), and of each component `step`, `zero` and `bits` (n,). Vectors are
-    written bit by bit: the highest of each component, then the next of those that have two, and so on. What is added up
-    in decoding is rounded to a grid on which float32 sums are exact, so that every backend decodes the same numbers.
+    Table: `mean` (width,), `basis` (n, width), and per component `step`, `zero` and `bits` (n,). Vectors are written
+    bit by bit: the highest bit of each component, then the next bit of those with two, and so on. Summands are rounded
+    to a grid on which float32 sums are exact, so that every backend decodes the same numbers.
     """
 
     has_arrays = True
     sample = 1024
-    mean_bits: ClassVar[int]  # of a dimension
+    mean_bits: ClassVar[int]  # bits per dimension
 
     def row_bytes(self, width: int) -> int:
         """Bytes of one encoded vector."""
@@ -59,7 +59,7 @@ class Components(FeatureCodec):
         code, flat = self._code(constants, width), values.reshape(-1, width)
         raw = np.empty((len(flat), self.row_bytes(width)), np.uint8)
         for start in range(0, len(flat), AT_ONCE):
-            # In float64 a vector's levels do not depend on what is beside it in a product.
+            # In float64 a vector's levels do not depend on the other vectors in the product.
             rows = np.clip(flat[start : start + AT_ONCE], -LARGEST, LARGEST).astype(np.float64)
             levels = np.clip(np.rint(rows @ code.turn + code.offset), 0, code.top).astype(np.uint8)
             pack_bits(levels, code.bits, raw[start : start + AT_ONCE])
@@ -73,7 +73,7 @@ class Components(FeatureCodec):
         return values.reshape(*raw.shape[:-1], width)
 
     def affine(self, constants: Constants) -> Affine:
-        """Levels, one a component, are turned back: products with them are of half as many numbers."""
+        """Maps levels, one per component, back to features: products with levels need half as many numbers."""
         code = _code_of(constants.arrays)
         highest = code.top.astype(np.float64)
         return Affine(matrix=code.back.astype(np.float64), shift=code.shift.astype(np.float64), highest=highest)
@@ -94,7 +94,7 @@ class Components(FeatureCodec):
         variance, vectors = np.linalg.eigh(flat.T @ flat / len(flat))
         variance, basis = np.maximum(variance[::-1], 0), vectors[:, ::-1].T
         heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
-        basis = basis * np.where(heaviest < 0, -1.0, 1.0)  # of v and -v one
+        basis = basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
         least = max(np.abs(mean).max() / LARGEST_SPAN, np.abs(flat).max() / LARGEST_SPAN, np.finfo(np.float32).tiny)
         bits = allocated(np.where(variance > least**2, variance, 0), self.mean_bits * values.shape[-1])
         basis, bits = basis[bits > 0], bits[bits > 0]
@@ -123,7 +123,7 @@ class Components(FeatureCodec):
 
 
 class Pca1(Components):
-    """As many bits as dimensions: the bytes of `sign`."""
+    """As many bits as dimensions: the size of `sign`."""
 
     name = "pca1"
     mean_bits = 1
@@ -144,24 +144,24 @@ class Pca4(Components):
 
 
 def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:
-    """Bits of each component, at most `most`, int64 (n,): one by one where the mean squared error falls most."""
+    """Bits of each component, at most `most`, int64 (n,): each bit goes where the mean squared error falls most."""
     given = np.zeros(len(variance), np.int64)
-    gains = -np.diff(ERRORS[: most + 1], append=ERRORS[most])  # of the next bit; none after the last
+    gains = -np.diff(ERRORS[: most + 1], append=ERRORS[most])  # gain of the next bit; none after the last
     for _ in range(bits):
         gain = variance * gains[given]
         best = int(gain.argmax())
         if gain[best] <= 0:
             break
         given[best] += 1
-    given[0] = max(given[0], 1)  # of values that are all the same
+    given[0] = max(given[0], 1)  # values that are all equal
     return given
 
 
 def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Step, at least `least`, and zero of each component, (n,), with which least is lost of these values (rows, n).
+    """Step (at least `least`) and zero of each component, (n,), that minimize the error on these values (rows, n).
 
-    From those of a Gaussian on, turn by turn: the levels of the values, then the straight line from levels to values
-    (Lloyd 1982, with levels that stay equally far apart).
+    Starts from those of a Gaussian and alternates: the levels of the values, then the linear fit from levels to values
+    (Lloyd 1982, with equidistant levels).
     """
     top, spread = np.exp2(bits) - 1, values.std(axis=0)
     step = np.where(spread > 0, spread * np.array(STEPS)[bits], 1.0)
@@ -177,22 +177,22 @@ def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.nd
 
 
 def planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """For each place of a bit, the highest first, the bits of the components that have it: the first ones."""
+    """For each bit position, the highest first, the components that have this bit: a prefix of all."""
     return [(place, bits[: int((bits > place).sum())]) for place in range(int(bits[0]))]
 
 
 def pack_bits(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
-    """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), zeros behind them."""
+    """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), padded with zeros."""
     several = [(levels[:, : len(each)] >> each - 1 - place) & 1 for place, each in planes(bits)]
     packed = np.packbits(np.concatenate(several, axis=1), axis=1)
     out[:, : packed.shape[1]], out[:, packed.shape[1] :] = packed, 0
 
 
 def levels_of(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """The level of each component, uint8 (rows, components), of uint8 (rows, row_bytes)."""
+    """The level of each component, uint8 (rows, components), from uint8 (rows, row_bytes)."""
     unpacked = np.unpackbits(raw, axis=1, count=int(bits.sum()))
     levels, start = unpacked[:, : len(bits)], len(bits)
-    for _, several in planes(bits)[1:]:  # the next bit of those that have one, which are the first
+    for _, several in planes(bits)[1:]:  # the next bit of the components that have one, which come first
         longer, stop = levels[:, : len(several)], start + len(several)
         longer += longer
         longer += unpacked[:, start:stop]
@@ -223,7 +223,7 @@ def _code_of(digest: str) -> _Code:
 
 
 def _check(table: Table, digest: str) -> None:
-    """Raises StoreError for a table that is not one of components."""
+    """Raises StoreError for a table that does not describe components."""
     names = ("mean", "basis", "step", "zero", "bits")
     if set(table) == set(names):
         mean, basis, *several = (table[name] for name in names)

@@ -1,7 +1,7 @@
-"""Arrays of codecs, too many for a path: they lie in a file of their own, and a path names them by their digest.
+"""Arrays of codecs, too large for a path: they are in a file of their own, and the path refers to them by digest.
 
-What a digest names never changes, so a process keeps each table once, for all plans that name it. Bundles and stores
-bring theirs when they are opened.
+A table with a given digest never changes, so a process keeps each table once, for all plans that refer to it. Bundles
+and stores load theirs when they are opened.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _TABLES: dict[str, Table] = {}
 
 
 def is_digest(text: str) -> bool:
-    """Whether a table can have this digest."""
+    """Whether this can be the digest of a table."""
     return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
 def table_digest(table: Table) -> str:
-    """SHA-256, in hex, over names, shapes and numbers, float32 or uint8, in the order of the names."""
+    """SHA-256, in hex, over names, shapes and numbers, float32 or uint8, ordered by name."""
     total = hashlib.sha256()
     for name in sorted(table):
         array = _kept(table[name])
-        kind = "uint8\0" if array.dtype == np.uint8 else ""  # what is not float32 says so
+        kind = "uint8\0" if array.dtype == np.uint8 else ""  # arrays other than float32 also hash their type
         total.update(f"{name}\0{array.shape}\0{kind}".encode())
         total.update(array.data if array.size else b"")
     return total.hexdigest()
 
 
 def keep_table(table: Table) -> str:
-    """Makes the arrays known to this process, uint8 ones as they are, others as float32, and gives their digest."""
+    """Adds the arrays to this process's tables, uint8 unchanged, others as float32, and returns their digest."""
     kept = {name: _kept(array) for name, array in table.items()}
     digest = table_digest(kept)
     _TABLES.setdefault(digest, kept)
@@ -53,12 +53,12 @@ def keep_table(table: Table) -> str:
 
 
 def is_known(digest: str) -> bool:
-    """Whether this process knows the table, or none is named."""
+    """Whether this process knows the table; True if no table is named."""
     return not digest or digest in _TABLES
 
 
 def table_named(digest: str) -> Table:
-    """The arrays of this digest; raises StoreError where nothing has brought them."""
+    """The arrays with this digest; raises StoreError if they are not loaded."""
     if digest not in _TABLES:
         raise StoreError(
             "the arrays of a codec are not known here",
@@ -69,13 +69,13 @@ def table_named(digest: str) -> Table:
 
 
 def table_bytes(digest: str) -> bytes:
-    """A table that is known to this process, as a safetensors file."""
+    """A loaded table as the bytes of a safetensors file."""
     content: bytes = save(dict(table_named(digest)))
     return content
 
 
 def take_table(content: bytes, digest: str, path: Path) -> None:
-    """Makes the table of a file known to this process; raises CorruptFile where it is not the one of this digest."""
+    """Loads the table from a file's bytes; raises CorruptFile if its digest differs."""
     try:
         table = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -86,7 +86,7 @@ def take_table(content: bytes, digest: str, path: Path) -> None:
 
 
 def write_tables(root: Path, digests: Iterable[str]) -> None:
-    """Writes `codecs/DIGEST.safetensors` below `root` for each table named that is not there yet; "" names none."""
+    """Writes `codecs/DIGEST.safetensors` below `root` for each named table that is not there yet; "" is skipped."""
     for digest in set(digests) - {""}:
         make_folder(root / FOLDER, root=root)
         with suppress(FileExistsError):
@@ -94,7 +94,7 @@ def write_tables(root: Path, digests: Iterable[str]) -> None:
 
 
 def read_tables(root: Path, digests: Iterable[str]) -> None:
-    """Makes the tables named known to this process; raises StoreError for one that is absent or was changed."""
+    """Loads the named tables; raises StoreError for one that is missing or changed."""
     for digest in set(digests) - {""} - set(_TABLES):
         path = root / FOLDER / f"{digest}.safetensors"
         try:

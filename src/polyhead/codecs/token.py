@@ -1,7 +1,7 @@
-"""token1: one bit a dimension, spent on what is left of a vector about what its token of the vocabulary tells of it.
+"""token1: one bit per dimension, spent on the difference between a vector and the mean for its token.
 
-Most of a token's vector follows from which token it is (decision 39). Two bytes name it; the others are principal
-components of what is left, as `pca1` writes them.
+Most of a token's vector follows from which token it is (decision 39). Two bytes identify the token; the rest encodes
+principal components of the difference, as `pca1` does.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated,
 from polyhead.codecs.tables import Table, table_named
 from polyhead.errors import StoreError
 
-NAME_BYTES = 2  # of a row of the table, of up to 65,536
+NAME_BYTES = 2  # of a table row, up to 65,536
 MOST_ROWS = 2 ** (8 * NAME_BYTES)
-# A token's mean counts as if it had stood so many times more, each time with what its word vector predicts of it. On
-# tweets 1 to 4 lost the same (decision 39).
+# A token's mean is shrunk to the prediction from its word vector, which counts as this many observations. On tweets 1
+# to 4 lost the same (decision 39).
 PRIOR = 2.0
-RIDGE = 10.0  # beside as many tokens of word vectors that have variance 1
-LEFT_OUT = 0.005  # of the variance of vectors: what a token tells and no number says (decision 39)
-# A token's numbers are half steps about 64, from 1 to 127, and twice a level is at most 62: their sum is one byte, so
-# that a reader adds bytes. Of components without bits they go from 48 to 80. Finer ones lost 0.002 of the variance less
-# and made the file a third larger.
+RIDGE = 10.0  # prior weight, relative to as many tokens of word vectors with variance 1
+LEFT_OUT = 0.005  # share of the variance: what the token predicts and no number encodes (decision 39)
+# A token's numbers are half steps around 64, from 1 to 127, and twice a level is at most 62: their sum fits in one
+# byte, so that a reader adds bytes. For components without bits they go from 48 to 80. A finer grid lost 0.002 of the
+# variance less and made the file a third larger.
 CENTRE, REACH, COARSE_REACH = 64, 63, 16
-MOST_BITS = 5  # of a component: of more, half steps would not reach from one token to another
+MOST_BITS = 5  # bits of a component: with more, half steps would not reach from one token to another
 LARGEST_TABLE = 2**28  # numbers of all tokens
-LARGEST_VOCABULARY = 2**24  # of numbers that float32 tells apart
+LARGEST_VOCABULARY = 2**24  # number of values that float32 distinguishes
 NAMES = ("basis", "bits", "mean", "means", "step", "tokens", "vocabulary", "zero")
 
 
 class _Code(msgspec.Struct, frozen=True, eq=False):
-    """What a table says, in the form that encoding and decoding use: m components, n of which have bits."""
+    """A table in the form used for encoding and decoding: m components, n of which have bits."""
 
-    row: np.ndarray  # (vocabulary + 1,) int64: of each token from -1 on
+    row: np.ndarray  # (vocabulary + 1,) int64: the row of each token, from -1 on
     means: np.ndarray  # (rows, m) uint8, up to 127
-    turn: np.ndarray  # (width, n) float64: of components, in steps
+    turn: np.ndarray  # (width, n) float64: components, in units of steps
     offset: np.ndarray  # (n,) float64
     top: np.ndarray  # (n,) float64: the highest level
     bits: np.ndarray  # (n,) int64
-    weights: np.ndarray  # uint8, of each bit of a vector: what it adds to a number
+    weights: np.ndarray  # uint8, for each bit of a vector: its contribution to a number
     back: np.ndarray  # (m, width) float32
     shift: np.ndarray  # (width,) float32
 
@@ -53,9 +53,11 @@ class _Code(msgspec.Struct, frozen=True, eq=False):
 class Token1(TokenCodec):
     """`q = clip(round(V^T (x - m) / s - b_t + z), 0, 2^k - 1)` and `x = m + V s (b_t + q - z)`, b_t of token t.
 
-    Table: `mean` (width,), `basis` (m, width), and of each component `step`, `zero` and `bits` k, which may be 0 (m,);
-    `vocabulary` (1,), the `tokens` (r - 1,) that have a row of their own, and `means`, the bytes (r, m), deflated: b_t
-    is half of what the token's row is above 64; the first row is that of all others. A vector is the number of its row
+    Table: `mean` (width,), `basis` (m, width), and per component `step`, `zero` and `bits` k, which may be 0 (m,);
+    `vocabulary` (1,), the `tokens` (r - 1,) that have their own row, and `means`, the bytes (r, m), deflated: b_t is
+    half the difference between the token's row and 64; the first row is for all other tokens. A vector is the number of
+    its row (2 bytes, little-endian) and the bits as in `Components`. The numbers in decoding are integers, and their
+    sums are exact.
     (2 bytes, little-endian) and the bits as in `Components`. Numbers of decoding are whole, their sums exact as there.
     """
 
@@ -64,7 +66,7 @@ class Token1(TokenCodec):
     sample: ClassVar[int] = 2048
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of one encoded vector: a bit a dimension, and of less than 32 dimensions half of one beside the row."""
+        """Bytes of one encoded vector: the row, and one bit per dimension, for less than 32 dimensions half a bit."""
         return NAME_BYTES + _level_bytes(width)
 
     def encode_tokens(self, values: np.ndarray, tokens: np.ndarray, constants: Constants) -> np.ndarray:
@@ -77,7 +79,7 @@ class Token1(TokenCodec):
         means = code.means[:, : len(code.bits)]
         for start in range(0, len(flat), AT_ONCE):
             here = slice(start, start + AT_ONCE)
-            # In float64 a vector's levels do not depend on what is beside it in a product.
+            # In float64 a vector's levels do not depend on the other vectors in the product.
             turned = np.clip(flat[here], -LARGEST, LARGEST).astype(np.float64) @ code.turn
             turned += code.offset - 0.5 * means[rows[here]]
             pack_bits(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[here, NAME_BYTES:])
@@ -92,7 +94,7 @@ class Token1(TokenCodec):
         return values.reshape(*raw.shape[:-1], width)
 
     def affine(self, constants: Constants) -> Affine:
-        """Numbers of components, levels and what the token says together, are turned back."""
+        """Maps the numbers of components, levels and token offsets combined, back to features."""
         code = _code_of(constants.arrays)
         highest = np.zeros(len(code.back))
         highest[: len(code.bits)] = 2 * code.top
@@ -101,7 +103,7 @@ class Token1(TokenCodec):
         )
 
     def numbers_width(self, width: int, constants: Constants) -> int:
-        """How many components there are."""
+        """The number of components."""
         return len(self._code(constants, width).back)
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
@@ -109,7 +111,7 @@ class Token1(TokenCodec):
         _numbers(raw, _code_of(constants.arrays), out)
 
     def said(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
-        """The numbers of each token's row."""
+        """The numbers in each token's row."""
         code = _code_of(constants.arrays)
         return np.asarray(code.means[_rows(code, tokens)], np.float32)
 
@@ -123,7 +125,7 @@ class Token1(TokenCodec):
         about = ops.multiply(ops.slice(said, -1, 0, has_bits), half)
         levels = ops.maximum(ops.round(ops.subtract(turned, about)), ops.constant(np.zeros(1, np.float32)))
         levels = ops.minimum(levels, ops.constant(code.top.astype(np.float32)))
-        # Two sums in place of one: both are exact, and so is theirs.
+        # Two sums instead of one: both are exact, and so is their sum.
         back = ops.matmul(levels, ops.constant(2 * code.back[:has_bits]))
         return ops.add(ops.add(back, ops.matmul(said, ops.constant(code.back))), ops.constant(code.shift))
 
@@ -145,7 +147,8 @@ class Token1(TokenCodec):
         spaced = np.unique(np.linspace(0, len(left) - 1, min(ROWS, len(left))).round().astype(int))
         said = means @ basis.T.astype(np.float32)
         reach = np.where(bits > 0, REACH, COARSE_REACH)
-        step, zero = np.maximum(2 * np.abs(said).max(axis=0) / reach, least), np.zeros(len(basis))  # without bits
+        # components without bits
+        step, zero = np.maximum(2 * np.abs(said).max(axis=0) / reach, least), np.zeros(len(basis))
         fit = fitted(left[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
         step[:has_bits], zero[:has_bits] = fit
         numbers = CENTRE + np.clip(np.rint(2 * said / step), -reach, reach)
@@ -176,7 +179,7 @@ def _level_bytes(width: int) -> int:
 
 
 def _rows(code: _Code, tokens: np.ndarray) -> np.ndarray:
-    """The row of the table of each token, int64; raises StoreError for one that the vocabulary does not have."""
+    """Each token's row of the table, int64; raises StoreError for a token outside the vocabulary."""
     if tokens.size and not NO_TOKEN <= tokens.min() <= tokens.max() < len(code.row) - 1:
         raise StoreError(
             "these vectors are of tokens that the codec's vocabulary does not have",
@@ -209,7 +212,7 @@ def _numbers(raw: np.ndarray, code: _Code, out: np.ndarray) -> None:
 
 
 def _with_rows(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens that get a row of their own, ascending: all, or those seen most often, then the first ones."""
+    """The tokens with their own row, ascending: all, or the most frequent ones, then the first ones."""
     if (tokens == NO_TOKEN).all():
         return np.zeros(0, np.int64)
     if vocabulary < MOST_ROWS:
@@ -221,9 +224,9 @@ def _with_rows(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 def _of_tokens(
     centred: np.ndarray, tokens: np.ndarray, words: np.ndarray, named: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is taken off vectors of each row, float32 (1 + named, width), and what is left of these ones.
+    """The means to subtract for each row, float32 (1 + named, width), and the residuals of these vectors.
 
-    What is left of each is taken about the others of its token, as it will be of vectors that take no part here.
+    Each residual uses the mean over the token's other vectors, as will happen for vectors outside this sample.
     """
     row = np.zeros(len(words) + 1, np.int64)
     row[named + 1] = np.arange(1, len(named) + 1)
@@ -231,7 +234,7 @@ def _of_tokens(
     count = np.bincount(own, minlength=len(named) + 1).astype(np.float32)
     total = np.zeros((len(count), centred.shape[1]), np.float32)
     np.add.at(total, own, centred)
-    total[0] = 0  # of no token and of rare ones nothing is taken off
+    total[0] = 0  # nothing is subtracted for no token and for rare tokens
     prior = np.zeros_like(total)
     if len(named):
         prior[1:] = PRIOR * _predicted(words[named], total[1:], count[1:])
@@ -244,7 +247,7 @@ def _of_tokens(
 
 
 def _predicted(words: np.ndarray, total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The mean vector of each token by the straight map from word vectors that fits those which were seen."""
+    """The mean vector of each token, predicted by the linear map from word vectors that best fits the observed ones."""
     words = words.astype(np.float32) - words.mean(axis=0, dtype=np.float64).astype(np.float32)
     words /= max(float(words.std(dtype=np.float64)), 1e-12)
     words = np.concatenate([words, np.ones((len(words), 1), np.float32)], axis=1)
@@ -256,17 +259,17 @@ def _predicted(words: np.ndarray, total: np.ndarray, count: np.ndarray) -> np.nd
 
 
 def _components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Variances about 0 and principal components (components, width), float64, the largest first."""
+    """Second moments and principal components (components, width), float64, the largest first."""
     variance, basis = np.linalg.eigh(_products(vectors) / len(vectors))
     variance, basis = np.maximum(variance[::-1], 0), basis[:, ::-1].T
     heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
-    return variance, basis * np.where(heaviest < 0, -1.0, 1.0)  # of v and -v one
+    return variance, basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
 
 
 def _rest(centred: np.ndarray, left: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Components within those that have no bits (any, width) which a token tells of, the largest first.
+    """Components orthogonal to those with bits (any, width) that the token predicts, the largest first.
 
-    Those are left out that together are LEFT_OUT of the variance: a reader multiplies one number less for each.
+    Components that together are LEFT_OUT of the variance are omitted: a reader multiplies fewer numbers.
     """
     if not len(rest):
         return rest
@@ -276,7 +279,7 @@ def _rest(centred: np.ndarray, left: np.ndarray, rest: np.ndarray) -> np.ndarray
 
 
 def _products(vectors: np.ndarray) -> np.ndarray:
-    """`X^T X` in float64, of some vectors at a time."""
+    """`X^T X` in float64, computed in blocks of vectors."""
     pieces = (vectors[i : i + AT_ONCE].astype(np.float64) for i in range(0, len(vectors), AT_ONCE))
     return np.asarray(sum(piece.T @ piece for piece in pieces))
 
@@ -318,7 +321,7 @@ def _code_of(digest: str) -> _Code:
 
 
 def _inflated(table: Table) -> np.ndarray | None:
-    """The rows of the tokens, uint8 (r, m); None where the table has other arrays, or bytes that are not theirs."""
+    """The rows of the tokens, uint8 (r, m); None if the table has other arrays, or invalid bytes."""
     if tuple(sorted(table)) != NAMES or table["means"].dtype != np.uint8 or table["means"].ndim != 1:
         return None
     rows, components = 1 + table["tokens"].size, len(np.atleast_1d(table["basis"]))

@@ -1,4 +1,4 @@
-"""uint8: one byte a dimension, by a scale and a zero point fixed from training features."""
+"""uint8: one byte per dimension, with a scale and a zero point computed from training features."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from polyhead.codecs.base import Affine, Constants, FeatureCodec
 from polyhead.errors import StoreError
 
-# float32 divides x by the scale well enough while |x / scale| stays below this: error under 2^-8 of a scale.
+# float32 division by the scale is accurate enough while |x / scale| stays below this: error under 2^-8 of a scale.
 LARGEST_ZERO = 2.0**16
 
 
 class UInt8(FeatureCodec):
-    """`q = clip(round(x / s) + z, 0, 255)` and `x = s (q - z)`, within s / 2 of what was encoded inside the range."""
+    """`q = clip(round(x / s) + z, 0, 255)` and `x = s (q - z)`: inside the range the error is at most s / 2."""
 
     name = "uint8"
     has_constants = True
@@ -38,7 +38,7 @@ class UInt8(FeatureCodec):
         return values
 
     def affine(self, constants: Constants) -> Affine:
-        """s q - s z of levels q."""
+        """s q - s z for levels q."""
         scale = np.array(constants.scale, np.float64)
         return Affine(matrix=scale, shift=-scale * np.array(constants.zero, np.float64), highest=255.0)
 
@@ -50,7 +50,7 @@ class UInt8(FeatureCodec):
     def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`s = (max - min) / 255` and `z = round(-min / s)` of each column, float64 (columns,).
 
-        A range far from zero, or of one value, gets a scale that float32 can still divide by.
+        A range far from zero, or of a single value, gets a scale that float32 can still divide by.
         """
         low, high = values.min(axis=0).astype(np.float64), values.max(axis=0).astype(np.float64)
         scale = np.maximum((high - low) / 255, np.maximum(abs(low), abs(high)) / LARGEST_ZERO)
@@ -59,7 +59,7 @@ class UInt8(FeatureCodec):
         return scale, np.rint(-low / scale)
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
-        """Levels clipped to [-z, 255 - z] and not moved by z, of which a lower precision would leave less; times s."""
+        """Levels clipped to [-z, 255 - z], without the shift by z, which would lose precision; times s."""
         scale, zero = np.array(constants.scale, np.float32), np.array(constants.zero, np.float32)
         levels = ops.round(ops.divide(x, ops.constant(scale)))
         clipped = ops.minimum(ops.maximum(levels, ops.constant(-zero)), ops.constant(255 - zero))

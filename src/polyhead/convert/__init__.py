@@ -1,1 +1,1 @@
-"""Checkpoints of other libraries: read, compared, turned into tasks, and proven to answer alike."""
+"""Checkpoints of other libraries: read, compared, converted to tasks, and proven to give the same answers."""

@@ -12,22 +12,22 @@ _FLOAT32, _BFLOAT16, _FLOAT16 = 2.0**-23, 2.0**-7, 2.0**-10  # spacing of the nu
 
 
 class EncoderDifference(Value):
-    """The arrays of an encoder that are not those of the base, and the rank of W - W0 over its matrices.
+    """The arrays of an encoder that differ from the base, and the rank of W - W0 over its matrices.
 
-    A singular value counts when it is above what rounding leaves: the spacing of the stored precision times the root
+    A singular value counts if it exceeds the effect of rounding: the spacing of the stored precision times the root
     mean square of W times (sqrt(rows) + sqrt(columns)). The search ends at the first matrix that is not of low rank.
     """
 
-    matrices: tuple[str, ...]  # names of those that differ
+    matrices: tuple[str, ...]  # names of the differing arrays
     vectors: tuple[str, ...]
     rank: int  # the largest found
-    largest: str  # the matrix that has it, "" for none
+    largest: str  # the matrix with that rank, "" for none
     allowed: int  # the largest rank that is low for that matrix
-    is_low_rank: bool  # every matrix that differs is of low rank, and there is one
+    is_low_rank: bool  # at least one matrix differs, and all that do are of low rank
 
 
 def encoder_difference(data: TrunkData, base: TrunkData) -> EncoderDifference:
-    """The difference of the layers and embeddings that both have."""
+    """The difference of the layers and embeddings that both encoders have."""
     common = [name for name in data.arrays if name in base.arrays]
     changed = [name for name in common if not np.array_equal(data.arrays[name], base.arrays[name])]
     matrices = [name for name in changed if data.arrays[name].ndim == 2]

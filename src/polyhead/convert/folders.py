@@ -1,4 +1,4 @@
-"""Folders of checkpoints and adapters: each is read once, compared with the others, and only its digests are kept."""
+"""Folders of checkpoints and adapters: each is read once and compared with the others; only its digests are kept."""
 
 from __future__ import annotations
 
@@ -51,10 +51,21 @@ class FoundFolder(Value):
     model_class: str = ""
     labels: tuple[str, ...] = ()
     refused: str = ""  # why it cannot be imported
-    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
-    is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
+    adapter: str = ""  # the base of its low-rank matrices; "" for a whole model
+    is_compared: bool = True  # False for a refused adapter: only its base could be compared
     with_base: SharedLayers | None = None
     difference: EncoderDifference | None = None  # None without a base, or for another shape
+
+    def facts(self) -> dict[str, object]:
+        """What a report says of it."""
+        scanned, names = self.scanned, ("labels", "refused", "with_base", "difference", "adapter")
+        return {name: getattr(self, name) for name in names} | {
+            "folder": scanned.name,
+            "class": self.model_class,
+            "kind": scanned.head.kind if scanned.head is not None else None,
+            "layers": len(scanned.layers),
+            "digests": {name: getattr(scanned, name) for name in ("tokenizer", "embeddings", "layers")},
+        }
 
 
 class Scan(Value):
@@ -73,14 +84,31 @@ class Scan(Value):
         """The compared encoders by name."""
         return {folder.scanned.name: folder.scanned for folder in self.models if folder.is_compared}
 
+    @property
+    def short_names(self) -> dict[str, str]:
+        """The last part of each folder if no two are equal; else the folders as the user wrote them."""
+        folders = [model.scanned.name for model in self.models]
+        last = [Path(name).name for name in folders]
+        return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
+
+    def nearest(self, name: str) -> SharedLayers | None:
+        """What the model shares with the one with which it shares most; None where it shares nothing."""
+        several = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
+        return max(several, key=lambda pair: pair.layers or 0, default=None)
+
+    def facts(self) -> dict[str, object]:
+        """What a report says of it."""
+        facts = {"models": [model.facts() for model in self.models], "base": self.base and self.base.name}
+        return facts | {name: getattr(self, name) for name in ("pairs", "groups", "tokens", "apart", "merged")}
+
 
 def scan_folders(
     folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
 ) -> Scan:
-    """Compares folders that `save_pretrained` wrote with each other, and with `base` (a name that `load_trunk` reads).
+    """Compares folders written by `save_pretrained` with each other, and with `base` (a name for `load_trunk`).
 
-    Without a base, it is that of the first adapter among them. Memory holds one encoder at a time, and the base. Raises
-    an error that names the folder it cannot read.
+    Without a base, that of the first adapter among them is used. Memory holds one encoder at a time, and the base.
+    Raises an error that names the folder it cannot read.
     """
     check_distinct(folders)
     tell = show or (lambda text: None)
@@ -113,7 +141,7 @@ def scan_folders(
 
 
 class AdaptedEncoder(Value, eq=False):
-    """One folder that PEFT wrote, over its base."""
+    """One folder that PEFT wrote, with its base."""
 
     lora: Lora
     head: ForeignHead
@@ -153,7 +181,7 @@ class BaseEncoders:
         return msgspec.structs.replace(self._read[folder], name=adapter)
 
     def adapted(self, adapter: str) -> AdaptedEncoder:
-        """The adapter with its base; raises TrunkError, naming the folder, for what cannot be imported."""
+        """The adapter with its base; raises TrunkError, naming the folder, if it cannot be imported."""
         folder, encoder = self.folder(adapter), self.encoder(adapter)
         _check_tokenizer(adapter, encoder)
         lora = read_adapter(adapter, folder, encoder.architecture)
@@ -222,13 +250,13 @@ def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> Fo
 
 
 def _check_tokenizer(adapter: str, encoder: ScannedEncoder) -> None:
-    """Raises TrunkError if the adapter has a tokenizer that differs from its base's."""
+    """Raises TrunkError if the adapter has another tokenizer than its base."""
     file = Path(adapter).expanduser() / "tokenizer.json"
     if not file.is_file():
         return
     try:
         digest = tokenizer_digest(read_plain(file, limit=LARGEST))
-    except Exception as error:  # the library raises a bare Exception for a file that it cannot read
+    except Exception as error:  # the library raises a bare Exception for an unreadable file
         raise TrunkError(f"{adapter}: its tokenizer.json cannot be understood", got=error) from None
     if digest != encoder.tokenizer:
         raise TrunkError(

@@ -26,7 +26,7 @@ from polyhead.values import Value
 
 
 class ForeignHead(Value, eq=False):
-    """A classifier under our names: `head.hidden.*`, where there is a dense layer, and `head.output.*`, float32."""
+    """A classifier under our names: `head.hidden.*`, if there is a dense layer, and `head.output.*`, float32."""
 
     model_class: str
     kind: str
@@ -36,7 +36,7 @@ class ForeignHead(Value, eq=False):
 
     @property
     def outputs(self) -> int:
-        """How many numbers it gives, of each word for tagging."""
+        """Number of outputs, per word for tagging."""
         return len(self.arrays["head.output.weight"])
 
     @property
@@ -104,7 +104,7 @@ class _Config(msgspec.Struct):
 
 
 def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkData:
-    """The encoder of a folder that `save_pretrained` wrote; every error names the folder. See `load_trunk`."""
+    """The encoder of a folder written by `save_pretrained`; every error names the folder. See `load_trunk`."""
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise TrunkNotFound("there is no such folder", got=folder, do="give a folder saved by `save_pretrained`")
@@ -119,10 +119,10 @@ def read_base(name: str, *, max_tokens: int | None = None) -> TrunkData:
 
 
 def read_head(folder: Path | str) -> ForeignHead:
-    """The classifier of a folder that `save_pretrained` wrote, without its encoder.
+    """The classifier of a folder written by `save_pretrained`, without its encoder.
 
-    Raises TrunkError for a class or a problem type that is not read, WeightsMismatch for labels and arrays that do
-    not belong together; every error names the folder.
+    Raises TrunkError for an unsupported class or problem type, WeightsMismatch for labels and arrays that do not match;
+    every error names the folder.
     """
     path = Path(folder).expanduser()
     with _naming(folder):
@@ -138,16 +138,17 @@ def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
 
 
 def adapter_base(folder: Path | str) -> str | None:
-    """The encoder that the folder's adapter was trained on, as it is called there."""
+    """The name of the encoder that the folder's adapter was trained on."""
     with _naming(folder):
         return base_named(Path(folder).expanduser())
 
 
 def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
-    """The classifier of an adapter: what was saved with it, the rest the base's, low-rank matrices merged into both.
+    """The classifier of an adapter: the saved arrays, else the base's, with low-rank matrices merged into both.
 
-    Labels and kind are those of a config.json in the folder, else of a base of the same class and as many outputs, else
-    none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
+    Labels and kind come from a config.json in the folder, else from a base of the same class and with as many outputs,
+    else there are none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank
+    matrices in layers.
     """
     path = Path(folder).expanduser()
     with _naming(folder):
@@ -166,7 +167,7 @@ def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
 
 
 def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
-    """The classifier of these arrays, whose class, labels and kind the config says."""
+    """The classifier with these arrays; the config determines its class, labels and kind."""
     model_class, form = _form(config)
     _check_head(arrays, _outputs(config))
     kind, labels = _kind(config, model_class, _outputs(config)), _labels(config)
@@ -191,7 +192,7 @@ def weights_digests(folder: Path | str) -> dict[str, str]:
 
 @contextmanager
 def _naming(folder: Path | str) -> Iterator[None]:
-    """Inside, every TrunkError names the folder."""
+    """A context in which every TrunkError names the folder."""
     try:
         yield
     except TrunkError as error:
@@ -240,7 +241,7 @@ def _outputs(config: _Config) -> int:
 
 
 def _labels(config: _Config) -> tuple[str, ...]:
-    """Labels in the order of the outputs; LABEL_0, LABEL_1, ... where none are named, as `transformers` has it."""
+    """Labels in the order of the outputs; LABEL_0, LABEL_1, ... if none are named, as in `transformers`."""
     if config.id2label is None:
         return tuple(f"LABEL_{i}" for i in range(_outputs(config)))
     names = {index: spelled(name) for index, name in config.id2label.items()}
@@ -261,7 +262,7 @@ def _kind(config: _Config, model_class: str, outputs: int) -> str:
     kinds = {kind.problem_type: kind for kind in KINDS.values() if kind.problem_type is not None}
     if config.problem_type is not None and config.problem_type not in kinds:
         raise TrunkError("its problem_type is not known", got=config.problem_type, allowed=sorted(kinds))
-    # As `transformers` has it where the config does not say the problem.
+    # As in `transformers` if the config does not name the problem type.
     kind = kinds[config.problem_type or (Regression if outputs == 1 else SingleLabel).problem_type]
     several = "labels" in kind.uses
     if not (outputs >= kind.least_labels if several else outputs == 1):
@@ -275,7 +276,7 @@ def _kind(config: _Config, model_class: str, outputs: int) -> str:
 
 
 def _arrays(checkpoint: WeightFiles, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Arrays of a head by our names, given those in the checkpoint."""
+    """Arrays of a head by our names, from those in the checkpoint."""
     missing = sorted(set(names.values()) - set(checkpoint.files))
     if missing:
         raise WeightsMismatch(
@@ -287,7 +288,7 @@ def _arrays(checkpoint: WeightFiles, names: Mapping[str, str]) -> dict[str, np.n
 
 
 def _with_class(config: _Config, ending: str) -> _Config:
-    """The config as that of a classifier of its model type, whose class is named so or ends so."""
+    """The config of a classifier of its model type, with this class name or suffix."""
     named = (n for n, form in CLASSES.items() if form.model_type == config.model_type and n.endswith(ending))
     return msgspec.structs.replace(config, architectures=[next(named, ending)])
 
@@ -307,10 +308,10 @@ def _check_whole(lora: Lora, form: _Form) -> None:
 
 
 def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
-    """The head's arrays: those that were saved, else the base's, with the low-rank matrices of its maps merged."""
+    """The head's arrays: the saved ones, else the base's, with the low-rank matrices of its maps merged."""
     base, from_base = open_checkpoint(lora.base), {}
     for ours, theirs in form.names.items():
-        if theirs not in lora.saved:  # a bare encoder has its pooler without the prefix
+        if theirs not in lora.saved:  # in a bare encoder the pooler has no prefix
             from_base[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
     missing = [form.names[ours] for ours, theirs in from_base.items() if theirs not in base.files]
     if missing:
@@ -331,7 +332,7 @@ def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
 
 
 def _check_head(arrays: Mapping[str, np.ndarray], outputs: int) -> None:
-    """Raises WeightsMismatch for arrays that do not belong together, or give another number of outputs."""
+    """Raises WeightsMismatch for arrays that do not match each other or the number of outputs."""
     rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
     if rows != outputs:
         raise WeightsMismatch(

@@ -1,4 +1,4 @@
-"""The proof that an imported task answers as the checkpoint does in `transformers`, on the same texts."""
+"""The proof that an imported task gives the same answers as the checkpoint in `transformers`, on the same texts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from polyhead.text.tokenize import Encoded, Input, Tokenizer, repair
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.values import Value
 
-TOLERANCE = 1e-4  # of logits and values up to 1, in float32; beyond, of the largest that the checkpoint gives
-BATCH = 16  # texts that `transformers` reads at a time
+TOLERANCE = 1e-4  # for logits and values up to 1, in float32; above 1, relative to the checkpoint's largest
+BATCH = 16  # texts per batch of `transformers`
 
 
 class Parity(Value):
-    """The largest difference of two runs over the same texts; kept with the task."""
+    """The largest difference of two runs over the same texts; stored with the task."""
 
     texts: int
     texts_sha256: str
     answers: int  # compared: texts, or words for tagging
     max_abs_difference: float  # of logits, or of values for regression
     tolerance: float
-    agreement: float | None  # share of answers whose labels are the same; None for regression
-    activation: Literal["softmax", "sigmoid", "identity"]  # from logits to the scores of both
+    agreement: float | None  # share of answers with the same label; None for regression
+    activation: Literal["softmax", "sigmoid", "identity"]  # the function from logits to scores, in both
     transformers: str
     torch: str
 
@@ -51,7 +51,7 @@ def parity(
 ) -> Parity:
     """Compares the task's outputs with those of the folder's model; raises TrunkError beyond the tolerance.
 
-    The model of an adapter is `transformers`' own over its base, with `W + alpha / rank * B A` in the place of each W.
+    The model of an adapter is `transformers`' own over its base, with `W + alpha / rank * B A` instead of each W.
     """
     ours = np.concatenate([_scaled(task, out) for out in _ours(session, task, texts)])
     opened = _opened(folder, task, lora)
@@ -69,9 +69,10 @@ def parity(
         transformers=importlib.metadata.version("transformers"),
         torch=importlib.metadata.version("torch"),
     )
-    if not (difference <= tolerance and np.isfinite(difference)):  # infinite outputs allow any difference
+    if not (difference <= tolerance and np.isfinite(difference)):  # infinite outputs would allow any difference
         do = "leave this folder out and report it with its config.json"
-        if task.range is not None:  # values are kept as fractions of it, which a needlessly wide one makes coarse
+        # values are kept as fractions of the range; a needlessly wide one makes them imprecise
+        if task.range is not None:
             do = f"give the --range of the values that it was trained on; if that is {task.range}, {do}"
         raise TrunkError(
             f"{folder}: task '{task.name}' would not answer as the checkpoint does in transformers",
@@ -88,7 +89,7 @@ def texts_digest(texts: Sequence[Input]) -> str:
 
 
 def _ours(session: Session, task: Task, texts: Sequence[Input]) -> list[np.ndarray]:
-    """Our outputs for each text: (1, outputs), or (words, outputs) for the words that were read."""
+    """Polyhead's outputs for each text: (1, outputs), or (words, outputs) for the words read."""
     outputs = session.outputs(task.name, texts)
     if not kind_of(task).per_word:
         return [out[None] for out in outputs]
@@ -131,7 +132,7 @@ def _theirs(
 def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
     """Tokenizer and float32 model of the folder, or of an adapter's base, opened by `transformers`."""
     path = str(lora.base if lora is not None else Path(folder).expanduser())
-    # An adapter brings its own outputs: those of its base, if it has any, are of another number.
+    # An adapter has its own outputs: those of its base, if any, differ in number.
     own = {} if lora is None else {"num_labels": kind_of(task).width(task), "ignore_mismatched_sizes": True}
     tokenizer, model = open_foreign(folder, path, reads="Token" if kind_of(task).per_word else "Sequence", own=own)
     if lora is not None:
@@ -140,7 +141,7 @@ def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
 
 
 def _scaled(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """Outputs as the checkpoint gives them: a regression's are fractions of its range here."""
+    """Outputs as the checkpoint gives them: a regression's are fractions of its range in Polyhead."""
     if task.range is None:
         return outputs
     low, high = task.range
@@ -162,7 +163,7 @@ def _agreement(task: Task, ours: np.ndarray, theirs: np.ndarray) -> float | None
 
 
 def _check_read(folder: str, text: Input, tokens: Mapping[str, Any], row: int, ours: Encoded, *, segments: int) -> None:
-    """Raises TrunkError unless `transformers` reads the row as the same tokens, in the same segments, as we do."""
+    """Raises TrunkError unless `transformers` encodes the row to the same tokens and segments as Polyhead."""
     mask = tokens["attention_mask"][row].bool()
     ids = tokens["input_ids"][row][mask]
     kinds = tokens.get("token_type_ids", np.zeros((row + 1, 0)))[row]

@@ -1,8 +1,8 @@
 """Regular expressions of untrusted files, matched without backtracking (Thompson 1968).
 
-Python's `re` takes exponential time for some expressions. Here every part of an expression turns the set of all
-positions that the text may have been read up to into the set of those after it; the steps of all matches are limited.
-Literals, classes, groups, `|` and repetitions are supported; look-around, back references and flags are refused.
+Python's `re` takes exponential time for some expressions. Here every part of an expression maps the set of all
+positions that a match may have reached to the set of those after it; the steps of all matches are limited. Literals,
+classes, groups, `|` and repetitions are supported; look-around, back references and flags are refused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal
 from polyhead.errors import TrunkError
 from polyhead.values import Value
 
-LONGEST, DEEPEST, PLACES = 1000, 50, 5000  # characters, nested groups, places with repetitions written out
-STEPS = 5_000_000  # of all matches: a few seconds
+LONGEST, DEEPEST, PLACES = 1000, 50, 5000  # characters, nested groups, positions with repetitions expanded
+STEPS = 5_000_000  # for all matches: a few seconds
 _TOKEN = re.compile(
     r"(?P<atom>\\[dDwWsS]|\\[^A-Za-z0-9]|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[(){*+?|^$)])"
     r"|(?P<open>\((?:\?:|\?P<\w+>|(?!\?)))|(?P<close>\))|(?P<or>\|)|(?P<edge>[\^$])"
@@ -24,10 +24,10 @@ _TOKEN = re.compile(
 
 
 class Matcher:
-    """Matches texts with expressions; raises TrunkError for one that is not read, or when it takes too long."""
+    """Matches texts with expressions; raises TrunkError for an unsupported expression, or for too many steps."""
 
     def __init__(self, source: str) -> None:
-        """`source` is the file that the expressions stand in, for errors."""
+        """`source` is the file with the expressions, for errors."""
         self._source, self._left = source, STEPS
         self._known: dict[str, _Node | re.Pattern[str]] = {}
 
@@ -36,7 +36,7 @@ class Matcher:
         return len(text) in self.ends(expression, text, 0)
 
     def ends(self, expression: str, text: str, start: int) -> list[int]:
-        """Where a match that begins at `start` may end, ascending."""
+        """The possible ends of a match that begins at `start`, ascending."""
         if expression not in self._known:
             self._known[expression] = self._read(expression)
         pattern = self._known[expression]
@@ -48,7 +48,7 @@ class Matcher:
         return [at for at in range(start, len(text) + 1) if ends >> at & 1]
 
     def _after(self, node: _Node, text: str, before: int, taken: dict[str, int]) -> int:
-        """The positions after the node from those `before` it, as bits; `taken`: where each atom fits a character."""
+        """The positions after the node from those `before` it, as bits; `taken`: the characters that each atom fits."""
         self._spend(1)
         if not before:
             return 0
@@ -77,7 +77,7 @@ class Matcher:
             before = self._after(body, text, before, taken)
         after, times = before, node.least
         while before and (node.most is None or times < node.most):
-            before = self._after(body, text, before, taken) & ~after  # only where it has not been before
+            before = self._after(body, text, before, taken) & ~after  # only positions not reached before
             after, times = after | before, times + 1
         return after
 
@@ -107,7 +107,7 @@ class Matcher:
             tokens.append((match.lastgroup, match[0]))
             at = match.end()
         if not {"or", "times", "edge"} & {kind for kind, _ in tokens}:
-            return re.compile(expression)  # there is nothing in it to try twice
+            return re.compile(expression)  # an empty node needs no second try
         try:
             return _Parser(tokens).whole()
         except ValueError as error:
@@ -130,7 +130,7 @@ class _Node(Value):
     parts: tuple[_Node, ...] = ()
     least: int = 0  # of "times"
     most: int | None = None
-    places: int = 1  # with repetitions written out
+    places: int = 1  # with repetitions expanded
 
 
 class _Parser:

@@ -1,6 +1,6 @@
-"""Folders that PEFT wrote: low-rank matrices beside an encoder's dense maps, and the arrays saved with them.
+"""Folders written by PEFT: low-rank matrices for an encoder's dense maps, and the arrays saved with them.
 
-Settings of adapter_config.json that are not known here are refused, since they might change answers.
+Unknown settings of adapter_config.json are refused, since they might change answers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ARRAY = re.compile(r"base_model\.model\.(.+)")
 _LOW_RANK = re.compile(r"(.+)\.lora_([AB])\.weight")
 MOST_NAMES = 10_000  # in a list of adapter_config.json
 _NUMBER = re.compile(r"\.(\d+)\.")
-# Settings with the values that leave `W x + scale B A x` and the base as they are.
+# Settings with the values that leave `W x + scale B A x` and the base unchanged.
 _ONLY: Mapping[str, tuple[object, ...]] = {
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
 }
-# Settings of training and of bookkeeping, whatever they hold.
+# Settings of training and bookkeeping: any value is accepted.
 _ANY = {
     *("peft_version", "inference_mode", "revision", "modules_to_save", "lora_dropout", "ensure_weight_tying"),
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),
@@ -69,13 +69,13 @@ class LowRank(Value, eq=False):
 
 
 class Lora(Value, eq=False):
-    """An adapter over the encoder in the folder `base`, by the names of the model's modules in `transformers`."""
+    """An adapter over the encoder in the folder `base`, by the module names in `transformers`."""
 
     base: Path
-    model_class: str  # the class, or how its name ends
+    model_class: str  # the class, or the end of its name
     maps: Mapping[str, LowRank]  # by module
     saved: Mapping[str, np.ndarray]  # other arrays, by name
-    modules: tuple[str, ...]  # those of `maps` that sit in the encoder's layers
+    modules: tuple[str, ...]  # those of `maps` in the encoder's layers
     layers: tuple[Mapping[Dense, LowRank], ...]  # the same by layer and dense map
 
     def nodes(self, owner: str) -> tuple[Layers, ...]:
@@ -88,7 +88,7 @@ class Lora(Value, eq=False):
         return tuple(nodes)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The matrices in the layers, as a part holds them: A is the encoder, B the decoder."""
+        """The matrices in the layers, in the form of a part: A is the encoder, B the decoder."""
         arrays = {}
         for index, maps in enumerate(self.layers):
             for target, low in maps.items():
@@ -116,21 +116,21 @@ class _Settings(msgspec.Struct):
 
 
 def is_adapter(folder: Path | str) -> bool:
-    """Whether the folder is one that PEFT wrote."""
+    """Whether PEFT wrote the folder."""
     return (Path(folder).expanduser() / CONFIG).is_file()
 
 
 def base_named(folder: Path) -> str | None:
-    """The encoder that the adapter was trained on, as its config calls it: a folder, or a hub id."""
+    """The encoder that the adapter was trained on, as its config names it: a folder, or a hub id."""
     named = _decoded(folder).get("base_model_name_or_path")
     return named if isinstance(named, str) and named else None
 
 
 def read_lora(folder: Path, base: Path, shape: Architecture) -> Lora:
-    """The adapter of a folder that PEFT's `save_pretrained` wrote, over the encoder of this shape in the folder `base`.
+    """The adapter in a folder written by PEFT, over the encoder of this shape in the folder `base`.
 
-    Raises TrunkError for settings that mean more than low-rank matrices on dense maps, or several ranks or scales
-    inside one layer; WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file.
+    Raises TrunkError for settings beyond low-rank matrices on dense maps, or several ranks or scales inside one layer;
+    WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file.
     """
     raw = _decoded(folder)
     _check_settings(raw)
@@ -276,12 +276,12 @@ def _low_rank(module: str, a: np.ndarray, b: np.ndarray, settings: _Settings, ma
         )
     if not (alpha > 0 and math.isfinite(alpha)):
         raise TrunkError(f"its alpha for '{module}' is no positive number", got=alpha)
-    # use_rslora: alpha / sqrt(rank) in the place of alpha / rank (Kalajdzievski 2023).
+    # use_rslora: alpha / sqrt(rank) instead of alpha / rank (Kalajdzievski 2023).
     return LowRank(a=a, b=b, alpha=alpha * math.sqrt(rank) if settings.use_rslora else alpha)
 
 
 def _patterned(patterns: Mapping[str, Setting] | None, module: str, default: Setting, matcher: Matcher) -> Setting:
-    """The value of the first pattern that the module's name ends in, as PEFT looks it up: `(.*\\.)?(pattern)$`."""
+    """The value of the first pattern that the module's name ends in, as in PEFT: `(.*\\.)?(pattern)$`."""
     for pattern, value in (patterns or {}).items():
         if any(len(module) in matcher.ends(pattern, module, start) for start in _starts(module)):
             return value
@@ -289,7 +289,7 @@ def _patterned(patterns: Mapping[str, Setting] | None, module: str, default: Set
 
 
 def _is_target(module: str, settings: _Settings, matcher: Matcher) -> bool:
-    """Whether PEFT would put matrices there, as its `check_target_module_exists` has it."""
+    """Whether PEFT would put matrices there, as in its `check_target_module_exists`."""
     if _matches(settings.exclude_modules, module, matcher):
         return False
     if settings.target_modules in (None, "all-linear"):
@@ -305,7 +305,7 @@ def _is_target(module: str, settings: _Settings, matcher: Matcher) -> bool:
 
 
 def _layer_number(pattern: str, module: str, matcher: Matcher) -> str | None:
-    """The number that follows what the pattern matches, as PEFT looks for it: `(^|.*?\\.)pattern\\.(number)\\.`."""
+    """The number after the match of the pattern, as in PEFT: `(^|.*?\\.)pattern\\.(number)\\.`."""
     for start in _starts(module):
         for end in reversed(matcher.ends(pattern, module, start)):
             if match := _NUMBER.match(module, end):
@@ -314,12 +314,12 @@ def _layer_number(pattern: str, module: str, matcher: Matcher) -> str | None:
 
 
 def _starts(module: str) -> list[int]:
-    """Where the name itself begins, and what follows each of its points."""
+    """The start of the name, and the positions after each of its dots."""
     return [0, *(match.end() for match in re.finditer(r"\.", module))]
 
 
 def _matches(names: list[str] | str | None, module: str, matcher: Matcher) -> bool:
-    """Whether the whole name matches the expression, or is one of the names or ends in one."""
+    """Whether the whole name matches the expression, or equals or ends in one of the names."""
     if isinstance(names, str):
         return matcher.fits(names, module)
     return any(module == name or module.endswith(f".{name}") for name in names or ())
@@ -340,7 +340,7 @@ def _place(module: str, shape: Architecture, places: Mapping[str, tuple[int, Den
 def _tell_lacking(
     folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture, matcher: Matcher
 ) -> None:
-    """Logs the targeted maps without matrices; PEFT takes these as zeros."""
+    """Logs the targeted maps without matrices; PEFT treats these as zeros."""
     if settings.target_modules is None:
         return
     names = {ours: theirs for theirs, ours in TABLES[shape.family]}

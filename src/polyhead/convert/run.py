@@ -1,4 +1,4 @@
-"""Imports checkpoints that share a frozen prefix, and adapters over it, as tasks of one bundle with proofs."""
+"""Imports checkpoints with a common frozen prefix, and adapters over it, as tasks of one bundle with proofs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Show = Callable[[str], None]
 
 
 class Imported(Value):
-    """One task that was imported."""
+    """One imported task."""
 
     task: str
     kind: str
@@ -54,10 +54,10 @@ class Imported(Value):
     model_class: str
     version: str
     tap: int
-    layers: int  # of its own, or the trunk's with its own matrices in them
+    layers: int  # layers of its own, or the trunk's with its own matrices
     parameters: int  # of its own
     parity: Parity
-    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
+    adapter: str = ""  # the base of its low-rank matrices; "" for a whole model
 
 
 class ImportResult(Value):
@@ -69,19 +69,18 @@ class ImportResult(Value):
     trunk_name: str
     trunk_layers: int
     tasks: tuple[Imported, ...]
-    precisions: tuple[str, ...]  # that the bundle's tasks are to be answered in: these in float32, others as trained
+    precisions: tuple[str, ...]  # the precision for answers of the bundle's tasks: these in float32, others as trained
     certificate: Certificate
 
 
 def import_folders(
     wanted: ImportRequest, out: FilePath, texts: Sequence[Input], *, show: Show | None = None
 ) -> ImportResult:
-    """Writes every folder as a task into `out`, a new bundle or one whose trunk the folders share.
+    """Writes every folder as a task into `out`, a new bundle or one with the trunk that the folders share.
 
-    Before anything is written there, each task answers `texts` from a bundle in a temporary folder and is compared
-    with the checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares
-    nothing with the trunk or answers otherwise, WrongTrunk for an adapter of another encoder, BadName for a name that
-    is taken.
+    Before anything is written there, each task answers `texts` from a temporary bundle and is compared with the
+    checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares nothing with
+    the trunk or answers differently, WrongTrunk for an adapter of another encoder, BadName for a name that is taken.
     """
     tell = show or (lambda text: None)
     texts = [cast(Input, tuple(map(repair, text))) for text in texts]
@@ -132,7 +131,7 @@ def import_folders(
 
 
 def _existing(out: FilePath) -> Bundle | None:
-    """The bundle at `out`, None where nothing is; raises BundleError for a folder with something else."""
+    """The bundle at `out`, None if nothing is there; raises BundleError for a folder with something else."""
     if (out / "bundle.json").exists():
         return Bundle.open(out)
     check_absent(out)
@@ -140,7 +139,7 @@ def _existing(out: FilePath) -> Bundle | None:
 
 
 def _nearest(out: FilePath) -> FilePath:
-    """A folder on the disk that the bundle will be on."""
+    """The nearest existing folder on the disk of the future bundle."""
     return next(parent for parent in out.resolve().parents if parent.is_dir())
 
 
@@ -179,7 +178,7 @@ def _commit(
     is_new: bool,
     actor: str,
 ) -> Certificate:
-    """Writes the proven tasks, all in one step, with a certificate that no other task's answers changed."""
+    """Writes the proven tasks in one step, with a certificate that no other task's answers changed."""
     drafts = [
         Draft(
             record=record_of(model, paths[model.folder], origin_of(model, proofs[model.folder])),
@@ -249,7 +248,7 @@ def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, s
 def _trunk(
     wanted: ImportRequest, base: str | None, models: Sequence[ForeignCheckpoint], existing: Bundle | None, show: Show
 ) -> tuple[TrunkData, Group]:
-    """The trunk that all folders share something with, and how far each does; `base` is that of a new bundle."""
+    """The trunk with which all folders share layers, and the number for each; `base` is that of a new bundle."""
     encoders = [model.scanned for model in models]
     if existing is not None:
         trunk = existing.trunk()

@@ -1,4 +1,4 @@
-"""What encoders share, layer by layer and bit for bit, and what merging them would save."""
+"""The layers that encoders share bit for bit, and the savings of merging them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, WrongTrunk
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
-from polyhead.plan.cost import Cost, cost_of
+from polyhead.plan.cost import Cost, cost_of, parameters
 from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.values import Value, digested
 
 
 class ScannedEncoder(Value):
-    """The digests of an encoder; for an adapter those of its base, with its layers in `adapted`."""
+    """The digests of an encoder; for an adapter, those of its base, with its layers in `adapted`."""
 
     name: str
     architecture: Architecture
@@ -27,7 +27,7 @@ class ScannedEncoder(Value):
     embeddings: str
     layers: tuple[str, ...]
     pool: Pool = Pool()
-    head: Head | None = None  # None: an encoder alone, or a head that cannot be read
+    head: Head | None = None  # None: only an encoder, or an unreadable head
     base: str = ""
     adapted: tuple[Layers, ...] = ()
 
@@ -38,8 +38,13 @@ class ScannedEncoder(Value):
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
     @property
+    def parameters(self) -> int:
+        """How many it has, run alone."""
+        return parameters(merge({self.name: self.path(len(self.layers), trunk=self.root)}), self.architecture)
+
+    @property
     def ends(self) -> tuple[Node, ...]:
-        """The nodes after the last layer; only a pool where there is no head."""
+        """The nodes after the last layer; only a pool without a head."""
         return (self.pool,) if self.head is None else (self.pool, self.head)
 
     @property
@@ -70,11 +75,22 @@ class SharedLayers(Value):
     one: str
     other: str
     layers: int | None  # equal layers from the first on; 0: the embeddings alone; None: nothing
-    differs: str  # "" where one is the beginning of the other
+    differs: str  # "" if one is a prefix of the other
+
+    @property
+    def prefix(self) -> str:
+        """What is equal, in words."""
+        if not self.layers:
+            return "nothing" if self.layers is None else "embeddings"
+        return "embeddings, layer 1" if self.layers == 1 else f"embeddings, layers 1 to {self.layers}"
+
+    def beside(self, name: str) -> str:
+        """The other one of the two."""
+        return self.other if self.one == name else self.one
 
 
 class Group(Value):
-    """Encoders over one trunk: `depth` layers of the encoder `trunk`, and how many of them each model reads."""
+    """Encoders over one trunk: `depth` layers of the encoder `trunk`, and the number of them that each model reads."""
 
     trunk: str
     depth: int
@@ -82,21 +98,21 @@ class Group(Value):
 
 
 class ScanTotals(Value):
-    """What some models cost together on one text, and the bytes of their arrays in float32."""
+    """The total cost of some models on one text, and the bytes of their arrays in float32."""
 
     layers: int = 0
     flops: int = 0
     bytes: int = 0
 
     def plus(self, cost: Cost) -> ScanTotals:
-        """With the cost of one more plan."""
+        """The totals plus the cost of one more plan."""
         return ScanTotals(
             layers=self.layers + cost.layer_evaluations, flops=self.flops + cost.flops, bytes=self.bytes + cost.bytes
         )
 
 
 def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = None) -> ScannedEncoder:
-    """The digests of an encoder, with what reads its last layer where that is known."""
+    """The digests of an encoder, with what reads its last layer, if known."""
     shape = data.architecture
     return ScannedEncoder(
         name=data.name,
@@ -118,7 +134,7 @@ def tokenizer_digest(tokenizer: bytes) -> str:
 
 
 def shared(first: ScannedEncoder, second: ScannedEncoder) -> SharedLayers:
-    """How far the two are equal: shape and tokenizer, then embeddings, then layers 1, 2, ..., all bit for bit."""
+    """How far two encoders are equal: shape and tokenizer, then embeddings, then layers 1, 2, ..., all bit for bit."""
     layers, differs = None, ""
     if _shape(first) != _shape(second):
         differs = f"the shape ({_shape_difference(first.architecture, second.architecture)})"
@@ -134,21 +150,21 @@ def shared(first: ScannedEncoder, second: ScannedEncoder) -> SharedLayers:
 
 
 def pairs(models: Sequence[ScannedEncoder]) -> list[SharedLayers]:
-    """What every two models share."""
+    """The shared layers of every two models."""
     return [shared(first, second) for i, first in enumerate(models) for second in models[i + 1 :]]
 
 
 def group_of(models: Sequence[ScannedEncoder]) -> Group:
-    """The models over the deepest prefix that two of them share, at least one layer; of one model all its layers.
+    """The models over the deepest prefix that two of them share, at least one layer; for one model, all its layers.
 
-    Raises TrunkError that names two models which do not share even their embeddings.
+    Raises TrunkError that names two models which do not even share their embeddings.
     """
     if len(models) == 1:
         return over(models[0], models)
     sharing_pairs = [pair for pair in pairs(models) if pair.layers is not None]
     if not sharing_pairs:
         raise _apart(shared(models[0], models[1]))
-    best = max(sharing_pairs, key=lambda pair: pair.layers or 0)  # the first of equals
+    best = max(sharing_pairs, key=lambda pair: pair.layers or 0)  # the first among equals
     trunk = next(model for model in models if model.name == best.one)
     return over(trunk, models, depth=max(1, best.layers or 0))
 
@@ -184,12 +200,12 @@ def groups_of_models(models: Sequence[ScannedEncoder], base: ScannedEncoder | No
 
 
 def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "") -> Plan:
-    """The plan that `polyhead import` makes of a group; `trunk` is the trunk's digest, where there is one yet."""
+    """The plan that `polyhead import` makes of a group; `trunk` is the trunk's digest, if it exists yet."""
     return merge({name: models[name].path(tap, trunk=trunk) for name, tap in group.taps.items()})
 
 
 def separate_cost(models: Sequence[ScannedEncoder], tokens: int) -> ScanTotals:
-    """Cost of the models when each runs its own encoder."""
+    """Cost of the models if each runs its own encoder."""
     total = ScanTotals()
     for model in models:
         plan = merge({model.name: model.path(len(model.layers), trunk=model.root)})
@@ -198,7 +214,7 @@ def separate_cost(models: Sequence[ScannedEncoder], tokens: int) -> ScanTotals:
 
 
 def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> ScanTotals:
-    """Cost of the models when every group is merged over its trunk."""
+    """Cost of the models if every group is merged over its trunk."""
     total = ScanTotals()
     for group in grouped:
         any_of_them = models[next(iter(group.taps))]
@@ -208,9 +224,9 @@ def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tok
 
 
 def sharing(models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Plan:
-    """A plan for drawing, not for running: layers that several models share bit for bit stand there once.
+    """A plan for drawing, not for running: layers that several models share bit for bit occur once.
 
-    It may hold several trunks, and layers that some models share besides the trunk.
+    It may contain several trunks, and layers outside the trunk that only some models share.
     """
     steps: list[Step] = []
     left = list(models)
@@ -224,7 +240,7 @@ def sharing(models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Plan:
 def _grow(
     steps: list[Step], models: Sequence[ScannedEncoder], start: int, parent: int, names: Mapping[str, str]
 ) -> None:
-    """Adds what comes after `start` layers that all these models share."""
+    """Adds the models' layers after the first `start`, which all of them share."""
     if len(models) == 1:
         (model,) = models
         owner = owner_named(names[model.name])
@@ -249,7 +265,7 @@ def _step(node: Node, parent: int, models: Sequence[ScannedEncoder], names: Mapp
 
 
 def _owned(node: Layers, owner: str) -> Layers:
-    """The same layers under another name of their owner."""
+    """The same layers under another owner."""
     if node.delta is not None:
         return msgspec.structs.replace(node, delta=msgspec.structs.replace(node.delta, part=owner))
     return node if node.weights == TRUNK else msgspec.structs.replace(node, weights=owner)
@@ -258,7 +274,7 @@ def _owned(node: Layers, owner: str) -> Layers:
 def _near(
     model: ScannedEncoder, candidates: Sequence[ScannedEncoder]
 ) -> tuple[list[ScannedEncoder], list[ScannedEncoder]]:
-    """The candidates that share at least the embeddings with this model, and the rest."""
+    """The candidates that share at least the embeddings with this model, and the others."""
     near = [candidate for candidate in candidates if candidate.root == model.root]
     return near, [candidate for candidate in candidates if candidate.root != model.root]
 
@@ -272,7 +288,7 @@ def _shape(model: ScannedEncoder) -> Architecture:
 
 
 def _shape_difference(first: Architecture, second: Architecture) -> str:
-    """The first fields that differ, depth left out."""
+    """The first differing fields, ignoring depth."""
     names = (name for name in ("family", *Architecture.__struct_fields__) if name != "layers")
     values = {name: (getattr(first, name), getattr(second, name)) for name in names}
     different = [f"{name} {a} and {b}" for name, (a, b) in values.items() if a != b]
@@ -280,7 +296,7 @@ def _shape_difference(first: Architecture, second: Architecture) -> str:
 
 
 def _check_base(model: ScannedEncoder, trunk: ScannedEncoder, depth: int) -> None:
-    """Raises WrongTrunk unless the trunk's first layers are all that the adapter was trained on, bit for bit."""
+    """Raises WrongTrunk unless the trunk's first layers are exactly the adapter's base, bit for bit."""
     common = shared(trunk, msgspec.structs.replace(model, adapted=()))
     if common.layers is None or min(common.layers, depth) < len(model.layers):
         raise WrongTrunk(

@@ -29,36 +29,36 @@ from polyhead.values import Value
 
 
 class ImportRequest(Value):
-    """The folders to import, and the settings that their config.json does not hold."""
+    """The folders to import, and the settings that their config.json lacks."""
 
     folders: tuple[str, ...]
-    base: str | None = None  # the trunk: a name that `load_trunk` reads; None: what the folders share
+    base: str | None = None  # the trunk: a name for `load_trunk`; None: the layers that the folders share
     names: dict[str, str] = {}  # folder -> task; others are named after their folder
-    range: tuple[float, float] | None = None  # of regression
+    range: tuple[float, float] | None = None  # for regression
     pair: Literal["none", "joined"] = "none"
     max_tokens: int | None = None  # of a new bundle's trunk
-    actor: str = ""  # who imports, for the certificate
+    actor: str = ""  # the person who imports, for the certificate
 
 
 class ForeignCheckpoint(Value, eq=False):
-    """A folder to be imported; arrays of its encoder are read again when they are needed."""
+    """A folder to import; arrays of its encoder are read again when needed."""
 
     folder: str
     scanned: ScannedEncoder
     head: ForeignHead
     task: Task
-    lora: Lora | None = None  # over its base, where the folder is that of an adapter
+    lora: Lora | None = None  # the adapter over its base, if the folder holds one
 
 
 def name_of(folder: str) -> str:
-    """A task's name from a folder's: its last part, without what a name cannot hold."""
+    """A task's name from a folder's: its last part, without characters that a name cannot have."""
     last = FilePath(folder).expanduser().resolve().name
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._")
     return re.sub(r"\.{2,}", ".", clean)[:64].rstrip(".") or "task"
 
 
 def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) -> Task:
-    """The folder's task; raises ConfigError, naming the folder, for what its kind cannot use or lacks."""
+    """The folder's task; raises ConfigError, naming the folder, for settings that its kind cannot use or lacks."""
     kind = KINDS[head.kind]
     if "range" in kind.uses and wanted.range is None:
         raise ConfigError(
@@ -85,9 +85,9 @@ def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportReques
 
 
 def foreign_path(model: ForeignCheckpoint, trunk: str, tap: int) -> Path:
-    """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; neither kind of layers need be there.
+    """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; either kind of layers may be absent.
 
-    Of an adapter `Embed, Layers(0, N, trunk, delta), Pool, Head`, cut where its ranks, scales or maps change.
+    For an adapter `Embed, Layers(0, N, trunk, delta), Pool, Head`, cut where its ranks, scales or maps change.
     """
     owner, depth = owner_of(model.task), len(model.scanned.layers)
     if model.lora is not None:
@@ -98,7 +98,7 @@ def foreign_path(model: ForeignCheckpoint, trunk: str, tap: int) -> Path:
 
 
 def foreign_arrays(model: ForeignCheckpoint, path: Path) -> dict[str, np.ndarray]:
-    """The task's arrays; a regression's output layer gives fractions of the range, as our tasks do."""
+    """The task's arrays; a regression's output layer gives fractions of the range, as in all tasks."""
     if model.lora is not None:
         inside = model.lora.arrays()
     else:
@@ -115,7 +115,7 @@ def foreign_arrays(model: ForeignCheckpoint, path: Path) -> dict[str, np.ndarray
 
 
 def record_of(model: ForeignCheckpoint, path: Path, origin: Mapping[str, object]) -> TaskRecord:
-    """The task's record; `origin` is kept under `imported` of what it was trained with."""
+    """The task's record; `origin` is kept under `imported` in its training facts."""
     return TaskRecord(
         task=model.task,
         path=path,
@@ -125,7 +125,7 @@ def record_of(model: ForeignCheckpoint, path: Path, origin: Mapping[str, object]
 
 
 def origin_of(model: ForeignCheckpoint, proof: Parity) -> dict[str, object]:
-    """Where the task came from, and the proof that it answers alike."""
+    """The origin of the task, and the proof of equal answers."""
     origin: dict[str, object] = {
         "folder": model.folder,
         "class": model.head.model_class,
@@ -158,7 +158,7 @@ def foreign_probes(task: Task, texts: Sequence[Input]) -> list[dict[str, object]
 
 
 def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:
-    """What the task adds to a pass of its trunk on a text of 32 tokens."""
+    """The cost that the task adds to a pass of its trunk on a text of 32 tokens."""
     return cost.added(merge({name: path}), name, trunk.architecture, tokens=32)
 
 
@@ -192,7 +192,7 @@ def import_card(model: ForeignCheckpoint, path: Path, trunk: TrunkData, proof: P
 
 
 def _description(model: ForeignCheckpoint, own: int) -> str:
-    """The folder's content in words, up to the trunk's name."""
+    """A description of the folder's content, up to the trunk's name."""
     if model.lora is not None:
         return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"
     shared = len(model.scanned.layers) - own

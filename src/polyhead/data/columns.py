@@ -1,4 +1,4 @@
-"""Which columns of which file a task reads: those that it names, or its kind's."""
+"""The columns that a task reads from a file: those that it names, or the default ones of its kind."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between column
 
 
 class Columns(Value, kw_only=True):
-    """What the columns are called that a task reads; None: what its kind calls them.
+    """Names of the columns that a task reads; None: the default name of its kind.
 
-    `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label}) are of labelled words; a question
-    from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its context from `text_b`.
+    Labelled words are read from `tokens` and `tags` (lists), or from `text` and `spans` (a list of {start, end,
+    label}). A question is read from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its
+    context from `text_b`.
     """
 
     text: str | None = None  # None: "text"; "question" for multiple_choice and span
@@ -32,11 +33,12 @@ class Columns(Value, kw_only=True):
     spans: str | None = None
     choices: str | None = None  # None: "choices"
     answers: str | None = None  # None: "answers"
-    # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
+    # One column per label with its probability, in the order of the labels, or "store:" and a column of a store.
     soft: str | tuple[str, ...] | None = None
-    separator: str | None = None  # between several labels (or tokens, or choices) in one string
-    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
-    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
+    separator: str | None = None  # separates several labels (or tokens, or choices) in one string
+    empty: Literal["none", "skip"] | None = None  # meaning of an empty cell; None: "none" for multi_label, else "skip"
+    # what to do with overlapping spans: keep the longest, or skip the row
+    overlaps: Literal["longest", "skip"] | None = None
 
     @property
     def one_hot(self) -> tuple[str, ...]:
@@ -44,20 +46,20 @@ class Columns(Value, kw_only=True):
         return self.soft if isinstance(self.soft, tuple) else ()
 
     def names(self) -> dict[str, object]:
-        """The columns that are named, by what they are."""
+        """The names of the columns, by what they hold."""
         values = msgspec.structs.asdict(self)
         return {name: values[name] for name in Columns.__struct_fields__ if values[name] and name not in RULES}
 
 
-RULES = ("separator", "empty", "overlaps")  # fields that say how cells are read
+RULES = ("separator", "empty", "overlaps")  # fields that set how cells are read
 
 
 class Source(Columns, kw_only=True):
-    """A table and the columns that a task reads: a file, a folder, or an address such as `datasets:owner/name`."""
+    """A table (a file, a folder, or an address such as `datasets:owner/name`) and the columns that a task reads."""
 
     path: str
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
-    limit: int | None = None  # at most so many of them
+    limit: int | None = None  # at most this many of them
 
     @property
     def is_file(self) -> bool:
@@ -68,15 +70,15 @@ class Source(Columns, kw_only=True):
 class TaskColumns(Value):
     """The columns to read for one task."""
 
-    texts: tuple[str, ...]  # one, or two; none where tokens are read
+    texts: tuple[str, ...]  # one, or two; empty if tokens are read
     label: str
     tokens: str | None = None
     choices: str | None = None
-    context: str | None = None  # of a question with choices, read where a row has it
-    optional: bool = False  # whether the file may be without the context
-    others: tuple[str, ...] = ()  # that choose rows
-    soft: tuple[str, ...] = ()  # with the probabilities of labels
-    unlabelled: bool = False  # whether the file may be without the label
+    context: str | None = None  # the choices of a question, read where a row has them
+    optional: bool = False  # whether the file may lack the context
+    others: tuple[str, ...] = ()  # columns that select rows
+    soft: tuple[str, ...] = ()  # columns with the probabilities of labels
+    unlabelled: bool = False  # whether the file may lack the label
 
     @property
     def wanted(self) -> list[str]:
@@ -85,7 +87,7 @@ class TaskColumns(Value):
         return [name for name in dict.fromkeys(names) if name]
 
     def check(self, source: str, columns: Sequence[str]) -> None:
-        """Raises MissingColumn for a column that is not among the file's `columns`."""
+        """Raises MissingColumn for a column that the file does not have; `columns` are the file's."""
         for column in self.wanted:
             left_out = (self.optional and column == self.context) or (self.unlabelled and column == self.label)
             if column not in columns and not left_out:
@@ -93,7 +95,7 @@ class TaskColumns(Value):
 
 
 def columns_of(source: Source, task: Task) -> TaskColumns:
-    """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
+    """The columns that the task reads; raises ConfigError if they do not give an input and a label."""
     kind = kind_of(task)
     wrong = _wrong(source, task, kind)
     if wrong:
@@ -158,7 +160,7 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
 
 
 def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:
-    """The error for a column that is not among the file's `columns`; `by` says how to name another one."""
+    """The error for a column that the file does not have; `by` says how to name another column."""
     do = suggestion(column, columns) or "name one of its columns"
     header = next(iter(columns), "") if len(columns) == 1 else ""
     own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))

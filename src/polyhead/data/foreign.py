@@ -1,4 +1,4 @@
-"""Tables that are no plain ones: in other encodings than UTF-8, as spreadsheets write them, or without a header."""
+"""Tables with another encoding than UTF-8, as spreadsheets write them, or without a header."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from polyhead.values import Value
 
 BLOCK = 2**20  # bytes
 SHOWN = 8  # letters
-LOOKED_AT = 200  # rows that tell whether the first line is one of them
-WORDS = 3  # of a text, at least; names of columns seldom have as many
+LOOKED_AT = 200  # rows that decide whether the first line is a row
+WORDS = 3  # minimum words of a text; names of columns seldom have as many
 
 
 class Recoded(Value):
-    """A file's content in UTF-8, what its encoding was, and letters by which a reader sees whether that is right."""
+    """A file's content in UTF-8, its original encoding, and letters by which a reader can check the encoding."""
 
     content: bytes
     encoding: str
@@ -30,9 +30,9 @@ class Recoded(Value):
 
 
 def recoded(path: str) -> Recoded | None:
-    """The content of a file that is UTF-16 with its mark, or else Windows-1252.
+    """The content of a file in UTF-16 with a byte order mark, or in Windows-1252.
 
-    None for UTF-8, also where few bytes of it are broken, for neither, and for a file that cannot be read.
+    None for UTF-8 (even if a few of its bytes are invalid), for any other encoding, and for an unreadable file.
     """
     try:
         with open_plain(path) as file:
@@ -64,16 +64,16 @@ def _is_utf8(file: BinaryIO) -> bool:
 
 
 def _is_nearly_utf8(content: bytes) -> bool:
-    """Whether more of its letters are whole in UTF-8 than are broken: letters of Windows-1252 hardly ever are."""
+    """Whether more letters are valid UTF-8 than invalid: in Windows-1252, letters are hardly ever valid UTF-8."""
     letters = [letter for letter in content.decode("utf-8", "replace") if not letter.isascii()]
     return 2 * letters.count("\ufffd") <= len(letters)
 
 
 def without_header(path: str) -> list[dict[str, Any]] | None:
-    """The rows of a table whose first line is one of them, under names of ours; None where it names the columns.
+    """The rows of a table without a header, under generated column names; None if the first line names the columns.
 
-    It is a row if a cell of it is a label that its column has again, and another one is a text of some words, as those
-    below it are.
+    The first line is a row if one of its cells is a label that occurs again in its column, and another is a text of
+    several words, as the cells below it are.
     """
     head = [row.values for row in islice(Rows(path, ()).each(), LOOKED_AT) if isinstance(row, Row)]
     names = list(head[0]) if head else []

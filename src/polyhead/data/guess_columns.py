@@ -1,4 +1,4 @@
-"""Which columns of a table are texts and labels: guesses from their names and values, each with its reason."""
+"""Guesses which columns of a table are texts and labels, from their names and values, each with its reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from polyhead.tasks.kinds.multiple_choice import MultipleChoice
 from polyhead.values import Value
 
 CHOICE = MultipleChoice.name
-MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
+MOST_ROWS = 20_000  # rows examined, evenly spread over a file
 LABELS = ("label", "labels", "tags", "spans", "answers", "entities")
 LIKE_LABELS = {"class", "category", "categories", "target", "y", "intent", "sentiment", "topic", "topics"}
 LIKE_LABELS |= {"gold", "score"}
@@ -36,7 +36,7 @@ TOKENS = ("tokens", "words")
 
 
 class Layout(Columns):
-    """The columns of a task. `kind` is None where its labels have to tell it; `others` are other columns of labels."""
+    """The columns of a task. `kind` is None if the labels must decide it; `others` are other columns of labels."""
 
     kind: str | None = None
     whys: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Layout(Columns):
 
 
 class Table(Value, eq=False):
-    """Rows of a file, all or some evenly spread; `values` holds by column what is not blank, JSON lists as lists."""
+    """All or evenly spread rows of a file; `values` holds the non-blank values by column, JSON lists as lists."""
 
     path: str
     rows: list[dict[str, object]]
@@ -57,22 +57,22 @@ LabelGuess = tuple[str | None, str, str]
 
 
 class _Candidate(Value):
-    """A column that may be the label, or several of 0 and 1; the lower `rank` is the better."""
+    """A column, or several of 0 and 1, that may be the label; a lower `rank` is better."""
 
     columns: tuple[str, ...]
     kind: str | None
     rank: int
     why: str
-    key: str = "label"  # what the column is: "label", "spans", "answers" or "soft"
+    key: str = "label"  # what the column holds: "label", "spans", "answers" or "soft"
 
     @property
     def option(self) -> str:
-        """The option that chooses it."""
+        """The command-line option that selects it."""
         return f"--{'one-hot' if self.key == 'soft' else self.key} {','.join(self.columns)}"
 
 
 def table_of(path: str, *, readable: bool = False) -> Table:
-    """The file's rows to guess from, or those alone that are `readable`; raises what `Rows` raises."""
+    """The file's rows for guessing, or only those that are `readable`; raises the errors of `Rows`."""
     rows, kept, step = Rows(path), list[dict[str, object]](), 1
     read = (row for row in rows.each() if isinstance(row, Row)) if readable else rows
     for index, row in enumerate(read):
@@ -94,15 +94,15 @@ def table_of(path: str, *, readable: bool = False) -> Table:
 
 
 def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
-    """The columns of one task: those that are named, and else as they look.
+    """The columns of one task: the named ones, and guesses for the others.
 
-    Raises ConfigError where two guesses are equally good, with the options that choose one of them.
+    Raises ConfigError if two guesses are equally good, with the options that select one of them.
     """
     fields = {name: value for name in Columns.__struct_fields__ if (value := getattr(named, name))}
     tokens = named.tokens or _tokens(table)
     choices = named.choices or _choices(table, kind)
     if named.label and named.label not in table.values:
-        return Layout(kind=kind, **fields)  # whoever reads it says what is missing
+        return Layout(kind=kind, **fields)  # the reader of the columns reports what is missing
     labels = {named.label, named.spans, named.answers, *named.one_hot}
     texts = () if named.text else named_texts(table.values, {tokens, choices, *labels})
     chosen, others = _label(table, named, kind, tokens, choices, {named.text, named.text_b, *texts})
@@ -144,7 +144,7 @@ def _are_lists(values: Sequence[Any], of: type) -> bool:
 def _label(
     table: Table, named: Columns, kind: str | None, tokens: str | None, choices: str | None, texts: set[str | None]
 ) -> tuple[_Candidate | None, list[str]]:
-    """The label, and other columns that look like labels; none of `texts` is one."""
+    """The label, and other columns that look like labels; columns in `texts` are excluded."""
     candidates = [*_candidates(table, tokens, choices, texts), *_one_hot(table, named)]
     columns = named.one_hot or tuple(name for name in (named.spans, named.answers, named.label) if name)[:1]
     fitting = [c for c in candidates if kind is None or _fits(c, kind)]
@@ -194,12 +194,13 @@ def _rank(name: str) -> int:
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
     asked = {name for name in table.values if may_hold_data(name) or _rank(name) < 2}
-    asked = asked if asked - {tokens, choices, *texts} else {*table.values}  # an id alone may be that of a class
+    # a lone id column may hold the id of a class
+    asked = asked if asked - {tokens, choices, *texts} else {*table.values}
     for name, values in table.values.items():
         if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
         if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
-            continue  # remarks on a few rows
+            continue  # comments on a few rows
         if (seen := _label_guess(table, name, values, tokens, choices)) is not None:
             kind, why, key = seen
             kept.append(_Candidate(columns=(name,), kind=kind, rank=_rank(name), why=why, key=key))
@@ -211,7 +212,7 @@ def _candidates(table: Table, tokens: str | None, choices: str | None, texts: se
 def _label_guess(
     table: Table, name: str, values: list[Any], tokens: str | None, choices: str | None
 ) -> LabelGuess | None:
-    """What a column is, if it may be a label."""
+    """The content of a column that may be a label."""
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     objects = [item for item in items if isinstance(item, dict)]
     if objects and len(objects) == len(items):
@@ -277,7 +278,7 @@ def _one_hot(table: Table, named: Columns) -> list[_Candidate]:
 
 
 def _texts(table: Table, taken: set[str | None], kind: str | None) -> tuple[str, ...]:
-    """The column of the text or of the question, or that of both texts."""
+    """The column of the text or the question, or those of both texts."""
     names = text_columns(table.values, taken)
     if kind not in (SPAN, CHOICE):
         return pair_of(table.values, names) or one_text(table.path, table.values, names)

@@ -1,4 +1,4 @@
-"""What kind of task some labels make, and what separates several labels in a cell: guesses, each with its reason."""
+"""Guesses the kind of task from its labels, and the separator of several labels in a cell, each with its reason."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from polyhead.values import Value
 SINGLE_LABEL, MULTI_LABEL, REGRESSION = SingleLabel.name, MultiLabel.name, Regression.name
 TAGGING, SPAN = Tagging.name, Span.name
 SEPARATORS = (";", "|", ",")  # between the labels of a cell
-MOST_LABELS = 1000  # different values of more are texts
+MOST_LABELS = 1000  # more different values than this are texts
 LONGEST_LABEL = 80  # mean characters; longer values are texts
 COMMA = r"[0-9]+,[0-9]+"  # half of the world's decimal mark
 THOUSANDS = r"[0-9]{1,3}([.,' \u00a0\u2019\u202f][0-9]{3})+([.,][0-9]+)?"
-MARKED_NUMBER = re.compile(f"[+-]?({COMMA}|{THOUSANDS})")  # numbers as no program writes them
+MARKED_NUMBER = re.compile(f"[+-]?({COMMA}|{THOUSANDS})")  # numbers in a format that programs do not write
 POINTED_NUMBER = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")  # thousands, or three digits after the point
 CODE = re.compile(r"[+-]?0[0-9].*|\+[0-9]{7,}")  # a leading zero, or a telephone number
-WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers: with ".0" beside an empty cell
-FEW_NUMBERS = 20  # of so many values or less, which recur, may be names of classes
-CODE_DIGITS = 4  # of whole numbers that all have as many: postcodes, years, codes of goods
+# whole numbers as data frames write them: with ".0" in a column with empty cells
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0)?")
+FEW_NUMBERS = 20  # up to this many recurring values may be names of classes
+CODE_DIGITS = 4  # whole numbers with equally many digits: postcodes, years, product codes
 CODE_FRACTION = 3  # digits after the point that a code or a version may have
 CODES = {"code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "telephone", "icd", "isbn", "ean"}
 CODES |= {"sku", "naics", "sic", "isco", "version", "release"}
@@ -38,22 +39,22 @@ DATE = re.compile(rf"{DAY}|[0-9]{{1,2}}:[0-9]{{2}}(:[0-9.]+)?")
 
 
 class Guess(Value):
-    """The kind that the labels make; `rivals` are kinds that fit them as well, of which a person must choose."""
+    """The kind that fits the labels; `rivals` are kinds that fit equally well, so that a person must choose."""
 
     kind: str
     why: str
-    separator: str | None = None  # between several labels in one cell
+    separator: str | None = None  # separates several labels in one cell
     rivals: tuple[str, ...] = ()
 
 
 def kind_of_labels(labels: Iterable[object], *, name: str = "") -> Guess:
-    """The kind of a task with these labels, one a row; None and blank strings are rows without a label.
+    """The kind of a task with these labels, one per row; None and blank strings are rows without a label.
 
-    A label is a string, a number, a bool (numpy's too) or a list: of strings, of `{start, end, label}` or of
-    `{text, start}`. A string may also be a table's cell: a number, a JSON list, several labels with a separator.
-    `name` is that of their column, which tells codes from measures.
-    Raises EmptyData if there is no label, or if the values are all different or too long, so that they are no labels,
-    ConfigError for numbers with a decimal comma or with marks between thousands, which may mean two things.
+    A label is a string, a number, a bool (numpy's too) or a list: of strings, of `{start, end, label}` or of `{text,
+    start}`. A string may also be a table's cell: a number, a JSON list, or several labels with a separator. `name` is
+    the name of their column; it distinguishes codes from measures.
+    Raises EmptyData if there is no label, or if all values differ or are too long for labels, ConfigError for numbers
+    with a decimal comma or thousands separators, which are ambiguous.
     """
     rows = list(map(plain, labels))
     values = [value for value in rows if value is not None and not is_blank(value)]
@@ -65,14 +66,14 @@ def kind_of_labels(labels: Iterable[object], *, name: str = "") -> Guess:
             values = lists if all(isinstance(value, list) for value in lists) else values
     if any(isinstance(value, (list, dict)) for value in values):
         return _of_lists(values)
-    has_lists = any(CODE.fullmatch(str(v)) for v in values) and not all(map(is_number, values))  # "01,02" beside "01"
+    has_lists = any(CODE.fullmatch(str(v)) for v in values) and not all(map(is_number, values))  # "01,02" next to "01"
     if is_numeric(values) and not has_lists:
         return _of_numbers(values, has_gaps=len(values) < len(rows), name=name)
     return _of_strings([spelled(value) or str(value) for value in values])
 
 
 def plain(value: object) -> object:
-    """A scalar or array of numpy as what Python calls it, and None for every mark of a missing value."""
+    """A numpy scalar or array as a Python value, and None for every marker of a missing value."""
     if is_missing(value):
         return None
     if not isinstance(value, (str, list, dict)):
@@ -88,14 +89,14 @@ def plain(value: object) -> object:
 
 
 def is_missing(value: object) -> bool:
-    """True for None, NaN of any type, and what pandas writes where there is nothing: NA and NaT."""
+    """True for None, NaN of any type, and pandas' markers of missing values: NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(value, (str, bytes, int)) or hasattr(value, "__len__"):
         return False
     try:
-        return bool(value != value)  # as NaN alone is
-    except (TypeError, ValueError, ArithmeticError):  # the last of a Decimal that signals
+        return bool(value != value)  # only NaN differs from itself
+    except (TypeError, ValueError, ArithmeticError):  # a signalling NaN of Decimal
         return False
 
 
@@ -105,15 +106,15 @@ def is_blank(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """True for a number that is no bool, and for a cell that spells one."""
+    """True for a number that is not a bool, and for a cell that spells one."""
     return NUMBER.fullmatch(value) is not None if isinstance(value, str) else type(value) in (int, float)
 
 
 def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
-    """What separates labels in the cells, and whether that is certain; None if each cell is one label.
+    """The separator of labels in the cells, and whether it is certain; None if each cell is one label.
 
-    It is certain where labels come in several combinations. A semicolon or a bar that never is so may be part of a
-    label; a comma that never is so is one.
+    It is certain if labels occur in several combinations. Otherwise a semicolon or a bar may be part of a label, and a
+    comma is.
     """
     different = {cell for cell in cells if cell.strip()}
     for mark in SEPARATORS:
@@ -131,7 +132,7 @@ def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
 
 
 def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | None:
-    """The separator that leaves none but `labels`; as `separator_of` where none does, or none are known."""
+    """The separator that splits all cells into known `labels`; falls back to `separator_of`."""
     known = set(labels)
     for mark in (None, *SEPARATORS) if known else ():
         if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
@@ -165,12 +166,12 @@ def _of_lists(values: Sequence[object]) -> Guess:
 
 
 def is_numeric(values: Sequence[object]) -> bool:
-    """True where all values are numbers, some perhaps with a decimal comma or marks between thousands."""
+    """True if all values are numbers, possibly with a decimal comma or thousands separators."""
     return all(is_number(value) or (isinstance(value, str) and MARKED_NUMBER.fullmatch(value)) for value in values)
 
 
 def are_codes(values: Sequence[object], name: str = "") -> str | None:
-    """Why values that look like numbers are names: they hold marks of codes, or their column is called so."""
+    """The reason why numeric values are names: their characters, or the name of their column."""
     cells = [value for value in values if isinstance(value, str)]
     if code := next((cell for cell in cells if CODE.fullmatch(cell)), None):
         return f"'{code}' is no number, but a code"
@@ -187,7 +188,7 @@ def _words(name: str) -> list[str]:
 
 
 def _of_numbers(values: Sequence[object], *, has_gaps: bool, name: str) -> Guess:
-    """`has_gaps`: some rows have no value, beside which frames write whole numbers with '.0'."""
+    """`has_gaps`: some rows have no value, for which data frames write whole numbers with '.0'."""
     cells = [str(value) for value in values]
     if looks_like_labels(cells) and (why := are_codes(values, name)) is not None:
         return Guess(kind=SINGLE_LABEL, why=f"{why}: {len(set(cells)):,} different labels")
@@ -209,7 +210,7 @@ def _of_numbers(values: Sequence[object], *, has_gaps: bool, name: str) -> Guess
 
 
 def _of_whole(numbers: set[float], rows: int, *, is_plain: bool) -> Guess:
-    """`is_plain`: each number is spelled in one way, as whole numbers are."""
+    """`is_plain`: each number is spelled in only one way, as whole numbers are."""
     recurs = rows >= 2 * len(numbers)
     if is_plain and len(numbers) <= 2:
         return Guess(kind=SINGLE_LABEL, why=f"the labels are {_shown(numbers)}")
@@ -224,7 +225,7 @@ def _of_whole(numbers: set[float], rows: int, *, is_plain: bool) -> Guess:
 
 
 def _check_marks(values: Sequence[object]) -> None:
-    """Raises ConfigError for a decimal comma, and for marks between thousands that would be read as something else."""
+    """Raises ConfigError for a decimal comma, and for thousands separators that would be read as something else."""
     cells = [value for value in values if isinstance(value, str)]
     marked = [cell for cell in cells if not is_number(cell)]
     pointed = [cell for cell in cells if "." in cell]
@@ -270,7 +271,7 @@ def _of_strings(cells: Sequence[str]) -> Guess:
 
 
 def looks_like_labels(values: Sequence[object]) -> bool:
-    """Whether some values, none of them blank, recur and are short, as names of classes are."""
+    """Whether some non-blank values recur and are short, as names of classes are."""
     cells = [str(value) for value in values]
     different = len(set(cells))
     recurs = different <= max(2, len(cells) // 2) if len(cells) > 4 else True

@@ -1,4 +1,4 @@
-"""Which columns of a table are texts: by their names, and else by their length."""
+"""Guesses which columns of a table are texts: by their names, else by their length."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ENDS = (("1", "2"), ("a", "b"), ("A", "B"), ("_left", "_right"))
 
 
 def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | None]) -> tuple[str, ...]:
-    """The column that is called like a text, or the two that are called like a pair, however often their texts recur.
+    """The column with the name of a text, or the two with the names of a pair, however often their values recur.
 
-    A name that may also be that of a label, such as `review`, is one where its values recur and longer texts are there.
+    An ambiguous name such as `review` is taken as a label's if its values recur and there are longer texts.
     """
     names = text_columns(columns, taken)
     if pair := pair_of(columns, names):
@@ -48,12 +48,12 @@ def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | No
 
 
 def may_hold_data(name: str) -> bool:
-    """Whether a column may be a text or a label: not one that is called like a number of rows, a place or a time."""
+    """Whether a column may be a text or a label: its name is not that of a row number, a place or a time."""
     return name.strip().lower() not in NAMES_WITHOUT_DATA and not ROW_NUMBER.fullmatch(name.strip())
 
 
 def text_columns(columns: Mapping[str, Sequence[Any]], taken: Collection[str | None]) -> list[str]:
-    """The columns that hold strings which are no numbers; none that are taken, or called like the number of a row."""
+    """The columns of strings that are not numbers, without those already taken or named like a row number."""
     names = [name for name in columns if name not in taken and may_hold_data(name)]
     return [name for name in names if columns[name] and _are_texts(columns[name])]
 
@@ -63,14 +63,14 @@ def _are_texts(values: Sequence[object]) -> bool:
 
 
 def pair_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> tuple[str, ...]:
-    """Two columns that are called like a pair; unless they are called like texts, one of them at least is no label."""
+    """Two columns with the names of a pair; unless these are names of texts, at least one is no label."""
     by_name = {name.strip().lower(): name for name in names}
     for first, second in [*PAIRS, *_numbered(by_name)]:
         if first in by_name and second in by_name:
             pair = by_name[first], by_name[second]
             counts = sorted(len(columns[name]) for name in pair)
             if 2 * counts[0] < counts[1]:
-                continue  # most rows have one of them alone
+                continue  # most rows have only one of them
             is_named = (first, second) in PAIRS or first.rstrip("1a_") in (*TEXTS, *CONTEXTS)
             if is_named or not all(looks_like_labels(columns[name]) for name in pair):
                 return pair
@@ -87,7 +87,7 @@ def _numbered(by_name: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def one_text(path: str, columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> tuple[str, ...]:
-    """The one that is called like a text, else the longest; raises ConfigError where two are nearly as long."""
+    """The column with the name of a text, else the longest; raises ConfigError if two are about equally long."""
     known = sorted((name for name in names if _rank(name) < len(TEXTS)), key=_rank)
     if known:
         return (known[0],)
@@ -104,7 +104,7 @@ def one_text(path: str, columns: Mapping[str, Sequence[Any]], names: Sequence[st
 
 
 def in_roles(texts: Sequence[str], kind: str | None) -> str:
-    """What each column is, for a reader."""
+    """The role of each column, as text for the user."""
     if len(texts) < 2:
         return "".join(f"text: '{name}'" for name in texts)
     if kind == SPAN or texts[1].lower() in CONTEXTS:

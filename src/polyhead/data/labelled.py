@@ -1,4 +1,4 @@
-"""Where the labels of tasks are in a file: in columns that are named, that are called as the task, or that look so."""
+"""Finds the columns of tasks' labels in a file: named ones, those named after tasks, or those that look so."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def sources_of(
     *,
     say: Callable[[str], None],
 ) -> dict[str, Source]:
-    """Where each task's labels are: of those in `names`, by default of all whose column is named or there.
+    """The source of each task's labels: of the tasks in `names`, by default of all whose column is named or present.
 
-    `labels` are columns by task; by None the one that names no task. Columns of one task that are called otherwise are
-    guessed as `init` does, and said. Raises ConfigError where no task has a column or two look alike, MissingColumn
-    where none looks like it.
+    `labels` maps tasks to columns; the key None holds the column that names no task. If a task's column has another
+    name, it is guessed as `init` does, and reported. Raises ConfigError if no task has a column or two look alike,
+    MissingColumn if no column looks like it.
     """
     there = first_columns(file)
     chosen = list(names) or [name for name in tasks if name in labels or name in there]
@@ -52,7 +52,7 @@ def sources_of(
 def _guessed(
     task: Task, file: str, there: Sequence[str], columns: Columns, label: str | None, say: Callable[[str], None]
 ) -> tuple[Columns, str | None]:
-    """The columns of the text and of the label, where the file has none that is named or called as expected."""
+    """The columns of the text and of the label, if the file has neither the named nor the expected ones."""
     kind = kind_of(task)
     usual = {task.name, *(("tags", "spans") if kind.labels_words else (kind.label_key,))}
     has_label = label is not None or bool(usual.intersection(there))
@@ -76,7 +76,7 @@ def _guessed(
 
 
 def _column_of_labels(task: Task, table: Table) -> str:
-    """The one column that holds labels of the task and nothing else."""
+    """The only column whose values are all labels of the task."""
     fitting = [name for name, values in table.values.items() if values and all(_are_labels(v, task) for v in values)]
     if not fitting:
         by = "name the column of its labels with --label: none holds labels of the task alone"

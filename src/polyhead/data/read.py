@@ -1,4 +1,4 @@
-"""Rows of a file as inputs and targets of a task; what is unusable is refused, or skipped and counted."""
+"""Reads rows of a file as inputs and targets of a task; unusable rows are refused, or skipped and counted."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from polyhead.values import Value
 class ReadReport(Value):
     """Counts of the rows read: `used + unlabelled + empty + overlapping == rows`."""
 
-    rows: int = 0  # that `where` and `limit` let through
+    rows: int = 0  # rows that `where` and `limit` select
     used: int = 0
-    unlabelled: int = 0  # skipped: the label is missing or null, or an empty cell that does not say "none"
+    unlabelled: int = 0  # skipped: the label is missing or null, or the cell is empty and `empty` is not "none"
     empty: int = 0  # skipped: a text is missing or blank
     repaired: int = 0  # lone surrogates replaced by U+FFFD in rows used
-    none: int = 0  # of those used: an empty cell that says that no label applies
+    none: int = 0  # used rows whose empty cell says that no label applies
     overlapping: int = 0  # skipped: labelled spans overlap, and `overlaps` is "skip"
     shorter: int = 0  # labelled spans left out of rows used: they overlap a longer one, and `overlaps` is "longest"
-    widened: int = 0  # answers to questions that begin or end inside a word, and took the whole word
-    lost: int = 0  # labelled spans that do not begin and end with words, so that no answer can give them
+    widened: int = 0  # answers to questions that began or ended inside a word, widened to the whole word
+    lost: int = 0  # labelled spans that no answer can equal: they do not begin and end at words
 
     def notes(self) -> list[str]:
-        """How many rows were skipped or changed, a note for each reason."""
+        """How many rows were skipped or changed, one note per reason."""
         counts = {
             "without a label, skipped": self.unlabelled,
             "with an empty text, skipped": self.empty,
@@ -60,15 +60,15 @@ class Examples(Value, eq=False):
 
     inputs: list[TaskInput]
     targets: list[np.ndarray]
-    words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless per word
+    words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless the kind is per word
     rows: list[int]  # row numbers in the file
     report: ReadReport
-    shares: list[np.ndarray] | None = None  # of soft labels: the probability of each label, float32 (labels,)
-    gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans that the file has
+    shares: list[np.ndarray] | None = None  # soft labels: the probability of each label, float32 (labels,)
+    gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans in the file
 
     @property
     def taught(self) -> list[np.ndarray]:
-        """What a task learns from: probabilities where there are soft labels, else targets."""
+        """The training targets of a task: probabilities for soft labels, else targets."""
         return self.targets if self.shares is None else self.shares
 
     @property
@@ -85,7 +85,7 @@ class Examples(Value, eq=False):
         return total.hexdigest()
 
     def take(self, indices: list[int]) -> Examples:
-        """Some of the examples; the report stays that of the whole file."""
+        """Some of the examples; the report still covers the whole file."""
         return Examples(
             inputs=[self.inputs[i] for i in indices],
             targets=[self.targets[i] for i in indices],
@@ -97,11 +97,11 @@ class Examples(Value, eq=False):
         )
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
-        """Every metric of the task's kind for these outputs, one for each example."""
+        """All metrics of the task's kind for these outputs, one output per example."""
         return kind_of(task).evaluate(task, outputs, self.targets, self.each())
 
     def whole_words(self, index: int) -> np.ndarray | None:
-        """The words of a row, int32 (words, 2), without the cuts that gold made in them; None where it has none."""
+        """The words of a row, int32 (words, 2), without the cuts at gold spans; None if it has no words."""
         if self.words is None or self.gold is None:
             return None if self.words is None else self.words[index]
         return words_in(texts_of(self.inputs[index]))
@@ -115,11 +115,11 @@ class Examples(Value, eq=False):
 def read(source: Source, task: Task, *, stored: Stored | None = None) -> Examples:
     """Every usable row of the source.
 
-    With `soft` a row is learned from its probabilities, else from its label as one that is certain; its target is its
-    label, else the most probable one. Of soft labels of a store `stored` has the scores; without it labels alone count.
+    With `soft`, a row is learned from its probabilities, or from its label with probability 1; its target is its label,
+    else the most probable one. `stored` holds the scores for soft labels of a store; without it only labels count.
 
-    Raises MissingColumn for a column that no row has, BadValue or UnknownLabel (with the row) for a row that
-    is wrong, EmptyData when no row is left, DataError for a file that cannot be read.
+    Raises MissingColumn for a column that no row has, BadValue or UnknownLabel (with the row) for a wrong row,
+    EmptyData if no row is left, DataError for a file that cannot be read.
     """
     reader = _Reader(source, task, stored)
     for wrong in reader.faults():
@@ -128,22 +128,22 @@ def read(source: Source, task: Task, *, stored: Stored | None = None) -> Example
 
 
 class Reading(Value, eq=False):
-    """The usable rows of a source, and the others: the errors of those that are wrong, the numbers of the skipped."""
+    """The usable rows of a source, the errors of the wrong ones, and the numbers of the skipped ones."""
 
     examples: Examples | None  # None: there is none
     wrong: tuple[BadValue, ...]
     empty: tuple[int, ...]
     unlabelled: tuple[int, ...]
-    overlapping: tuple[int, ...]  # with labelled spans that overlap: left out, or without the shorter ones
-    columns: tuple[str, ...]  # of the file, in its order
+    overlapping: tuple[int, ...]  # rows with overlapping labelled spans: skipped, or without the shorter spans
+    columns: tuple[str, ...]  # numbers in the file, in its order
     rows: int
 
 
 def read_each(source: Source, task: Task) -> Reading:
-    """Every usable row, and what is wrong with each of the others; soft labels of a store are left aside.
+    """Every usable row, and the error of each unusable one; soft labels of a store are ignored.
 
-    Raises ConfigError for columns that make no input and label, DataError for a file that cannot be read, with
-    MissingColumn and EmptyData as `read` does where no row is there at all.
+    Raises ConfigError for columns that give no input and label, DataError for a file that cannot be read, with
+    MissingColumn and EmptyData as in `read` if it has no rows at all.
     """
     reader = _Reader(source, task, None)
     wrong = tuple(reader.faults())
@@ -170,13 +170,13 @@ class _Reader:
         self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
         self.table = Rows(source.path, self.columns.wanted)
         self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
-        self.counts, self.places = Counter[str](), defaultdict[str, list[int]](list)  # of rows, by reason
+        self.counts, self.places = Counter[str](), defaultdict[str, list[int]](list)  # counts of rows, by reason
         self.used: list[Example] = []
-        self.targets: list[np.ndarray | None] = []  # None where soft labels alone say it
+        self.targets: list[np.ndarray | None] = []  # None if there are only soft labels
         self.shares: list[np.ndarray | None] = []
 
     def faults(self) -> Iterator[BadValue]:
-        """Takes every row, and gives the errors of those that are wrong."""
+        """Adds all rows, and yields the errors of the wrong ones."""
         where, is_wrong = {name: spelled(value) for name, value in (self.source.where or {}).items()}, False
         for row in self.table.each():
             if self.source.limit is not None and self.counts["rows"] >= self.source.limit:
@@ -221,7 +221,7 @@ class _Reader:
         )
 
     def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
-        """The examples that have a label, soft or not, with their targets and probabilities."""
+        """The examples with a label, soft or not, with their targets and probabilities."""
         given = self.shares if self.stored is None else self._from_store(self.stored)
         used, targets, shares = list[Example](), list[np.ndarray | None](), list[np.ndarray]()
         for example, target, soft in zip(self.used, self.targets, given, strict=True):
@@ -242,7 +242,7 @@ class _Reader:
         return [None if scores is None else shares_of(self.task, scores, example) for scores, example in pairs]
 
     def _add(self, row: Row) -> str:
-        """Takes a row; gives the reason why it is skipped, "used" where it is not."""
+        """Adds a row; returns the reason why it is skipped, or "used"."""
         texts = self._tokens(row) if self.columns.tokens else self._texts(row)
         options = self._options(row) if self.columns.choices else ()
         if texts is None or options is None:
@@ -293,7 +293,7 @@ class _Reader:
         return target
 
     def _of_cell(self, label: object, example: Example) -> object:
-        """The label of a cell: digits may be an index or an option's text, but not of different options."""
+        """The label in a cell: digits may be an index or an option's text, but must not match different options."""
         options = example.options
         named = [index for index, option in enumerate(options) if option.strip() == str(label)]
         if not isinstance(label, int) or not named or named == [label]:
@@ -304,7 +304,7 @@ class _Reader:
         raise self._bad(what, label, allowed, example.row)
 
     def _texts(self, row: Row) -> list[str] | None:
-        """The row's text or texts; None when one is missing or blank."""
+        """The row's text or texts; None if one is missing or blank."""
         texts = [self._text(row, column) for column in self.columns.texts]
         filled = [text for text in texts if text is not None and text.strip()]
         return filled if len(filled) == len(texts) else None
@@ -320,14 +320,14 @@ class _Reader:
         return tokens if any(token.strip() for token in tokens) else None
 
     def _options(self, row: Row) -> tuple[str, ...] | None:
-        """The options to choose from; None when there is none, or one is blank."""
+        """The options to choose from; None if there are none, or one is blank."""
         options = [option.strip() for option in self._strings(row, self.columns.choices or "", "choices")]
         if len(options) == 1:
             raise self._bad("there is one choice only", options, "two or more", row.number)
         return tuple(options) if options and all(options) else None
 
     def _strings(self, row: Row, column: str, what: str) -> list[str]:
-        """The strings that a column holds; none where it is missing or empty."""
+        """The strings in a column; empty if it is missing or blank."""
         value = row.values.get(column)
         items = self._list(value) if isinstance(value, str) else value
         if items is None or items == [] or items == "":
@@ -337,7 +337,7 @@ class _Reader:
         return items
 
     def _label(self, row: Row) -> object:
-        """The label as `Kind.encode` takes it; None when the row has none."""
+        """The label in the form of `Kind.encode`; None if the row has none."""
         value = row.values.get(self.columns.label)
         if self.kind.takes_single:
             value = single(value)
@@ -352,13 +352,13 @@ class _Reader:
         return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
 
     def _soft(self, row: Row) -> object:
-        """What the row's columns of soft labels say; None where they say nothing."""
+        """The value of the row's columns of soft labels; None if they are empty."""
         cells = [row.values.get(column) for column in self.columns.soft]
         several = bool(self.source.one_hot)
         return value_of(cells, several=several, from_cells=self.table.has_cells) if cells else None
 
     def _list(self, cell: str) -> object:
-        """The list that a cell spells, as JSON or between separators."""
+        """The list that a cell spells, as JSON or with separators."""
         return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
 
     def _tags(self, spans: Sequence[TaggedSpan], example: Example) -> list[str]:

@@ -1,4 +1,4 @@
-"""The labelled spans of a row, read from its cell and kept apart from each other."""
+"""The labelled spans of a row, read from its cell and made disjoint."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SHAPE = "a list of {start, end, label}"
 
 
 def gold_of(value: object, source: Source, task: Task, example: Example) -> tuple[list[TaggedSpan] | None, int]:
-    """The spans of a row, and how many were left out since they overlap a longer one; None for a row to be skipped.
+    """The spans of a row, and the number dropped because they overlap a longer one; None for a row to be skipped.
 
-    Raises BadValue for what is no list of spans of the text, and for spans that overlap where `source.overlaps` does
-    not say what becomes of them.
+    Raises BadValue for anything but a list of spans of the text, and for overlapping spans if `source.overlaps` does
+    not say how to handle them.
     """
     if not isinstance(value, list):
         raise bad_value(task, example, f"column '{source.spans}' must hold spans", got=value, allowed=SHAPE)
-    # The same span twice says no more than once.
+    # A repeated span counts once.
     spans = list(dict.fromkeys(_span(item, task, example) for item in value))
     pair = overlapping_pair(spans)
     if pair is None:

@@ -1,4 +1,4 @@
-"""Rows of a table, whatever holds them: a file of any format, a folder, a data set of a hub, or rows in memory."""
+"""Rows of a table from any source: a file of any format, a folder, a hub data set, or memory."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
 
 OTHERS = (".conll", ".conllu", ".iob", ".bio", ".spacy", "lines with __label__", "a folder of texts")
-HEAD = 2**12  # bytes from which a format of annotated texts is known
+HEAD = 2**12  # bytes examined to recognize a format of annotated texts
 SHOW_EVERY = 100_000  # rows
 Show = Callable[[str], None]
 
 
 class Rows:
-    """The rows of one table, in order. `columns` holds the columns met so far, all of them after the last row.
+    """The rows of one table, in order. `columns` holds the columns seen so far, all of them after the last row.
 
     Iterating raises BadValue with the row's number for a row that cannot be read, DataError for a file that
     cannot.
     """
 
     def __init__(self, path: str, wanted: Sequence[str] | None = None) -> None:
-        """`wanted` are the columns to read, where a format can leave others unread; None: all."""
+        """Opens the table; `wanted` are the columns to read, if the format can skip others; None: all."""
         self.path = path
-        self.form: AnnotationFormat | None = None  # of annotated texts, from the first row on
+        self.form: AnnotationFormat | None = None  # annotated texts, from the first row on
         known = table_format(path)
         self._table: TableFormat | None = known(path, wanted) if known else None
         self.columns: dict[str, None] = {} if self._table is None else self._table.columns
@@ -63,7 +63,7 @@ class Rows:
             yield row
 
     def each(self) -> Iterator[Row | BadValue]:
-        """The rows, with the error in the place of one that cannot be read; still raises DataError."""
+        """The rows, with an error in place of an unreadable row; still raises DataError."""
         for row in self._each():
             longest = None if isinstance(row, BadValue) else too_long(row.values.values())
             if isinstance(row, BadValue) or longest is None:
@@ -72,12 +72,12 @@ class Rows:
                 yield self._bad("a text is too long", f"{longest:,} characters", row.number, SHORTEN, LONGEST_TEXT)
 
     def survey(self, show: Show = lambda text: None) -> Survey:
-        """How many rows there are, and which columns of which types."""
+        """The number of rows, and the columns with their types."""
         known = None if self._table is None else self._table.survey()
         return known or self._survey(show)
 
     def chunks(self, wanted: Sequence[str], *, start: int, size: int) -> Iterator[Chunk]:
-        """These columns of the rows from `start` on, `size` at a time; no more are held."""
+        """These columns of the rows from `start` on, in chunks of `size` rows; only one chunk is in memory."""
         known = table_format(self.path)
         chunks = known(self.path, wanted).chunks(start, size) if known else None
         if chunks is not None:
@@ -88,7 +88,7 @@ class Rows:
             yield Chunk(several, self.path, has_cells=self.has_cells)
 
     def schema(self, names: Sequence[str]) -> Any:
-        """These columns as a schema of pyarrow; None where the table has no types beyond those of its survey."""
+        """These columns as a schema of pyarrow; None if the table has no types beyond those of its survey."""
         return None if self._table is None else self._table.schema(names)
 
     def _each(self) -> Iterator[Row | BadValue]:
@@ -109,7 +109,7 @@ class Rows:
                 raise DataError(what, allowed=(*file_endings(), *_addresses(), *OTHERS), do=do)
         except FileNotFoundError:
             raise no_file(self.path) from None
-        except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them
+        except (OSError, EOFError, zlib.error) as error:  # gzip may raise any of these for a damaged file
             raise DataError(f"cannot read {self.path}", got=error, do="restore the file") from None
 
     def _head(self) -> bytes:
@@ -119,7 +119,7 @@ class Rows:
             return file.read(HEAD)
 
     def _of_table(self, table: TableFormat) -> Iterator[Row | BadValue]:
-        """The rows of a table, or what it says as a tool of annotation saved it."""
+        """The rows of a table, converted if an annotation tool saved it."""
         head, values = table.head(), table.records()
         if head is None:
             first = list(islice(values, 1))
@@ -167,7 +167,7 @@ class Rows:
                 yield self._bad(what, record, number, "export the records again, or remove this one")
 
     def _named(self) -> Iterator[Row | BadValue]:
-        """The rows; in place of one that has a column whose name is no text, the error."""
+        """The rows, with an error in place of a row that has a column name which is not a string."""
         for row in self.each():
             if isinstance(row, Row) and any(map(lone_surrogates, row.values)):
                 do = "write lone surrogates as they were meant"
@@ -198,7 +198,7 @@ class Rows:
 
 
 def open_file(path: str) -> Rows:
-    """The rows of a plain file, which can be read again; raises DataError if it is missing or of no known format."""
+    """The rows of a plain file, which can be read again; raises DataError if it is missing or of an unknown format."""
     known = table_format(path)
     if not Path(path).exists():
         raise no_file(path)
@@ -211,22 +211,22 @@ def open_file(path: str) -> Rows:
 
 
 def open_rows(path: Path | str) -> Rows:
-    """Rows of a file, or of an address; raises DataError for what is neither."""
+    """Rows of a file or an address; raises DataError for anything else."""
     return Rows(str(path)) if is_address(str(path)) else open_file(str(path))
 
 
 def no_file(path: str) -> DataError:
-    """The error for a file that is not there."""
+    """The error for a missing file."""
     return DataError(f"no file at {path}", do="give the path of a file that exists")
 
 
 def no_rows(path: str) -> EmptyData:
-    """The error for a file that holds no row at all."""
+    """The error for a file without rows."""
     return EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
 
 
 def first_columns(path: str) -> list[str]:
-    """The columns of the first row; none of a table that cannot be read."""
+    """The columns of the first row; empty for an unreadable table."""
     rows = Rows(path, ())
     with suppress(PolyheadError):
         next(iter(rows), None)

@@ -1,4 +1,4 @@
-"""Soft labels: the probability of each label in place of one label, from cells of a file or columns of a store."""
+"""Soft labels: the probability of each label instead of one label, from cells of a file or columns of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import as_float, bad_value, label_index
 from polyhead.tasks.task import Example, Task
 
-STORED = "store:"  # begins the name of a column of scores in the store that is trained from
+STORED = "store:"  # prefix of the name of a column of scores in the store that training reads
 PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # a number in a cell
 Stored = Callable[[Sequence[Example]], list[np.ndarray | None]]
 """The scores that a store has for examples, each (labels,); None for an example without an answer."""
@@ -25,14 +25,14 @@ def is_stored(soft: str | tuple[str, ...] | None) -> bool:
 
 
 def columns_in(soft: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The columns of a file that hold soft labels."""
+    """The columns of a file with soft labels."""
     if soft is None or is_stored(soft):
         return ()
     return (soft,) if isinstance(soft, str) else soft
 
 
 def value_of(cells: Sequence[object], *, several: bool, from_cells: bool) -> object:
-    """What columns say of one row: a list, an object, or what is neither; None where they say nothing."""
+    """The content of these columns in one row: a list, an object, or an invalid value; None if they are empty."""
     values = [cell if not isinstance(cell, str) or cell.strip() else None for cell in cells]
     if all(value is None for value in values):
         return None
@@ -44,7 +44,7 @@ def value_of(cells: Sequence[object], *, several: bool, from_cells: bool) -> obj
 def shares_of(task: Task, value: object, example: Example) -> np.ndarray:
     """The probability of each label, float32 (labels,), from a list in the order of the labels or an object.
 
-    A label that an object leaves out has probability 0. Raises BadValue or UnknownLabel with the row.
+    A label missing from an object has probability 0. Raises BadValue or UnknownLabel with the row.
     """
     if isinstance(value, dict):
         listed: list[object] = [0.0] * len(task.labels)
@@ -72,7 +72,7 @@ def _share(number: object) -> float | None:
 
 
 def parsed(cell: str) -> object:
-    """The list or the object that a cell spells; the cell where it spells neither."""
+    """The list or object that a cell spells; any other cell unchanged."""
     try:
         return json.loads(cell)
     except (ValueError, RecursionError):

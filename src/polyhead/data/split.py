@@ -1,4 +1,4 @@
-"""A part of the examples held out, the same for the same seed, with no input on both sides."""
+"""Held-out splits of examples: the same for the same seed, with no input on both sides."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class TaskExamples(Value, eq=False):
 
 
 def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
-    """(kept, held out), each in the order of the file; about `fraction` of the rows are held out.
+    """(kept, held out), each in file order; about `fraction` of the rows are held out.
 
-    Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. Each of the
-    kind's strata gives its share, except that one of a single such group is kept. Raises EmptyData for an empty side.
+    Rows with equal texts, ignoring case, spaces and the order of a pair or of options, stay together. Each stratum of
+    the kind contributes its share, but a stratum of a single such group is kept. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
     held: list[int] = []
-    shortfall = 0.0  # rows that rounding has owed so far, so that small strata together get their share
+    shortfall = 0.0  # rounding carried over between strata, so that small strata together contribute their share
     for groups in strata.values():
         taken, shortfall = _taken(groups, fraction, shortfall, rng)
         held += taken
@@ -40,9 +40,9 @@ def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tupl
 
 
 def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
-    """The rows of each of `count` folds, every row in one of them; fewer folds where there are fewer groups.
+    """The rows of each of `count` folds, which partition the rows; fewer folds if there are fewer groups.
 
-    Rows whose texts are equal stay together, and each stratum is dealt out evenly, as in `split`.
+    Rows with equal texts stay together, and each stratum is distributed evenly, as in `split`.
     """
     rng = np.random.default_rng(seed)
     dealt: list[list[int]] = [[] for _ in range(count)]
@@ -55,11 +55,11 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
 
 
 def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
-    """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
+    """(kept, held out) of each task, as by `hold_out`; what one task holds out, no other task keeps.
 
-    Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
-    stratum of each task gives about its share: the rarest first, which then decide for those that are more frequent, as
-    in iterative stratification (Sechidis et al. 2011).
+    Rows with equal texts stay together across tasks and files, and so do several tasks' readings of one row of a file.
+    Each stratum of each task contributes about its share: the rarest is assigned first, as in iterative stratification
+    (Sechidis et al. 2011).
     """
     groups = _groups(tasks, seed)
     strata = _strata(tasks, groups)
@@ -75,7 +75,7 @@ def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) ->
 
 
 def overlapping(tasks: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
-    """Lists of the tasks that read the same rows of a file or the same texts; most tasks are alone in theirs."""
+    """Lists of tasks that share rows of a file or texts; most tasks are alone in their list."""
     sets = _DisjointSets()
     for index, task in enumerate(tasks if len(tasks) > 1 else ()):
         for keys in _keys(task):
@@ -87,14 +87,14 @@ def overlapping(tasks: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
 
 
 class _Stratum(msgspec.Struct, frozen=True):
-    """A unit that is split by itself: a label of a task, or a whole task. `rows`: group -> number of its rows."""
+    """A unit that is split separately: a label of a task, or a whole task. `rows`: group -> number of its rows."""
 
     task: int
     rows: dict[int, int]
 
 
 class _DisjointSets:
-    """Keys in sets that can be joined (union-find)."""
+    """Keys in disjoint sets (union-find)."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
@@ -120,13 +120,13 @@ class _DisjointSets:
 
 
 def _keys(task: TaskExamples) -> list[tuple[object, object]]:
-    """The keys by which examples of several tasks may be the same: the row in the file, and the texts."""
+    """The keys by which examples of several tasks may coincide: the row in the file, and the texts."""
     places = ((task.path, row) for row in task.examples.rows)
     return list(zip(places, map(_key, task.examples.inputs), strict=True))
 
 
 def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
-    """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
+    """(task, row) of the examples that stay together, in an order that depends on texts and seed alone."""
     sets, members = _DisjointSets(), dict[int, list[tuple[int, int]]]()
     keys_of = [_keys(task) for task in tasks]
     for pairs in keys_of:
@@ -143,7 +143,7 @@ def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, in
 
 
 def _strata(tasks: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
-    """In the order of tasks and labels; a group has the label of its first row."""
+    """The strata in the order of tasks and labels; a group has the label of its first row."""
     rows_of: dict[tuple[int, int], dict[int, int]] = {}
     for number, group in enumerate(groups):
         labels: dict[int, int] = {}
@@ -156,20 +156,20 @@ def _strata(tasks: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, 
 
 def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
     """The groups to hold out: about `fraction` of each stratum's rows, and never all of its groups."""
-    left = [len(stratum.rows) for stratum in strata]  # groups that are not held out
+    left = [len(stratum.rows) for stratum in strata]  # groups that are kept
     within: dict[int, list[int]] = {}
     for number, stratum in enumerate(strata):
         for group in stratum.rows:
             within.setdefault(group, []).append(number)
     held: dict[int, bool] = {}
-    rows_of = {stratum.task: 0 for stratum in strata}  # that were decided on
+    rows_of = {stratum.task: 0 for stratum in strata}  # rows of groups decided so far
     held_of = dict(rows_of)
     for stratum in sorted(strata, key=lambda stratum: len(stratum.rows)):
         undecided = [group for group in stratum.rows if group not in held]
         already = sum(rows for group, rows in stratum.rows.items() if held.get(group))
         of_label = fraction * sum(stratum.rows.values()) - already
         of_task = fraction * (rows_of[stratum.task] + sum(stratum.rows[group] for group in undecided))
-        # The share of the label alone adds up its rounding, that of the task forgets the label.
+        # The label's share alone would accumulate rounding errors; the task's share alone would ignore the label.
         wanted, taken = (of_label + of_task - held_of[stratum.task]) / 2, 0
         for group in undecided:
             is_last = any(left[number] == 1 for number in within[group])
@@ -184,7 +184,7 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 
 
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
-    """Rows with equal texts as groups, by the label of each group's first row, in the order of the labels."""
+    """Groups of rows with equal texts, by the label of each group's first row, in label order."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, example in enumerate(examples.inputs):
         groups.setdefault(_key(example), []).append(index)
@@ -213,9 +213,9 @@ def _taken(
 ) -> tuple[list[int], float]:
     wanted = fraction * sum(map(len, groups)) + shortfall
     taken: list[int] = []
-    for index in rng.permutation(len(groups))[: len(groups) - 1]:  # one group is always kept
+    for index in rng.permutation(len(groups))[: len(groups) - 1]:  # at least one group is kept
         size = len(groups[index])
-        if len(taken) + size / 2 <= wanted:  # nearer to the target with the group than without it
+        if len(taken) + size / 2 <= wanted:  # closer to the target with the group than without it
             taken += groups[index]
     return taken, wanted - len(taken)
 

@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` files: reads a trunk's shape, or names the setting that is not supported."""
+"""Hugging Face `config.json` files: read the shape of a trunk, or name the unsupported setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polyhead.values import Value, to_value
 
 
 class _Keys(Value):
-    """A model type: its family, its config's key for each field, and the defaults in `transformers`."""
+    """A model type: its family, the config key of each field, and the defaults in `transformers`."""
 
     family: Family
     keys: Mapping[str, str]
@@ -58,14 +58,14 @@ MODEL_TYPES: Mapping[str, _Keys] = {
 }
 """What `load_trunk` reads."""
 
-# Settings that change the computation, with the only value we compute.
+# Settings that change the computation, with the only supported value.
 _ONLY: Mapping[str, object] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 
 
 def architecture_of(raw: bytes, *, source: str) -> Architecture:
     """The shape that a config.json describes.
 
-    Raises TrunkError, naming the setting, for a model type or a setting that would be computed wrongly.
+    Raises TrunkError, naming the setting, for an unsupported model type or setting.
     """
     config = _decoded(raw, source)
     model_type = config.get("model_type")
@@ -94,7 +94,7 @@ def _architecture(config: Mapping[str, object], table: _Keys, source: str) -> Ar
     if table.family == "distilbert":
         fields["segments"] = 0
     if fields.get("embedding_width") == fields["width"]:
-        fields["embedding_width"] = None  # one digest, whether the config says so or not
+        fields["embedding_width"] = None  # the digest must not depend on whether the config states the default
     padding = fields.get("first_position")
     if isinstance(padding, int):
         fields["first_position"] = padding + 1

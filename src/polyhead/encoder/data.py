@@ -1,4 +1,4 @@
-"""A trunk as plain data: its shape, arrays and tokenizer, and the digest of all that decides its states."""
+"""A trunk as plain data: its shape, arrays and tokenizer, and the digest of all that determines its states."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FINITE_CHUNK = 2**20  # numbers checked at once; the mask stays in the processor
 
 
 class TextSettings(Value):
-    """Settings by which a text becomes token ids; part of the trunk's digest."""
+    """Settings for converting a text to token ids; part of the trunk's digest."""
 
-    max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks
+    max_tokens: int  # special tokens included; longer inputs are cut, or read in windows if a task requests it
 
 
 class TrunkFacts(Value):
-    """What is known of a trunk without its arrays."""
+    """The facts about a trunk that need no arrays."""
 
-    name: str  # where it came from, for people
+    name: str  # its origin, for people
     architecture: Architecture
     tokenizer: bytes  # a `tokenizers` JSON file
     settings: TextSettings
@@ -32,9 +32,9 @@ class TrunkFacts(Value):
 
 
 class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
+    """Everything that determines a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
 
-    name: str  # where it came from, for people
+    name: str  # its origin, for people
     architecture: Architecture
     arrays: Mapping[str, np.ndarray]
     tokenizer: bytes  # a `tokenizers` JSON file; its own padding and truncation are ignored
@@ -56,7 +56,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> TrunkFacts:
-        """All but the arrays."""
+        """Everything except the arrays."""
         return TrunkFacts(
             name=self.name,
             architecture=self.architecture,
@@ -66,7 +66,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def blended(self, other: TrunkData, share: float) -> TrunkData:
-        """`share` of this trunk's weights plus `1 - share` of the other's, which has the same shape."""
+        """A trunk with `share` of these weights plus `1 - share` of the other's, which has the same shape."""
         if share == 1:
             return self
         mixed = {
@@ -77,7 +77,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trunk_digest(architecture: Architecture, arrays: str, tokenizer: bytes, settings: TextSettings) -> str:
-    """The digest of a trunk from the digest of its arrays, so that a reader need not hash them twice."""
+    """The digest of a trunk from the digest of its arrays, so that a reader need not hash the arrays again."""
     facts = {"architecture": architecture, "settings": settings, "arrays": arrays}
     content = msgspec.json.encode(digested(facts), order="sorted") + hashlib.sha256(tokenizer).digest()
     return hashlib.sha256(content).hexdigest()
@@ -94,7 +94,7 @@ def arrays_digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, owner: str) -> None:
-    """Raises WeightsMismatch that names every array missing, extra, of another shape, or with numbers not finite."""
+    """Raises WeightsMismatch that names every array that is missing, extra, of another shape, or not finite."""
     missing, extra = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
     if missing or extra:
         raise WeightsMismatch(
@@ -113,7 +113,7 @@ def check_arrays(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], *, owner: str) -> None:
-    """Raises WeightsMismatch that names every array that holds anything but finite numbers.
+    """Raises WeightsMismatch that names every array with numbers that are not finite.
 
     6 ms for 90 MB, where SHA-256 takes 50.
     """
@@ -128,7 +128,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], *, owner: str) -> None:
 
 
 def _not_finite(array: np.ndarray) -> str | None:
-    """The first value that is no finite number, or the wrong dtype; None for finite floats."""
+    """The first value that is not finite, or the wrong dtype; None for finite floats."""
     if array.dtype.kind != "f":
         return f"values of type {array.dtype}"
     flat = np.ascontiguousarray(array).reshape(-1)

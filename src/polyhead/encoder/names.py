@@ -1,4 +1,4 @@
-"""Names of a trunk's arrays in Hugging Face checkpoints and ours: one table a family, read both ways."""
+"""Names of a trunk's arrays in Hugging Face checkpoints and in Polyhead: one table per family."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TABLES: Mapping[Family, tuple[tuple[str, str], ...]] = {
 """(their name, our name) of each module; `{}` is the layer's index, and `.weight` or `.bias` follows."""
 
 _WORDS = "embeddings.word_embeddings.weight"
-# In a file of the bare encoder, but no array of it: the pooler, and index buffers of older versions.
+# Present in a file of the bare encoder, but not one of its arrays: the pooler, and index buffers of older versions.
 _IGNORED = re.compile(r"pooler\..*|.*\bposition_ids|.*\btoken_type_ids")
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -63,11 +63,11 @@ def to_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Ite
 
 
 def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
-    """Our name -> the checkpoint's name, for every array of the trunk in it, with or without heads around it.
+    """Our name -> the checkpoint's name, for every array of the trunk in it, with or without heads.
 
-    The encoder is found by its word vectors, whatever prefix stands before them ('bert.', 'roberta.', ...). Beside a
-    prefixed encoder everything is a head and is left out, as are poolers and index buffers. The old names gamma and
-    beta of LayerNorm are understood. Any other name in the encoder raises WeightsMismatch.
+    The encoder is found by its word vectors, whatever their prefix ('bert.', 'roberta.', ...). If there is a prefix,
+    everything without it is a head and is omitted, as are poolers and index buffers. The old names gamma and beta of
+    LayerNorm are understood. Any other name in the encoder raises WeightsMismatch.
     """
     names = list(names)
     prefixes = sorted(name.removesuffix(_WORDS) for name in names if name.endswith(_WORDS))
@@ -104,7 +104,7 @@ def trunk_name(name: str, family: Family) -> str | None:
 
 
 def check_names(names: Mapping[str, str], shape: Architecture) -> None:
-    """Raises WeightsMismatch that names the checkpoint's missing and surplus arrays in its own words."""
+    """Raises WeightsMismatch that names the missing and surplus arrays, by their names in the checkpoint."""
     expected = {name for name, _ in trunk_arrays(shape)}
     missing = to_hugging_face(dict.fromkeys(sorted(expected - set(names))), shape.family)
     extra = [names[name] for name in sorted(set(names) - expected)]

@@ -1,4 +1,4 @@
-"""The shape of a trunk, and the names and shapes of the arrays of a layer: all that counting and building need."""
+"""The shape of a trunk, and the names and shapes of a layer's arrays: the basis of counting and building."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polyhead.values import Value
 Family = Literal["bert", "roberta", "electra", "distilbert"]
 ArrayShape = tuple[str, tuple[int, ...]]
 WORD_VECTORS = "embeddings.word.weight"  # (vocabulary, width of the embedding)
-LEAST_EPSILON = 1e-30  # float32, in which backends add it to a variance, has a root of it
+LEAST_EPSILON = 1e-30  # float32, since backends add it to a variance and take the root
 
 
 class Architecture(Value):
@@ -27,7 +27,7 @@ class Architecture(Value):
     positions: int = 512  # rows of the position table
     segments: int = 2  # rows of the segment table; 0: the family has none
     first_position: int = 0  # RoBERTa counts positions from padding index + 1 = 2
-    embedding_width: int | None = None  # ELECTRA-small embeds narrower and projects; None: the width
+    embedding_width: int | None = None  # ELECTRA-small has narrower embeddings and projects them; None: the width
     norm_epsilon: float = 1e-12
     activation: Literal["gelu"] = "gelu"
 
@@ -72,9 +72,9 @@ def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
 def layer_arrays(
     prefix: str, width: int, feed_forward: int, *, attention: bool = True, residual: bool = True, hidden_layers: int = 1
 ) -> Iterator[ArrayShape]:
-    """Names and shapes of one layer; `feed_forward` 0 or no `attention` leaves out a half, no `residual` the norms.
+    """Names and shapes of one layer; no `feed_forward` or `attention` omits a half, no `residual` the norms.
 
-    `hidden_layers` are those between the maps of the feed-forward half, all `feed_forward` wide.
+    `hidden_layers` are those inside the feed-forward half, all `feed_forward` wide.
     """
     if attention:
         for name in ("query", "key", "value", "output"):

@@ -1,7 +1,7 @@
-"""An encoder-decoder as plain data: its arrays, files and settings, and the digest of all of them.
+"""An encoder-decoder as plain data: its arrays, files and settings, and their digest.
 
-A summarization task owns such a model whole. It has no path: text comes out step by step, and no layer of it belongs to
-the bundle's trunk (docs/project/decisions/0012-summarization.md).
+A summarization task owns such a model. It has no path: text is generated step by step, and no layer of the model
+belongs to the bundle's trunk (docs/project/decisions/0012-summarization.md).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ MOST_BEAMS, MOST_READ = 64, 1_000_000  # far beyond any use: memory and time gro
 
 
 class Summarizer(Value):
-    """The encoder-decoder that a summarization task starts from, and its settings.
+    """The initial encoder-decoder of a summarization task, and its settings.
 
-    Defaults: label smoothing as BART was fine-tuned on summaries (Lewis et al. 2020); greedy writing, the cheapest.
+    Defaults: label smoothing as in the fine-tuning of BART on summaries (Lewis et al. 2020); greedy generation, the
+    cheapest.
     """
 
     name: str  # a folder that `save_pretrained` wrote, or a hub id
-    max_tokens: int | None = None  # of a document; None: what the model reads, at most 1024
-    summary_tokens: int = 128  # of a summary, in training and in writing
+    max_tokens: int | None = None  # of a document; None: the model's limit, at most 1024
+    summary_tokens: int = 128  # of a summary, in training and generation
     beams: int = 1  # 1: the most probable token at every step
-    smoothing: float = 0.1  # share of the target that is spread over the whole vocabulary
+    smoothing: float = 0.1  # share of the target that is distributed over the whole vocabulary
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
@@ -42,10 +43,10 @@ class Summarizer(Value):
 
 
 class SummarySettings(Value):
-    """Limits of reading and writing, in tokens with special ones, and the number of beams."""
+    """Limits of reading and generation, in tokens including special tokens, and the number of beams."""
 
-    max_tokens: int  # of a document; what is beyond is cut
-    summary_tokens: int  # of a summary, in training and in writing
+    max_tokens: int  # of a document; the rest is cut
+    summary_tokens: int  # of a summary, in training and generation
     beams: int = 1  # 1: the most probable token at every step
 
     def __post_init__(self) -> None:
@@ -74,9 +75,9 @@ class Seq2SeqShape(Value):
 
 
 class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides the summaries. `arrays` are float32, named as in `transformers`, tied ones once."""
+    """Everything that determines the summaries. `arrays` are float32, named as in `transformers`, tied ones once."""
 
-    name: str  # where it came from, for people
+    name: str  # its origin, for people
     config: bytes  # config.json
     generation: bytes  # generation_config.json
     tokenizer: bytes  # a `tokenizers` JSON file; its own padding and truncation are ignored
@@ -88,7 +89,7 @@ class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The small files by the names under which `transformers` keeps them."""
+        """The small files by their names in `transformers`."""
         return {"config.json": self.config, "generation_config.json": self.generation, "tokenizer.json": self.tokenizer}
 
     @property
@@ -113,7 +114,7 @@ class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ShapeKeys(msgspec.Struct):
-    """The keys of config.json that say the shape of a BART-type model (Lewis et al. 2020)."""
+    """The keys of config.json that state the shape of a BART-type model (Lewis et al. 2020)."""
 
     d_model: int
     encoder_layers: int

@@ -1,1 +1,1 @@
-"""What stands behind a task's score: intervals, confusion, reliability, slices, changes of answers, explanations."""
+"""Evaluation beyond scores: intervals, confusion, reliability, slices, changes of answers, explanations, drift."""

@@ -1,4 +1,4 @@
-"""Details of tasks that were scored, and what changed since another version."""
+"""Details of scored tasks, and comparisons with other versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polyhead.evaluate.held import answered_then, shared_rows
 from polyhead.evaluate.on_project import EvaluatedTask, keeper_of
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 
-EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that are explained, characters of their texts
+EXPLAINED, LONGEST = 5, 2000  # explained mistakes per task, and maximum characters of their texts
 
 
 def details_of_all(
@@ -28,7 +28,7 @@ def details_of_all(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> list[Details]:
-    """The details of every evaluation; slices by each column that its file has.
+    """The details of every evaluation, with slices by each column that its file has.
 
     Raises MissingColumn for a column that no file has.
     """
@@ -37,7 +37,7 @@ def details_of_all(
         evaluation: Evaluation = each.evaluation
         show(f"{evaluation.score.task}: intervals and slices")
         columns = _columns(evaluation, slices, lacking)
-        is_fresh = each.held is None  # what answered rows held out is not there to be asked again
+        is_fresh = each.held is None  # the part that answered held-out rows does not exist any more
         explanations = _explanations(each.session, evaluation) if explains and is_fresh else []
         several.append(details_of(evaluation, columns=columns, explanations=explanations))
     show("")
@@ -62,7 +62,7 @@ def _columns(
 
 
 def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation | None]:
-    """Of the first mistakes, those with texts that are not long."""
+    """Explanations of the first mistakes whose texts are not too long."""
     task, examples = evaluation.score.task, evaluation.answered.examples
     if task not in session.records:
         return []
@@ -86,10 +86,10 @@ def comparisons(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> list[Comparison]:
-    """Each task against its other version; a note for a task that has none. `opened` makes a session of a bundle.
+    """Each task compared with its other version, or a note without one. `opened` makes a session of a bundle.
 
-    Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
-    BundleError where no task is compared.
+    Answers to held-out rows are compared on the rows that both versions held out. Raises BundleError if no task is
+    compared.
     """
     is_folder = os.path.isdir(against)
     other_bundle = cache(lambda: opened(against))
@@ -123,7 +123,7 @@ def _both(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> tuple[SplitOutputs, SplitOutputs]:
-    """What the task and its other version, which the session has, answered the same rows."""
+    """The answers of the task and of its other version, which is in the session, to the same rows."""
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:
         return now, outputs_of_split(session, task, now.source, show=show)

@@ -1,4 +1,4 @@
-"""Calibrating a task on labelled rows: fitted on one half, and checked on the other."""
+"""Calibration of a task on labelled rows: fitted on one half, checked on the other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
-LEAST = 40  # rows, of both halves together
-COVERAGES = (0.8, 0.9, 0.95, 0.99)  # of sets that are kept, where the rows are enough
+LEAST = 40  # rows, both halves together
+COVERAGES = (0.8, 0.9, 0.95, 0.99)  # coverages of stored sets, if there are enough rows
 
 
 class CalibrateRequest(Value):
-    """How a task is calibrated."""
+    """The options of calibrating a task."""
 
     method: Annotated[
         Method,
@@ -79,12 +79,12 @@ def fit_calibration(
     *,
     check: tuple[list[np.ndarray], list[np.ndarray]] | None = None,
 ) -> Calibration:
-    """The calibration of a task from its raw outputs for labelled rows, and what it is worth in `measured`.
+    """The calibration of a task from its raw outputs for labelled rows; `measured` holds its quality.
 
     Scaling and thresholds are fitted on one half of the rows and measured on the other; the limits of sets come from
-    the other half, so that what scaling learned cannot spoil their guarantee, and their coverage is measured on the
-    first. `check` are outputs and targets of rows of their own, in place of the other half. Raises ConfigError for a
-    kind that cannot be calibrated, EmptyData for too few rows, BadValue for a wish that the task cannot meet.
+    the other half, so that fitting the scaling cannot invalidate their guarantee, and their coverage is measured on the
+    first. `check` are outputs and targets of separate rows, instead of the other half. Raises ConfigError for a kind
+    that cannot be calibrated, EmptyData for too few rows, BadValue for options that the task cannot fulfil.
     """
     check_kind(task)
     count = len(targets) + (0 if check is None else len(check[1]))
@@ -142,7 +142,7 @@ def check_kind(task: Task) -> None:
 
 
 def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
-    """Shares of right answers on these rows, in all and for each label, with the thresholds of the calibration."""
+    """Shares of right answers on these rows, overall and per label, with the thresholds of the calibration."""
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
@@ -195,7 +195,7 @@ def _halves(
 
 
 def halved(strata: list[int], seed: int) -> np.ndarray:
-    """Which rows are of the first half, bool (rows,): every other one of each stratum, in an order that is drawn."""
+    """The rows of the first half, bool (rows,): every other row of each stratum, in random order."""
     chance = np.random.default_rng(seed)
     order = chance.permutation(len(strata))
     order = order[np.argsort(np.asarray(strata)[order], kind="stable")]
@@ -246,7 +246,7 @@ def _with_thresholds(
 
 
 def _reached(threshold: float | None, task: Task, goal: Goal, rows: LabelledOutputs) -> float:
-    """The threshold; raises EmptyData where there is none, since no answer would then be sure or given."""
+    """The threshold; raises EmptyData without one, since no answer would then be sure or given."""
     if threshold is None:
         raise _unreached(task, goal, rows)
     return threshold
@@ -261,7 +261,7 @@ def _unreached(task: Task, goal: Goal, rows: LabelledOutputs) -> EmptyData:
 
 
 def _f1(calibration: Calibration, rows: LabelledOutputs, positive: str | None) -> float:
-    """On these rows: of the positive label, or of all labels together."""
+    """F1 on these rows: of the positive label, or over all labels."""
     scores = measures(calibration, rows)
     return float((scores if positive is None else scores["labels"][positive])["f1"] or 0.0)
 
@@ -272,7 +272,7 @@ def _check(is_met: bool, task: Task, what: str, do: str) -> None:
 
 
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
-    """Sets from the rows that check: of a row all that is true must be inside."""
+    """The calibration with sets from the check rows: a row's set must contain everything that is true."""
     misses = 1 - _least_of_truth(halves[1], calibration)
     return _kept(calibration, misses, wish, notes, limit=lambda quantile: 1 - quantile)
 
@@ -305,7 +305,7 @@ def _least_of_truth(rows: LabelledOutputs, calibration: Calibration) -> np.ndarr
 
 
 def _coverages(calibration: Calibration, rows: LabelledOutputs) -> dict[str, dict[str, float]]:
-    """Of each kept coverage what these rows show: how many sets hold the truth, and how many labels they hold."""
+    """The results of each stored coverage on these rows: share of sets with the truth, and labels per set."""
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     true = rows.targets if rows.is_sigmoid else np.arange(probabilities.shape[1]) == rows.targets[:, None]
     inside = {rule.coverage: in_set(rows.task, calibration, rule, probabilities) for rule in calibration.sets}
@@ -322,7 +322,7 @@ def _of_numbers(
     wish: CalibrateRequest,
     check: tuple[list[np.ndarray], list[np.ndarray]] | None,
 ) -> Calibration:
-    """Intervals alone: a number has no probability that a temperature could change."""
+    """Only intervals: a number has no probability that a temperature could change."""
     if wish.goal is not None or wish.unsure_below is not None:
         _check(False, task, "a number has no probability", "leave out --goal and --unsure-below")
     far = [_off(*pair) for pair in ((outputs, targets), *([check] if check is not None else []))]
@@ -341,13 +341,13 @@ def _of_numbers(
 
 
 def _off(outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
-    """By what share of the range each answer, which stays in the range, is off."""
+    """The error of each answer, clipped to the range, as a fraction of the range."""
     answers = np.clip(np.array([float(np.reshape(row, -1)[0]) for row in outputs]), 0, 1)
     return np.asarray(np.abs(answers - np.array(targets, np.float64).reshape(-1)))
 
 
 def _missing(halves: Halves) -> list[str]:
-    """The labels that no row has."""
+    """The labels without rows."""
     labels, targets = halves[0].task.labels, np.concatenate([halves[0].targets, halves[1].targets])
     there = np.any(targets, axis=0) if halves[0].is_sigmoid else np.isin(np.arange(len(labels)), targets)
     return [label for place, label in enumerate(labels) if not there[place]]

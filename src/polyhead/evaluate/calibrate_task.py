@@ -1,4 +1,4 @@
-"""Calibrating a bundle's task on the rows of a file, and keeping the result with the task."""
+"""Calibration of a bundle's task on the rows of a file, stored with the task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
 from polyhead.tasks.task import Task
 
-SEED = 0  # of the rows that are kept
+SEED = 0  # of the rows kept
 
 
 def calibrated_task(
@@ -30,9 +30,9 @@ def calibrated_task(
     check: Source | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> Beside:
-    """The calibration of a task on all labelled rows of a file, and what these look like; those of `check` check.
+    """The calibration of a task on all labelled rows of a file, and their profile; rows of `check`, if given, check it.
 
-    Nothing is written. Raises what `calibrate.calibrated` and reading the files raise.
+    Nothing is written. Raises the errors of `fit_calibration` and of reading the files.
     """
     task = session.tasks[name]
     if name not in session.records:
@@ -54,7 +54,7 @@ def calibrated_task(
 
 
 def measure_lines(task: Task, calibration: Calibration) -> list[str]:
-    """What was measured, in lines for people."""
+    """The measurements as lines of text."""
     measured = calibration.measured
     rows = measured["rows"]
     lines = [f"fitted on {counted(rows['fit'], 'row')}, checked on {rows['check']:,} others"]

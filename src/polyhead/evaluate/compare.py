@@ -1,4 +1,4 @@
-"""Two versions of a task on the same rows: what changed, and whether that is more than chance."""
+"""Two versions of a task on the same rows: the changes, and whether they are significant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polyhead.tasks.task import Answer, Kind, Mistake, Task
 from polyhead.text.question import TaskInput
 from polyhead.values import Value
 
-MOST = 1000  # changed rows that are kept, those that got wrong first
+MOST = 1000  # changed rows kept, newly wrong ones first
 
 
 JudgedRow = tuple[Any, Mistake | None]
@@ -29,24 +29,24 @@ class Comparison(Value):
     """A task against another version of it, on the same rows."""
 
     task: str
-    against: str  # what it is compared with
+    against: str  # the other version
     rows: int
     metric: str
     before: float  # score of the other version
     after: float
     difference: float
-    interval: Interval | None  # of the difference, rows resampled for both alike
-    changed: int  # rows with another answer
-    got_right: int  # that only this version has right; of numbers those that came nearer to the true ones
-    got_wrong: int  # that only the other one had right; of numbers those that moved away
-    probability: float | None  # of such a split or a wider one by chance (McNemar, exact); None for numbers
+    interval: Interval | None  # interval of the difference, with the same resampled rows for both
+    changed: int  # number of rows with another answer
+    got_right: int  # number that only this version has right; for numbers, that came closer to the truth
+    got_wrong: int  # number that only the other one had right; for numbers, that moved away
+    probability: float | None  # probability of such a split or a wider one by chance (McNemar, exact); None for numbers
     changes: tuple[AnswerChange, ...]
 
 
 def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
     """The bundle with another version of one task, and no other task; nothing on disk changes.
 
-    Raises BundleError for a version that is not on disk, or that needs arrays of others which are not live.
+    Raises BundleError for a version that is not on disk, or that needs other owners' arrays which are not live.
     """
     view = bundle.view({task: version_on_disk(bundle.root, owner_named(task), version)})
     try:
@@ -61,7 +61,7 @@ def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
 
 
 def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str) -> Comparison:
-    """One task's answers against another version's to the same rows; raises DataError where these are others."""
+    """One task's answers compared with another version's for the same rows; raises DataError if the rows differ."""
     task, examples = after.task, after.examples
     if task.kind != before.task.kind or examples.rows != before.examples.rows:
         raise DataError(
@@ -81,7 +81,7 @@ def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str)
             several.append((_said(kind, answered.task, answer), mistake))
     offs = [None if one.differences is None else np.abs(one.differences) for one in judged]
     if offs[0] is not None and offs[1] is not None:
-        worse = offs[1] - offs[0]  # how much farther from the truth
+        worse = offs[1] - offs[0]  # increase of the distance from the truth
     else:
         was_wrong, is_wrong = (np.array([mistake is not None for _, mistake in several], float) for several in rows)
         worse = is_wrong - was_wrong
@@ -124,7 +124,7 @@ def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> Answe
 
 
 def _said(kind: Kind, task: Task, answer: Answer) -> Any:
-    """An answer as a cell has it, without scores, which differ between any two versions; of ranks the first."""
+    """An answer as a cell holds it, without scores, which differ between any two versions; for rankings, the first."""
     if kind.cell == "places":
         return next(iter(kind.support(task, answer, answer)))
     return _words(kind.cell_of(answer))

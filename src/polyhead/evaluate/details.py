@@ -1,4 +1,4 @@
-"""All that stands behind one task's score on one split, as plain values: what a report shows and JSON holds."""
+"""The details of one task's score on one split, as plain values for reports and JSON."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from polyhead.tasks.metrics import BINS, bins_of, calibration_error
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import Value
 
-STEPS = 20  # shares of the surest decisions
+STEPS = 20  # shares of the most confident decisions
 
 
 class Bin(Value):
-    """Decisions of a confidence in (low, high]."""
+    """Decisions with a confidence in (low, high]."""
 
     low: float
     high: float
     decisions: int
-    confidence: float | None  # its mean; None where there are none
+    confidence: float | None  # its mean; None without decisions
     accuracy: float | None
 
 
 class Surest(Value):
-    """The surest decisions."""
+    """The most confident decisions."""
 
     share: float
-    least: float  # the least of their confidences
+    least: float  # the lowest confidence among them
     accuracy: float
 
 
 class Reliability(Value):
-    """How confidence and accuracy go together."""
+    """The relation of confidence and accuracy."""
 
-    of: str  # what is decided, in the plural
+    of: str  # what is decided on, in the plural
     decisions: int
     confidence: float  # mean
     accuracy: float
@@ -50,7 +50,7 @@ class Reliability(Value):
 
 
 def reliability_of(decisions: Decisions) -> Reliability | None:
-    """None where nothing was decided."""
+    """The reliability of these decisions; None if there are none."""
     confidence, is_right = decisions.confidence, decisions.is_right
     count = len(confidence)
     if not count:
@@ -79,7 +79,7 @@ def reliability_of(decisions: Decisions) -> Reliability | None:
 
 
 def _surest(confidence: np.ndarray, is_right: np.ndarray) -> tuple[Surest, ...]:
-    """The surest twentieth, two twentieths and so on; decisions as sure as the last of them count too."""
+    """The most confident twentieth, two twentieths and so on; decisions tied with the last of them count too."""
     order = np.argsort(-confidence, kind="stable")
     ordered, right = confidence[order], np.cumsum(is_right[order])
     several = []
@@ -90,14 +90,14 @@ def _surest(confidence: np.ndarray, is_right: np.ndarray) -> tuple[Surest, ...]:
     return tuple(dict.fromkeys(several))
 
 
-MISTAKES = 20  # that are shown, the surest ones
-LONGEST = 600  # characters of a text that is shown
-MOST_CELLS = 10_000  # of a confusion table, the most frequent ones
-ERROR_BINS = 21  # of differences of numbers
+MISTAKES = 20  # mistakes shown, the most confident ones
+LONGEST = 600  # characters shown of a text
+MOST_CELLS = 10_000  # labels of a confusion table, the most frequent ones
+ERROR_BINS = 21  # bins of differences of numbers
 
 
 class Cell(Value):
-    """How often a truth got an answer."""
+    """The number of times a truth got an answer."""
 
     truth: str
     answer: str
@@ -106,7 +106,7 @@ class Cell(Value):
 
 
 class ConfusionTable(Value):
-    """Every cell that is not empty, the most frequent first."""
+    """Every non-empty cell, the most frequent first."""
 
     of: str  # what is counted, in the plural
     truths: tuple[str, ...]
@@ -115,7 +115,7 @@ class ConfusionTable(Value):
 
 
 class ErrorBin(Value):
-    """Answers whose number differs from the true one by (low, high]."""
+    """Answers that differ from the true number by (low, high]."""
 
     low: float
     high: float
@@ -123,7 +123,7 @@ class ErrorBin(Value):
 
 
 class Differences(Value):
-    """How far answered numbers are off, in the task's units: answer less truth."""
+    """The errors of answered numbers, in the task's units: answer minus truth."""
 
     mean_absolute: float
     mean: float
@@ -144,7 +144,7 @@ class ShownMistake(Value):
 
 
 class Details(Value):
-    """What stands behind a score."""
+    """The details of a score."""
 
     score: SplitScore
     intervals: dict[str, Interval]
@@ -161,7 +161,7 @@ def details_of(
     columns: Mapping[str, Sequence[object]] | None = None,
     explanations: Sequence[Explanation | None] = (),
 ) -> Details:
-    """All of an evaluation; `columns` hold values by column for each of its rows, `explanations` those of mistakes."""
+    """All details of an evaluation; `columns` hold each row's values by column, `explanations` belong to mistakes."""
     answered, score = evaluation.answered, evaluation.score
     examples = answered.examples
     judged = kind_of(answered.task).judged(answered.task, answered.outputs, examples.targets, examples.each())
@@ -178,12 +178,12 @@ def details_of(
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning where it is longer than LONGEST."""
+    """The text, or its beginning if it is longer than LONGEST."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def texts_shown(entry: TaskInput) -> tuple[str, ...]:
-    """The texts of an input, each cut: of a question its context where it has one, itself, and its options."""
+    """The texts of an input, each cut: for a question its context if it has one, the question, and its options."""
     if isinstance(entry, Question):
         texts = (*((entry.context,) if entry.context.strip() else ()), entry.text, *entry.options)
     else:
@@ -245,7 +245,7 @@ def _shown(error: WrongRow, explanation: Explanation | None) -> ShownMistake:
 
 
 def shortened(value: Any) -> Any:
-    """A truth or an answer, its texts cut and its lists of at most MISTAKES parts."""
+    """A truth or an answer with its texts cut and its lists limited to MISTAKES items."""
     if isinstance(value, str):
         return cut(value)
     if isinstance(value, list):
@@ -254,7 +254,7 @@ def shortened(value: Any) -> Any:
 
 
 def answer_text(value: Any) -> str:
-    """A truth or an answer as one reads it: labels between commas, spans as `label 'text'`."""
+    """A truth or an answer as readable text: labels with commas, spans as `label 'text'`."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -1,8 +1,8 @@
-"""Whether rows look like those that a task was validated on: their texts, their lengths, and what the task answers."""
+"""Drift: whether rows look like those that a task was validated on, in their texts, lengths and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -12,35 +12,36 @@ import numpy as np
 from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify.beside import TITLES, Beside
+from polyhead.data.columns import Source
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError, EmptyData
+from polyhead.errors import BundleError, EmptyData, MissingColumn
 from polyhead.evaluate.probabilities import LabelledOutputs, error_of, label_scores_of
-from polyhead.evaluate.profile import FileRows, asked, seen_rows
+from polyhead.evaluate.profile import FileRows, asked, labelled_rows, plain_rows, seen_rows
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
-BATCH = 250  # labellings that are tried at a time
-ENOUGH = 20  # of them as far apart as the samples are: more would not change what is said
-NEAREST = 5  # rows of the other sample from which a row's distance is meant
+BATCH = 250  # permutations computed at a time
+ENOUGH = 20  # permutations at least as extreme as the samples: more would not change the result
+NEAREST = 5  # rows of the other sample that define a row's distance
 
 
 class Aspect(Value):
-    """One way in which rows may differ from those that are known: how far two samples are apart."""
+    """One aspect in which rows may differ from the known ones: the distance of two samples."""
 
-    distance: float  # of 0, the same distribution, to 1, which no values in common reach
-    p: float  # of a permutation test: at most so often where both are of one distribution
-    differs: bool = False  # by the tests of a whole run together
+    distance: float  # from 0, the same distribution, to 1, no values in common
+    p: float  # of a permutation test: the maximum frequency if both have one distribution
+    differs: bool = False  # whether it holds for all tests of a run together
 
 
 def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> Aspect:
     """The energy distance of two samples (rows, width), with its permutation test (Székely and Rizzo 2004).
 
-    It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, of means over pairs of distinct rows, divided by 2 E|X - Y|. Rows are
-    exchanged between the samples until chance has come so far often enough, or so seldom that `p` can be below `level`
-    (Besag and Clifford 1991).
+    It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, means over pairs of distinct rows, divided by 2 E|X - Y|. Rows are
+    exchanged between the samples until permutations have been as extreme often enough, or so seldom that `p` can be
+    below `level` (Besag and Clifford 1991).
     """
     both = np.concatenate([first, second]).astype(np.float32)
     distances = pairwise(both, both)
@@ -49,7 +50,7 @@ def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng:
     total, sums = float(distances.sum(dtype=np.float64)), distances.sum(axis=1, dtype=np.float64)
 
     def energies(members: np.ndarray) -> np.ndarray:
-        """Of labellings (rows, labellings), 1 for a row of the first sample."""
+        """The energy distances of permutations (rows, permutations), 1 for a row of the first sample."""
         within = np.einsum("ij,ij->j", members, distances @ members, dtype=np.float64)
         touching = sums @ members
         across, rest = touching - within, total - 2 * touching + within
@@ -70,7 +71,7 @@ def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng:
 
 
 def distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The distance alone, as `sample_distance` has it, at a small part of its cost."""
+    """The distance of `sample_distance` without the test, at a small part of its cost."""
     first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
     between = float(pairwise(first, second).mean(dtype=np.float64))
     return _share(2 * between - _spread(first) - _spread(second), between)
@@ -94,9 +95,9 @@ def pairwise(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def farness(rows: np.ndarray, known: np.ndarray, *, among: bool = False) -> np.ndarray:
-    """How far each row is from the nearest `known` ones: the mean distance of the NEAREST; (rows,).
+    """The distance of each row from the nearest `known` ones: the mean over the NEAREST; (rows,).
 
-    `among` says that the rows are the known ones, of which each is compared with the others.
+    With `among`, the rows are the known ones, and each is compared with the others.
     """
     distances = pairwise(rows, known)
     if among:
@@ -106,7 +107,7 @@ def farness(rows: np.ndarray, known: np.ndarray, *, among: bool = False) -> np.n
 
 
 def holm(values: dict[str, float], alpha: float) -> set[str]:
-    """The names whose p-values hold at `alpha` for all of them together (Holm 1979)."""
+    """The names whose p-values are significant at `alpha` for all of them together (Holm 1979)."""
     held = set[str]()
     for place, name in enumerate(sorted(values, key=lambda name: values[name])):
         if values[name] > alpha / (len(values) - place):
@@ -115,11 +116,11 @@ def holm(values: dict[str, float], alpha: float) -> set[str]:
     return held
 
 
-ALPHA = 0.01  # how often a run may name drift where there is none, in any of its tasks
-MOST = 1000  # rows that are compared; of more so many are drawn
-LEAST = 30  # rows, of each side
-FAR = 0.99  # the share of the known rows that are nearer to the others than a row that is called unlike
-DRAWS = 200  # of labels, where answers were as sure as they say
+ALPHA = 0.01  # how often a run may report drift, in any of its tasks, if there is none
+MOST = 1000  # rows compared; of more, this many are sampled
+LEAST = 30  # minimum rows of each side
+FAR = 0.99  # share of the known rows that must be closer to the others than a row that counts as unlike
+DRAWS = 200  # samples of labels, drawn as if confidences were exact
 ASPECTS = {"texts": "other texts", "lengths": "other lengths", "answers": "other answers"}
 
 
@@ -132,38 +133,38 @@ class UnlikeRow(Value):
 
 
 class Sureness(Value):
-    """How sure answers are, and how often they are right, on rows with labels."""
+    """The confidence of answers, and their accuracy, on rows with labels."""
 
     rows: int
     accuracy: float
     confidence: float
     error: float  # expected calibration error
-    usual: float  # which it exceeds one time in a hundred where answers are as sure as they say
+    usual: float  # exceeded one time in a hundred if confidences are exact
     differs: bool
 
 
 class TaskDrift(Value):
-    """What one task sees."""
+    """The drift of one task."""
 
     task: str
     rows: int
     known: int  # rows of the summary
     aspects: dict[str, Aspect]
-    unlike: float  # share of the rows that are farther from the known ones than nearly all of these are
+    unlike: float  # share of the rows that are farther from the known ones than nearly all known ones are
     examples: tuple[UnlikeRow, ...] = ()
-    sureness: Sureness | None = None  # where the rows have labels
+    sureness: Sureness | None = None  # if the rows have labels
     notes: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
-        """Whether it sees other rows than it knows."""
+        """Whether its rows differ from the known ones."""
         return any(aspect.differs for aspect in self.aspects.values())
 
 
 def compare_profiles(
     task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator
 ) -> dict[str, Aspect]:
-    """How rows differ from the known ones, by aspect. Raises EmptyData for too few of either."""
+    """The differences of rows from the known ones, by aspect. Raises EmptyData for too few of either."""
     for what, seen in (("the summary of the task", known), ("the file", rows)):
         if len(seen.lengths) < LEAST:
             raise EmptyData(
@@ -177,12 +178,12 @@ def compare_profiles(
 
 
 def distances(known: Seen, rows: Seen) -> dict[str, float]:
-    """How far rows are from the known ones, by aspect, without tests; both have two rows or more."""
+    """The distances of rows from the known ones, by aspect, without tests; both have two rows or more."""
     return {aspect: distance(first, second) for aspect, (first, second) in _sides(known, rows).items()}
 
 
 def _sides(known: Seen, rows: Seen) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What is compared of both, by aspect; answers where both have their scores."""
+    """The compared values of both sides, by aspect; answers only if both sides have scores."""
     sides = {"texts": (known.vectors, rows.vectors), "lengths": (_scaled(known.lengths), _scaled(rows.lengths))}
     if known.scores.shape[1] == rows.scores.shape[1] > 0:
         sides["answers"] = (np.sqrt(np.maximum(known.scores, 0)), np.sqrt(np.maximum(rows.scores, 0)))
@@ -194,14 +195,14 @@ def _scaled(lengths: np.ndarray) -> np.ndarray:
 
 
 def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]:
-    """The share of rows that are unlike, the distance of each row, and rows in order, the most unlike first."""
+    """The share of unlike rows, the distance of each row, and rows in order, the most unlike first."""
     usual = float(np.quantile(farness(known.vectors, known.vectors, among=True), FAR))
     distances = farness(rows.vectors, known.vectors)
     return float((distances > usual).mean()), distances, np.argsort(-distances, kind="stable")
 
 
 def drift_verdict(differences: dict[str, dict[str, Aspect]], alpha: float) -> dict[str, dict[str, Aspect]]:
-    """What differs, by task and aspect: all tests of the run together are wrong with a chance of `alpha` at most."""
+    """The differences, by task and aspect: the chance of any false one in the run is at most `alpha`."""
     values = {f"{task}\0{name}": d.p for task, several in differences.items() for name, d in several.items()}
     held = holm(values, alpha)
     return {
@@ -211,10 +212,10 @@ def drift_verdict(differences: dict[str, dict[str, Aspect]], alpha: float) -> di
 
 
 def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.random.Generator) -> Sureness:
-    """How sure answers are on labelled rows, with the calibration that the task has.
+    """The confidence of answers on labelled rows, with the task's calibration.
 
-    Where answers were as sure as they say, labels would be drawn by their probabilities: `usual` is what the error
-    of such labels seldom exceeds.
+    If confidences were exact, labels would be drawn with their probabilities: `usual` is seldom exceeded by the error
+    of such labels.
     """
     probabilities = (calibration or Calibration()).probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
@@ -239,12 +240,12 @@ def has_sureness(task: Task) -> bool:
 
 
 def drift_facts(drift: TaskDrift) -> dict[str, Any]:
-    """What a report says of it."""
+    """The facts about it that a report shows."""
     return {"differs": drift.differs, **{name: getattr(drift, name) for name in drift.__struct_fields__}}
 
 
 class Summarized(Value, eq=False):
-    """Rows of a task: what it gave for them, and what they look like."""
+    """Rows of a task: its outputs for them, and their profile."""
 
     rows: FileRows
     outputs: list[np.ndarray]
@@ -252,9 +253,47 @@ class Summarized(Value, eq=False):
 
 
 def summarized(session: Session, name: str, rows: FileRows, *, show: Callable[[str], None]) -> Summarized:
-    """What a task sees in these rows."""
+    """A task's view of these rows."""
     answers = asked(session, name, rows.inputs, rows.words, show=show)
     return Summarized(rows=rows, outputs=answers.outputs, seen=seen_rows(session.tasks[name], rows.inputs, answers))
+
+
+def summaries(
+    session: Session,
+    data: str,
+    names: Sequence[str],
+    sources: Mapping[str, Source],
+    roles: Mapping[str, str],
+    *,
+    needed: Sequence[str],
+    seed: int,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+) -> dict[str, Summarized]:
+    """What each task sees in a file: in its labelled rows where `sources` say how they are read, else in its texts.
+
+    A task that cannot read the file is left out, which is said. Raises EmptyData or MissingColumn where it is `needed`
+    or no task can.
+    """
+    seen, left = dict[str, Summarized](), list[str]()
+    for name in names:
+        task = session.tasks[name]
+        try:
+            if name in sources:
+                rows = labelled_rows(sources[name], task, most=MOST, seed=seed)
+            else:
+                rows = plain_rows(data, task, roles, most=MOST, seed=seed, show=show)
+        except (EmptyData, MissingColumn):
+            if name in needed or len(names) == 1:
+                raise
+            left.append(name)
+            continue
+        seen[name] = summarized(session, name, rows, show=show)
+    if left:
+        say(f"{data} has nothing that these tasks read: {', '.join(left)}")
+    if not seen:
+        raise EmptyData(f"{data} has nothing that a task of the bundle reads", do="name the columns: --text COLUMN")
+    return seen
 
 
 def drifts(
@@ -266,7 +305,7 @@ def drifts(
     examples: int = 5,
     seed: int = 0,
 ) -> list[TaskDrift]:
-    """What each task sees beside what it knows; the chance that any of them is named wrongly is at most `alpha`."""
+    """Each task's rows compared with its known ones; the chance of any false report is at most `alpha`."""
     rng = np.random.default_rng(seed)
     level = alpha / (len(ASPECTS) * max(len(rows), 1))
     differences: dict[str, dict[str, Aspect]] = {
@@ -301,7 +340,7 @@ def drifts(
 
 
 def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
-    """The summaries that the bundle keeps; raises BundleError for tasks without one."""
+    """The summaries stored in the bundle; raises BundleError for tasks without one."""
     summaries = {name: seen_of(session.bundle, name) for name in names}
     if lacking := [name for name, seen in summaries.items() if seen is None]:
         raise BundleError(
@@ -315,7 +354,7 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
 
 
 def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
-    """The summary of these rows, to be kept with the task."""
+    """The summary of these rows, to be stored with the task."""
     seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()
     lines = [

@@ -1,7 +1,8 @@
-"""Which words moved a decision: erasure (Li et al. 2016), and the weights of an attention pooler.
+"""Explanations of answers: erasure of words (Li et al. 2016), and the weights of an attention pooler.
 
 Erasure answers every input again without each of its words, all in one call of the session: the effect of a word is how
-much less the answer is supported without it."""
+much the support of the answer falls without it.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ from polyhead.values import Value
 
 
 class WordWeight(Value):
-    """A word of one of an input's texts, and its share of the pooler's weight."""
+    """A word in one of an input's texts, and its share of the pooler's weight."""
 
-    place: int  # of the text among those of the input
+    place: int  # index of the text in the input
     start: int  # characters
     end: int
     text: str
@@ -39,18 +40,18 @@ class WordWeight(Value):
 class WordWeights(Value):
     """The weights of all words of an input, the mean over the pooler's heads.
 
-    They sum to 1 with `elsewhere`, for each text of a pair that is read separately. A word that was not read, since the
-    text is cut, has none.
+    They sum to 1 with `elsewhere`, for each text of a pair that is read separately. A word beyond the cut of a text has
+    none.
     """
 
     words: tuple[WordWeight, ...]
-    elsewhere: float  # of special tokens, such as [CLS]; the mean where two texts are read separately
+    elsewhere: float  # special tokens, such as [CLS]; the mean if two texts are read separately
 
 
 def attention_of(session: Session, task: str, entry: AnyInput) -> WordWeights | None:
-    """The weights with which the task reads this input, of a long text of its beginning.
+    """The weights with which the task reads this input; of a long text, its beginning.
 
-    None for a task without an attention pooler, or with layers or prompts of its own, and for questions with options.
+    None for a task without an attention pooler, or with its own layers or prompts, and for questions with options.
     """
     record = session.records.get(task)
     if record is None or record.path.pool.positions != "attention" or isinstance(entry, Question):
@@ -62,7 +63,7 @@ def attention_of(session: Session, task: str, entry: AnyInput) -> WordWeights | 
         (encoded,) = session.tokenizer.encode([part])
         try:
             weights = token_weights(session, path, session.arrays(task), encoded)
-        except BackendError:  # states of other layers than the trunk's own are not kept for anybody
+        except BackendError:  # only states of the trunk's own layers are kept
             return None
         words += _by_word(part, encoded, weights, first=number)
         elsewhere.append(float(weights[encoded.sequence < 0].sum()))
@@ -92,7 +93,7 @@ def token_weights(session: Session, path: Path, loaded: LoadedTask, encoded: Enc
 
 
 def _by_word(texts: Sequence[str], encoded: Encoded, weights: np.ndarray, *, first: int) -> list[WordWeight]:
-    """The sum over the tokens of each word; a token that several words share is shared between them evenly."""
+    """The sum over the tokens of each word; a token that several words share is split evenly."""
     several = []
     for place, text in enumerate(texts):
         words = words_of(text)
@@ -106,44 +107,45 @@ def _by_word(texts: Sequence[str], encoded: Encoded, weights: np.ndarray, *, fir
 
 
 LOOKED_AT = 2048  # characters of a text in which words are counted at once
-MOST_PARTS = 96  # of an input that are left out one by one: of more words, neighbours are left out together
+# parts of an input that are omitted one by one; with more words, neighbouring words are omitted together
+MOST_PARTS = 96
 
 
 class Phrase(Value):
-    """A word, or neighbouring words, of one of an input's texts."""
+    """A word, or neighbouring words, in one of an input's texts."""
 
-    place: int  # of the text among those of the input
+    place: int  # index of the text in the input
     start: int  # characters
     end: int
     text: str
-    effect: float  # support of the answer with all words, less that without these; below 0: they spoke against it
-    becomes: str | None = None  # the answer without these, where it is another one
+    effect: float  # support of the answer with all words, minus that without these; below 0: they speak against it
+    becomes: str | None = None  # the answer without these, if it differs
 
 
 class Said(Value):
-    """One thing that an answer says, and the words that moved it, in the order of the text."""
+    """One part of an answer, and the words that affect it, in text order."""
 
     says: str
     support: float  # its probability, or the number
     parts: tuple[Phrase, ...]
 
     def strongest(self, count: int) -> list[Phrase]:
-        """The parts with the largest effects, either way, the largest first; those without any are left out."""
+        """The parts with the largest effects in either direction, the largest first; none without effect."""
         ranked = sorted((part for part in self.parts if part.effect), key=lambda part: -abs(part.effect))
         return ranked[:count]
 
 
 class Explanation(Value):
-    """Why a task answered as it did."""
+    """The reasons of a task's answer."""
 
     task: str
-    texts: tuple[str, ...]  # of the input, to which characters are counted
+    texts: tuple[str, ...]  # texts of the input, to which character offsets refer
     said: tuple[Said, ...]
-    attention: WordWeights | None = None  # of a task with an attention pooler
+    attention: WordWeights | None = None  # for a task with an attention pooler
 
 
 class Omission(Value):
-    """What is left out together: characters [start, end) of one text of an input."""
+    """A unit of omission: characters [start, end) of one text of an input."""
 
     place: int
     start: int
@@ -151,12 +153,12 @@ class Omission(Value):
 
 
 class Variants(Value, eq=False):
-    """Inputs, and after each of them itself without each of its parts."""
+    """Inputs, each followed by copies without one of its parts."""
 
     entries: tuple[AnyInput, ...]
-    parts: tuple[tuple[Omission, ...], ...]  # of each
-    inputs: list[AnyInput]  # all that is to be answered
-    words: list[np.ndarray | None]  # their own, as a session takes them
+    parts: tuple[tuple[Omission, ...], ...]  # of each input
+    inputs: list[AnyInput]  # everything to be answered
+    words: list[np.ndarray | None]  # the inputs' own words, as a session takes them
 
     def explanations(
         self, tasks: Mapping[str, Task], answers: Mapping[str, Mapping[int, Answer]]
@@ -178,9 +180,9 @@ class Variants(Value, eq=False):
 def variants_of(
     inputs: Sequence[AnyInput], *, words: Words = None, check: Callable[[Sequence[int]], None] = lambda counts: None
 ) -> Variants:
-    """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs.
+    """The inputs to answer for explanations of these inputs; a text of n words needs n + 1.
 
-    `check` gets how many inputs each makes, before any is made, and may raise to refuse them.
+    `check` is called with the number for each input beforehand, and may raise to refuse them.
     """
     several, own = list[AnyInput](), list[np.ndarray | None]()
     each_words = [None] * len(inputs) if words is None else words
@@ -195,10 +197,10 @@ def variants_of(
 def explained(
     session: Session, inputs: Sequence[AnyInput], tasks: Sequence[str], *, words: Words = None
 ) -> list[dict[str, Explanation]]:
-    """For each input the explanation of every one of these tasks that answers it.
+    """For each input, the explanation of every one of these tasks that answers it.
 
-    `words` are an input's own words, as a session takes them. One call of the session answers all inputs and all that
-    are left of them without each part.
+    `words` are an input's own words, as a session takes them. One call of the session answers all inputs and all their
+    copies without a part.
     """
     if not inputs:
         return []
@@ -216,9 +218,9 @@ def explained(
 
 
 def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Omission]:
-    """The words of all texts of an input but options; neighbours together where there are more than MOST_PARTS.
+    """The words of all texts of an input except options; neighbours together if there are more than MOST_PARTS.
 
-    The only word of a text is never left out: nothing would be there to be read.
+    The only word of a text is never omitted: an empty text cannot be read.
     """
     spans: list[Omission] = []
     for place, text in enumerate(_texts(entry)):
@@ -230,11 +232,11 @@ def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Omission]
 
 
 def least_variants(entry: AnyInput) -> int:
-    """At least so many inputs explain the answers to this one; of a long text it looks at no more than is needed."""
+    """A lower bound of the inputs needed to explain this one's answers; long texts are not read to the end."""
     words = 0
     for text in _texts(entry):
         for start in range(0, len(text), LOOKED_AT):
-            words += max(0, len(words_of(text[start : start + LOOKED_AT])) - 1)  # the last may go on behind it
+            words += max(0, len(words_of(text[start : start + LOOKED_AT])) - 1)  # the last may continue after it
             if words > MOST_PARTS:
                 return MOST_PARTS // 2 - len(_texts(entry))
     return 1
@@ -254,14 +256,14 @@ def _together(spans: list[Omission]) -> list[Omission]:
 
 
 def _texts(entry: AnyInput) -> tuple[str, ...]:
-    """The texts that words are left out of."""
+    """The texts from which words are omitted."""
     if isinstance(entry, Question):
         return (entry.text, entry.context) if entry.context.strip() else (entry.text,)
     return texts_of(task_input(entry))
 
 
 def without(entry: AnyInput, part: Omission) -> AnyInput:
-    """The input without these characters, and without a space that would stand twice."""
+    """The input without these characters, and without a space that would be doubled."""
     texts = list(_texts(entry))
     before, after = texts[part.place][: part.start], texts[part.place][part.end :]
     texts[part.place] = before + (after[1:] if _joins(before, after) else after)
@@ -277,7 +279,7 @@ def _joins(before: str, after: str) -> bool:
 
 
 def _moved(words: np.ndarray | None, entry: AnyInput, part: Omission) -> np.ndarray | None:
-    """The input's own words without those that are left out, where they stand then."""
+    """The input's own words without the omitted ones, at their new offsets."""
     texts = _texts(entry)
     if words is None or part.place < len(texts) - 1:
         return words
@@ -312,5 +314,5 @@ def _explanation(
 
 
 def _other(says: Collection[str], other: Collection[str]) -> str | None:
-    """What another answer says, in few words; None where it says the same."""
+    """The content of another answer, in few words; None if it is the same."""
     return None if set(other) == set(says) else ", ".join(other) or "nothing"

@@ -1,7 +1,7 @@
-"""A task's outputs for rows that it did not learn from: training keeps them in its cache, as numbers without texts.
+"""A task's outputs for held-out rows: training keeps them in its cache, as numbers without texts.
 
-The rows are read again from the project's file and known by their digests, so a row that was added, moved or labelled
-anew since then is scored as it stands now.
+The rows are read again from the project's file and identified by their digests, so a row that was added, moved or
+relabelled since is scored in its current form.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from polyhead.values import Value
 
 _FOLDER = "held"  # of the cache
 _KEY_BYTES = 16
-_LARGEST = 2**31  # bytes of a file that is read
+_LARGEST = 2**31  # bytes of a file
 
 
 class HeldFacts(Value):
     """How the outputs were made."""
 
-    folds: int  # in each of which a part learned from the other rows; 0: the rows were held out of one training
-    sha256: str  # of the rows, as a task's record names those of its training
+    folds: int  # number of parts, each trained on the other rows; 0: the rows were held out of one training
+    sha256: str  # digest of the rows, as in a task's training record
     computed: dict[str, str]  # backend and precision
 
     @property
     def split(self) -> str:
-        """What scores call these rows."""
+        """The name of these rows in scores."""
         return "out of fold" if self.folds else "held out"
 
 
 class HeldAnswers(Value, eq=False):
-    """Outputs of rows, and by what each row is known."""
+    """Outputs of rows, and the identity of each row."""
 
     facts: HeldFacts
     rows: tuple[int, ...]  # numbers in the file
     keys: tuple[bytes, ...]
-    arrays: tuple[tuple[str, tuple[int, ...], bytes], ...]  # of each output its type, shape and bytes
+    arrays: tuple[tuple[str, tuple[int, ...], bytes], ...]  # type, shape and bytes of each output
 
     @property
     def outputs(self) -> list[np.ndarray]:
-        """Of each row."""
+        """The output of each row."""
         return [np.frombuffer(content, kind).reshape(shape) for kind, shape, content in self.arrays]
 
     def content(self) -> bytes:
@@ -60,12 +60,12 @@ class HeldAnswers(Value, eq=False):
 
 
 def held_file(cache: Path, task: str, part: str) -> Path:
-    """Where the outputs of one version are: `part` is the digest of its arrays."""
+    """The file with the outputs of one version: `part` is the digest of its arrays."""
     return cache / _FOLDER / task / f"{part[:16]}.msgpack"
 
 
 def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, computed: dict[str, str]) -> HeldAnswers:
-    """These outputs as they are kept."""
+    """These outputs in the stored form."""
     return HeldAnswers(
         facts=HeldFacts(folds=folds, sha256=examples.digest, computed=computed),
         rows=tuple(examples.rows),
@@ -75,7 +75,7 @@ def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, co
 
 
 def read_held(file: Path) -> HeldAnswers:
-    """What training kept there; raises BundleError where nothing is, CorruptFile where it is damaged."""
+    """The outputs that training stored; raises BundleError if there are none, CorruptFile if they are damaged."""
     again = f"train again with `polyhead train --retrain {file.parent.name}`, or give labelled rows with --data FILE"
     try:
         raw = read_plain(file, limit=_LARGEST)
@@ -94,18 +94,18 @@ def read_held(file: Path) -> HeldAnswers:
 
 
 class AnsweredThen(Value, eq=False):
-    """Kept outputs with their rows as the file has them now, in its order."""
+    """Stored outputs with their rows as they are in the file now, in its order."""
 
     answered: SplitOutputs
     facts: HeldFacts
-    lacking: int  # rows that were held out and that the file does not have any more
-    is_same: bool  # whether all of them are there, with the labels that they had
+    lacking: int  # number of held-out rows that the file no longer has
+    is_same: bool  # whether all of them are there, with their former labels
 
 
 def answered_then(task: Task, source: Source, cache: Path, part: str) -> AnsweredThen:
-    """What the version with these arrays answered rows held out.
+    """The answers of the version with these arrays to held-out rows.
 
-    Raises BundleError where `cache` has no such answers, DataError where the file has none of the rows.
+    Raises BundleError if `cache` has no such answers, DataError if the file has none of the rows.
     """
     held = read_held(held_file(cache, task.name, part))
     examples = read(source, task)
@@ -125,7 +125,7 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
 
 
 def shared_rows(after: SplitOutputs, before: SplitOutputs) -> tuple[SplitOutputs, SplitOutputs]:
-    """Both with the rows that both have; raises DataError where there is none."""
+    """Both sets of answers, limited to their common rows; raises DataError if there are none."""
     rows = set(after.examples.rows) & set(before.examples.rows)
     if not rows:
         raise DataError(
@@ -142,7 +142,7 @@ def _with_rows(answered: SplitOutputs, rows: set[int]) -> SplitOutputs:
 
 
 def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
-    """Of each example that was held out the place of its outputs: by the row's number, else the first like it."""
+    """The index of the outputs for each held-out example: by the row's number, else the first equal row."""
     keys = _keys(examples)
     by_key: dict[bytes, list[int]] = {}
     for place, key in enumerate(keys):
@@ -165,7 +165,7 @@ def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
 
 
 def _keys(examples: Examples) -> list[bytes]:
-    """A digest of each row's input: its texts, and where the words are that a task answers."""
+    """A digest of each row's input: its texts, and the places of the words to answer."""
     keys = []
     for place, value in enumerate(examples.inputs):
         texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]

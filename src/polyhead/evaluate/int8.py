@@ -1,4 +1,4 @@
-"""From texts to scales, and what answers in 8 bits change: nothing is kept where a task changes too much."""
+"""Scales from texts, and the changes of answers in int8: nothing is kept if a task changes too much."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from polyhead.store.jobs.columns import RowInput
 from polyhead.tasks.agreement import Agreement, agreement_of
 from polyhead.values import Value
 
-SAMPLE = 256  # tokens of each value that choose between scales
-PIECE = 64  # texts answered at a time where they are compared
+SAMPLE = 256  # tokens of each value that decide between scales
+PIECE = 64  # texts answered at a time in the comparison
 
 
 class Limits(Value):
-    """Past which a task's change is refused."""
+    """Limits above which a task's change is refused."""
 
     points: Annotated[
         float,
@@ -44,7 +44,7 @@ class Limits(Value):
 
 
 def project_sources(project: Project, folder: FilePath) -> dict[str, Source]:
-    """Where tasks have rows to be scored on: the test or validation files; `folder` is that of the project's paths."""
+    """The rows of tasks for scoring: the test or validation files; `folder` is that of the project's paths."""
     return {
         entry.name: entry.source(file_of(entry, "test")[0], folder)
         for entry in project.tasks
@@ -56,11 +56,11 @@ class Runtimes(Protocol):
     """A library that computes in float32, or in 8 bits."""
 
     def __call__(self, *, precision: str, scales: Scales | None = None) -> Runtime:
-        """A runtime of this precision; `scales` with int8 alone."""
+        """A runtime of this precision; `scales` only with int8."""
 
 
 def halves(rows: Sequence[RowInput], most: int) -> tuple[list[RowInput], list[RowInput]]:
-    """About `most` rows to calibrate on and as many to measure on: of each form of input from all over, in turns."""
+    """About `most` rows for calibration and as many for measurement: alternating rows of each form of input."""
     if len(rows) < 2:
         raise EmptyData(
             "scales need texts to be found on, and others to be measured on",
@@ -83,10 +83,10 @@ def halves(rows: Sequence[RowInput], most: int) -> tuple[list[RowInput], list[Ro
 def calibrated_scales(
     bundle: Bundle, rows: Sequence[RowInput], runtimes: Runtimes, *, show: Callable[[str], None]
 ) -> Scales:
-    """The scales of all products of a bundle's tasks, from what they read of these texts in float32."""
+    """The scales of all products of a bundle's tasks, from their float32 values on these texts."""
     watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
     session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
-    for number, row in enumerate(rows):  # one at a time: without padding
+    for number, row in enumerate(rows):  # one at a time, to avoid padding
         session.predict([row.input], tasks=names, words=[row.words])
         show(f"calibrating: {number + 1:,} of {len(rows):,} texts")
     scales = watching.scales()
@@ -108,7 +108,7 @@ def measured(
     labelled: Mapping[str, Source] | None,
     show: Callable[[str], None],
 ) -> dict[str, Int8Change]:
-    """Changes of each task in int8 against float32."""
+    """The change of each task in int8 relative to float32."""
     before = Session(bundle, backend=runtimes(precision="float32"))
     after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
     agreements = dict(_agreements(bundle, before, after, rows, show))
@@ -117,16 +117,16 @@ def measured(
 
 
 def is_past(change: Int8Change, limits: Limits) -> bool:
-    """Whether a change is refused: by the metric where it is known, else by the agreement, or as one nobody knows."""
+    """Whether a change is refused: by the metric if known, else by the agreement, or as unknown."""
     if change.points is not None:
-        return not -change.points <= limits.points  # NaN is past any limit
+        return not -change.points <= limits.points  # NaN exceeds any limit
     if change.agreement is not None:
         return not 100 * change.agreement.share >= limits.agreement
     return not limits.unmeasured
 
 
 def check(changes: Mapping[str, Int8Change], limits: Limits) -> None:
-    """Raises BackendError that names the tasks whose change is past the limits."""
+    """Raises BackendError that names the tasks whose change exceeds the limits."""
     past = {name: change for name, change in changes.items() if is_past(change, limits)}
     if past:
         raise BackendError(
@@ -177,7 +177,7 @@ def _agreements(
 def _scores(
     session: Session, labelled: Mapping[str, Source] | None, show: Callable[[str], None]
 ) -> dict[str, tuple[str, float]]:
-    """By task its metric and score, of those that have a file to be scored on."""
+    """By task its metric and score, for tasks with a file to score on."""
     scored = {}
     for name, source in (labelled or {}).items():
         if name in session.bundle.tasks:

@@ -1,10 +1,13 @@
-"""The bundles and tasks of a project that are scored, on files or on rows that training held out."""
+"""The bundles and tasks of a project to score, on files or on held-out rows of training."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 from polyhead.values import Value
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
-    """Bundles to open, by default the project's, each with the tasks to score."""
+    """The bundles to open, by default the project's, each with the tasks to score."""
     from polyhead.project.tables import bundles_of
 
     if bundle is not None:
@@ -43,8 +46,15 @@ def homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, .
     return filled
 
 
+def on_another_file(project: Project, data: str) -> Project:
+    """The project with this file as the test rows of every task."""
+    path = os.path.abspath(data)
+    entries = tuple(msgspec.structs.replace(entry, test=path) for entry in project.tasks)
+    return msgspec.structs.replace(project, tasks=entries)
+
+
 def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
-    """The tasks of these names in the bundle; none where it is missing or its training was stopped."""
+    """The tasks with these names in the bundle; empty if it is missing or its training was interrupted."""
     from polyhead.bundle.format import BUNDLE
     from polyhead.bundle.read import Bundle
 
@@ -53,7 +63,7 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
 
 
 class EvaluatedTask(Value, eq=False):
-    """An evaluation, and the session that has the task; `held` where training had answered."""
+    """An evaluation, and the session with the task; `held` if training had answered the rows."""
 
     evaluation: Any  # polyhead.evaluate.scores.Evaluation
     session: Any  # polyhead.engine.session.Session
@@ -61,18 +71,35 @@ class EvaluatedTask(Value, eq=False):
 
     @property
     def trained_with(self) -> dict[str, str]:
-        """The backend and precision by which `train` scored the task; empty where it is not known."""
+        """The backend and precision with which `train` scored the task; empty if unknown."""
         name = self.evaluation.score.task
         known = keeper_of(self.session, name).record(name).trained_with.get("numerics")
         return {key: known[key] for key in ("backend", "precision") if key in known} if isinstance(known, dict) else {}
 
+    def baselines(self, *, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
+        """Scores of simple answers on the same rows; none, which is said, where training measured them on others."""
+        score, home = self.evaluation.score, keeper_of(self.session, self.evaluation.score.task)
+        simple = home.baselines(score.task, score.split if self.held is None else "validation")
+        if self.held is not None:
+            is_same = self.held.is_same
+        else:
+            data = home.record(score.task).trained_with.get("data")
+            known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
+            is_same = known in (None, self.evaluation.digest)
+        if simple and not is_same:
+            say(
+                f"{score.task}: its {score.split} rows are others than in training, so no baseline is shown beside them"
+            )
+            return {}
+        return simple
+
 
 class OnSplits(Value, eq=False):
-    """What a bundle's tasks score on a project's files, in the project's order."""
+    """The scores of a bundle's tasks on a project's files, in the project's order."""
 
     scored: list[EvaluatedTask]
-    trained: dict[str, dict[str, float]]  # scores of training of tasks that cannot be scored
-    reasons: list[PolyheadError]  # why
+    trained: dict[str, dict[str, float]]  # training scores of tasks that cannot be scored
+    reasons: list[PolyheadError]  # the reason
 
 
 def scored_on_files(
@@ -86,7 +113,7 @@ def scored_on_files(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> OnSplits:
-    """Tasks with a file for scoring answer it; of the others what they answered rows held out in training counts."""
+    """The scores of tasks with a file for scoring; for the others, of their answers to held-out rows of training."""
     from polyhead.evaluate.scores import evaluation_from, evaluations
 
     entries = {entry.name: entry for entry in plan.tasks}
@@ -118,7 +145,7 @@ def scored_on_files(
 
 
 def _holds_out(entry: TaskEntry, split: str) -> bool:
-    """Whether training held out a share of the task's rows, and no file is to be read in their place."""
+    """Whether training held out a share of the task's rows, and no file replaces them."""
     return isinstance(entry.validation, float) and (entry.test is None or split == "validation")
 
 
@@ -130,12 +157,12 @@ def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> Answ
 
 
 def keeper_of(session: Session, name: str) -> Bundle | Models:
-    """The keeper of the task's scores of training."""
+    """The owner of the task's training record: the models' bundle, or the bundle itself."""
     return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 
 def _known(project: Project, session: Session) -> tuple[str, ...]:
-    """The project's tasks that the bundle holds; raises UnknownTask where there is none."""
+    """The project's tasks that the bundle holds; raises UnknownTask if there are none."""
     names = tuple(e.name for e in project.tasks if e.name in session.tasks)
     if not names:
         raise UnknownTask(

@@ -1,4 +1,4 @@
-"""Scores that mean what they say: scaling to probabilities (Guo et al. 2017), how good these are, thresholds."""
+"""Calibrated probabilities: scaling (Guo et al. 2017), measures of quality, and thresholds."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ SMALLEST = 1e-300
 
 
 class LabelledOutputs(Value, eq=False):
-    """A task's outputs for labelled rows, as calibration reads them."""
+    """A task's outputs for labelled rows, in the form used by calibration."""
 
     task: Task
-    logarithms: np.ndarray  # float64 (rows, labels): log probabilities, with a sigmoid a label the log odds
-    targets: np.ndarray  # (rows,): indices; with a sigmoid a label (rows, labels) of 0 and 1
+    logarithms: np.ndarray  # float64 (rows, labels): log probabilities, or log odds if each label has a sigmoid
+    targets: np.ndarray  # (rows,): indices; with a sigmoid per label (rows, labels) of 0 and 1
 
     @property
     def is_sigmoid(self) -> bool:
-        """Whether each label has a probability of its own."""
+        """Whether each label has an independent probability."""
         return kind_of(self.task).scores == "sigmoid"
 
     def take(self, rows: np.ndarray) -> LabelledOutputs:
-        """The same of some rows."""
+        """A subset of the rows."""
         return LabelledOutputs(task=self.task, logarithms=self.logarithms[rows], targets=self.targets[rows])
 
 
 def label_scores_of(task: Task, outputs: list[np.ndarray], targets: list[np.ndarray]) -> LabelledOutputs:
-    """Of raw outputs; a question with fewer options than another has -inf for those that it lacks."""
+    """From raw outputs; a question with fewer options than another has -inf for the missing ones."""
     if kind_of(task).scores == "sigmoid":
         return LabelledOutputs(
             task=task, logarithms=np.stack(outputs).astype(np.float64), targets=np.stack(targets) > 0
@@ -53,7 +53,7 @@ def label_scores_of(task: Task, outputs: list[np.ndarray], targets: list[np.ndar
 
 
 def error_of(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
-    """Expected calibration error: of the answered label, or of each label's probability where each has its own."""
+    """Expected calibration error: of the answered label, or of each label's probability if these are independent."""
     if rows.is_sigmoid:
         return calibration_error(probabilities.ravel(), rows.targets.ravel().astype(np.float64))
     chosen = probabilities.argmax(axis=-1)
@@ -61,19 +61,19 @@ def error_of(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
 
 
 def log_loss(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
-    """Mean negative logarithm of the probability of the truth, of a row or of a row's label."""
+    """Mean negative logarithm of the probability of the truth, per row or per row's label."""
     return float(-np.log(np.maximum(of_truth(rows, probabilities), SMALLEST)).mean())
 
 
 def of_truth(rows: LabelledOutputs, probabilities: np.ndarray) -> np.ndarray:
-    """The probability of what is true: (rows,), with a sigmoid a label (rows, labels)."""
+    """The probability of the truth: (rows,), with a sigmoid per label (rows, labels)."""
     if rows.is_sigmoid:
         return np.where(rows.targets, probabilities, 1 - probabilities)
     return np.asarray(probabilities[np.arange(len(rows.targets)), rows.targets])
 
 
 def conformal_quantile(values: np.ndarray, coverage: float) -> float | None:
-    """What a new value does not exceed with a chance of at least `coverage`; None where these are too few to say.
+    """The bound of a new value with a chance of at least `coverage`; None for too few values.
 
     Split conformal prediction (Papadopoulos et al. 2002): the ceil((n + 1) coverage)-th smallest of n.
     """
@@ -82,20 +82,20 @@ def conformal_quantile(values: np.ndarray, coverage: float) -> float | None:
 
 
 def rows_for(coverage: float) -> int:
-    """The fewest rows from which `conformal_quantile` can say something."""
+    """The minimum number of rows for a `conformal_quantile`."""
     return ceil(coverage / (1 - coverage) - 1e-9)
 
 
 Method = Literal["temperature", "vector", "none"]
-COLDEST, HOTTEST = 0.02, 50.0  # temperatures that are tried
-STEPS = 60  # of a search by golden sections: the temperature is then known to 1e-10 of the logarithm's range
-LEAST_OF_LABEL = 10  # rows that have a label, for which vector scaling fits the label's own numbers
-PENALTY = 1.0  # rows that hold a label's numbers to those of all labels
+COLDEST, HOTTEST = 0.02, 50.0  # range of temperatures
+STEPS = 60  # steps of a golden-section search: the temperature is then known to 1e-10 of the logarithm's range
+LEAST_OF_LABEL = 10  # minimum rows with a label for its own numbers in vector scaling
+PENALTY = 1.0  # weight, in rows, that pulls a label's numbers towards those of all labels
 ROUNDS = 200
 
 
 def fit_scaling(method: Method, rows: LabelledOutputs) -> Calibration:
-    """The scaling of lowest log loss on these rows."""
+    """The scaling with the lowest log loss on these rows."""
     if method == "none":
         return Calibration()
     temperature = best_temperature(rows)
@@ -104,7 +104,7 @@ def fit_scaling(method: Method, rows: LabelledOutputs) -> Calibration:
 
 
 def best_temperature(rows: LabelledOutputs) -> float:
-    """By which logarithms are divided: golden-section search, as the loss has one minimum in 1 / temperature."""
+    """The divisor of logarithms, by golden-section search: the loss has one minimum in 1 / temperature."""
 
     def loss(logarithm: float) -> float:
         calibration = Calibration(scale=(float(np.exp(-logarithm)),))
@@ -126,9 +126,9 @@ def best_temperature(rows: LabelledOutputs) -> float:
 
 
 def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:
-    """A scale and a shift a label, held to the common temperature; labels with few rows keep it.
+    """A scale and a shift per label, pulled towards the common temperature; labels with few rows keep it.
 
-    Damped steps along the gradient divided by the diagonal of the Hessian, each only where the loss falls.
+    Damped steps along the gradient divided by the diagonal of the Hessian, each only if the loss falls.
     """
     count, labels = rows.logarithms.shape
     truth = rows.targets.astype(np.float64) if rows.is_sigmoid else np.eye(labels)[rows.targets]
@@ -167,27 +167,27 @@ def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:
 
 Measure = Literal["f1", "precision", "recall", "accuracy"]
 ALLOWED = "f1, precision=0.9, recall=0.9 or accuracy=0.9"
-FEW = 30  # rows that answer a label: with fewer the label shares a threshold with all others
-SHOWN = 20  # rows above a threshold: of fewer nothing is shown
+FEW = 30  # minimum rows with a label as answer: with fewer the label shares a threshold with all others
+SHOWN = 20  # minimum rows above a threshold: fewer prove nothing
 # Standard errors by which a share must exceed the goal, a one-sided bound of 90 %: the lowest of many thresholds that
-# reaches it is a lucky one. In simulations of 2 to 40 labels the precision then held on other rows on average; with 0.7
-# it was up to 0.016 short.
+# reaches it is a lucky one. In simulations with 2 to 40 labels the precision then held on other rows on average; with
+# 0.7 it was up to 0.016 too low.
 CAUTION = 1.28
-# True rows that all labels together lend to each one for F1: a label of few rows has nearly the threshold of them all.
-# On six sets of 5 to 49 labels, with 100 or 300 rows that fit and three draws, 50 raised micro F1 by 2.1 points on
+# True rows that all labels together lend to each label for F1: a label with few rows has nearly the common threshold.
+# On six sets of 5 to 49 labels, with 100 or 300 rows for fitting and three draws, 50 raised micro F1 by 2.1 points on
 # average (-0.3 at worst), and macro F1 in all; without, micro F1 fell in 22 of 36 (by 8.6 points at worst).
 LENT = 50
 
 
 class Goal(Value):
-    """What thresholds are chosen for: the best F1, or at least so much of precision, recall or accuracy."""
+    """The goal of thresholds: the best F1, or a minimum of precision, recall or accuracy."""
 
     measure: Measure
     least: float | None = None
 
     @classmethod
     def of(cls, text: str) -> Goal:
-        """From words such as `f1` and `precision=0.9`; raises BadValue."""
+        """The goal from words such as `f1` and `precision=0.9`; raises BadValue."""
         match = re.fullmatch(r"(f1)|(precision|recall|accuracy)\s*(?:>=|=)\s*(0?\.\d+|0|1(?:\.0*)?)", text.strip())
         least = None if match is None or match[1] else float(match[3])
         if match is None or (least is not None and not 0 < least < 1):
@@ -199,14 +199,14 @@ class Goal(Value):
 
 
 def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> float | None:
-    """The threshold of one label that is given from it on; None where no threshold reaches the goal.
+    """The threshold from which one label is given; None if no threshold reaches the goal.
 
     `probabilities` and `is_true` are those of all rows, (rows,).
     """
     order = np.argsort(-probabilities, kind="stable")
     ranked, right = probabilities[order], np.cumsum(is_true[order])
     count = np.arange(1, len(ranked) + 1)
-    is_last = np.append(ranked[1:] != ranked[:-1], True)  # rows of one probability are given together
+    is_last = np.append(ranked[1:] != ranked[:-1], True)  # rows of equal probability are given together
     if goal.measure == "f1":
         if not is_true.any():
             return None
@@ -223,14 +223,14 @@ def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> floa
 
 
 def _between(ranked: np.ndarray, place: int) -> float:
-    """A threshold that takes the rows up to this place: half way to the next one; 0 where all are taken."""
+    """A threshold that includes the rows up to this place: half way to the next one; 0 if all are included."""
     return 0.0 if place + 1 == len(ranked) else float((ranked[place] + ranked[place + 1]) / 2)
 
 
 def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> tuple[float, ...]:
-    """For each label the probability from which its answer reaches the precision; below it the answer is unsure.
+    """For each label, the probability from which its answer reaches the precision; below, the answer is unsure.
 
-    A label that few rows answer shares the threshold of all answers together, which is 1 where nothing reaches it.
+    A label with few answers shares the threshold of all answers together, which is 1 if nothing reaches the goal.
     """
     chosen, confidence = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
     is_right = chosen == rows.targets
@@ -245,10 +245,10 @@ def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> 
 
 
 def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
-    """For each label of several that may fit a row the probability from which it is given.
+    """For each label of several that may apply to a row, the probability from which it is given.
 
-    For f1 all labels lend each of them rows. For recall a label that no row has keeps `default`. One for which nothing
-    reaches the goal is not given: its threshold is 1.
+    For F1, all labels lend each of them rows. For recall, a label without rows keeps `default`. A label that cannot
+    reach the goal is not given: its threshold is 1.
     """
     if goal.measure == "f1":
         return _of_f1(probabilities, rows.targets, default=default)
@@ -262,7 +262,7 @@ def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, d
 
 
 def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) -> tuple[float, ...]:
-    """For each label the threshold of the best F1, where all labels together add `LENT` true rows to its own."""
+    """For each label the threshold of the best F1, with `LENT` true rows of all labels added to its own."""
     everything, everything_true = np.sort(probabilities, axis=None), np.sort(probabilities[targets])
     if not len(everything_true):
         return tuple(default for _ in range(targets.shape[1]))
@@ -279,7 +279,7 @@ def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) ->
 
 
 def _cuts(probabilities: np.ndarray) -> np.ndarray:
-    """Half way between neighbours, from the highest down; the last takes all rows."""
+    """Half way between neighbours, in descending order; the last includes all rows."""
     ranked = np.unique(probabilities)[::-1]
     return np.append((ranked[:-1] + ranked[1:]) / 2, 0.0)
 

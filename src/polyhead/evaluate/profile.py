@@ -1,4 +1,4 @@
-"""What a task sees in rows: its outputs, mean vectors of the texts, lengths and scores."""
+"""Profiles of rows for a task: its outputs, mean vectors of the texts, lengths and scores."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from polyhead.values import Value
 
 
 class FileRows(Value, eq=False):
-    """Inputs that a task reads, where they stand, and their labels where these are known."""
+    """Inputs that a task reads, their places, and their labels if known."""
 
     inputs: list[TaskInput]
     words: Sequence[np.ndarray | None] | None
     rows: list[int]
     targets: list[np.ndarray] | None
-    whole: int  # rows that there were
+    whole: int  # number of rows in the file
 
     def text(self, place: int) -> str:
-        """What a row says."""
+        """The text of a row."""
         return " | ".join(text for text in texts_of(self.inputs[place]) if text.strip())
 
 
 def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> FileRows:
-    """At most so many labelled rows, drawn; raises what reading the file raises."""
+    """At most this many labelled rows, sampled; raises the errors of reading the file."""
     examples = read(source, task)
     kept = sample(len(examples.inputs), most, seed)
     taken = examples.take(kept)
@@ -53,7 +53,7 @@ def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> FileRo
 def plain_rows(
     path: str, task: Task, roles: Mapping[str, str], *, most: int, seed: int, show: Callable[[str], None]
 ) -> FileRows:
-    """At most so many rows that the task can read, drawn; raises EmptyData where there is none."""
+    """At most this many rows that the task can read, sampled; raises EmptyData if there are none."""
     file = open_rows(path)
     known = roles_of(path, file.survey(show), dict(roles))
     read_types = input_types_of(task)
@@ -90,7 +90,7 @@ def _words(words: list[np.ndarray | None]) -> list[np.ndarray | None] | None:
 
 
 def sample(count: int, most: int, seed: int) -> list[int]:
-    """At most so many of the numbers below `count`, drawn without repetition, in order."""
+    """At most this many of the numbers below `count`, sampled without replacement, in order."""
     places: list[int] = np.sort(np.random.default_rng(seed).permutation(count)[:most]).tolist()
     return places
 
@@ -99,7 +99,7 @@ PIECE = 512  # inputs answered at a time: bounds memory
 
 
 class ModelView(Value, eq=False):
-    """Of each row what the task gave, and the direction of its text's mean vector."""
+    """For each row, the task's outputs, and the direction of its text's mean vector."""
 
     outputs: list[np.ndarray]
     vectors: np.ndarray  # float32 (rows, width), of length 1
@@ -113,9 +113,9 @@ def asked(
     *,
     show: Callable[[str], None] = lambda line: None,
 ) -> ModelView:
-    """The task and the mean vectors over all rows; several texts of a row are read as one for its vector.
+    """The task's outputs and the mean vectors for all rows; several texts of a row count as one for its vector.
 
-    Raises what the task raises, and BackendError where a text has no vector.
+    Raises the task's errors, and BackendError for a text without a vector.
     """
     vector, task = attach_vectors(session), session.tasks[name]
     is_text = reads_one_text(task)
@@ -142,12 +142,12 @@ def asked(
 
 
 def reads_one_text(task: Task) -> bool:
-    """Whether the task reads one text a row; one pass then gives its answer and the mean vector."""
+    """Whether the task reads one text per row; one pass then gives its answer and the mean vector."""
     return task.pair == "none" and not kind_of(task).per_option
 
 
 def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: ModelView) -> Seen:
-    """What the rows look like: directions, lengths, and the scores of kinds whose answers are probabilities."""
+    """The profile of the rows: directions, lengths, and the scores of kinds whose answers are probabilities."""
     seen = seen_texts(inputs, answers.vectors)
     return msgspec.structs.replace(seen, scores=answer_scores(task, answers.outputs))
 
@@ -159,9 +159,9 @@ def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
 
 
 def answer_scores(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
-    """Probabilities, or numbers in the range, float32 (rows, width); of other kinds (rows, 0).
+    """Probabilities, or numbers in the range, float32 (rows, width); for other kinds (rows, 0).
 
-    Of a task that labels words they are the means over a text's words.
+    For a task that labels words they are the means over a text's words.
     """
     kind = kind_of(task)
     if kind.labels_words:
@@ -176,7 +176,7 @@ def answer_scores(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
 
 
 def scores_in(task: Task, answer: Mapping[str, Any]) -> np.ndarray:
-    """The same of one answer, float32 (width,); (0,) of an answer that does not hold them."""
+    """The scores of one answer, float32 (width,); (0,) for an answer without scores."""
     if kind_of(task).scores == "range" and task.range is not None:
         low, high = task.range
         return np.array([(answer["value"] - low) / (high - low)], np.float32)
@@ -185,7 +185,7 @@ def scores_in(task: Task, answer: Mapping[str, Any]) -> np.ndarray:
 
 
 def _of_words(outputs: np.ndarray) -> np.ndarray:
-    """The mean probabilities over the words that are read, (labels,); zeros where there is none."""
+    """The mean probabilities over the words read, (labels,); zeros without words."""
     read = outputs[~np.isnan(outputs).any(axis=1)]
     return base.softmax(read).mean(axis=0) if len(read) else np.zeros(outputs.shape[1])
 
@@ -196,6 +196,6 @@ def as_texts(inputs: Sequence[TaskInput]) -> list[tuple[str]]:
 
 
 def directions(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1; one of length 0 stays."""
+    """Vectors scaled to length 1; vectors of length 0 are unchanged."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1), np.float32)

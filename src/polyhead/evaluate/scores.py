@@ -1,4 +1,4 @@
-"""Metrics of answers on whole splits, with their intervals over resampled rows, in all and for slices of the rows."""
+"""Metrics of answers on whole splits, with bootstrap intervals, overall and for slices of the rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Example, Task
-from polyhead.text.question import TaskInput
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import Value
 
 RESAMPLES, LEVEL = 1000, 0.95
-COUNTS_AT_ONCE = 2**22  # counts that are drawn at a time: 32 MB
+COUNTS_AT_ONCE = 2**22  # counts drawn at a time: 32 MB
 
 
 class Interval(Value):
@@ -36,14 +36,14 @@ class Interval(Value):
 
 
 def intervals(recount: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """Of each metric of a split of so many rows."""
+    """The interval of each metric of a split with this many rows."""
     return {name: _middle(values) for name, values in _resampled(recount, rows, seed, resamples).items()}
 
 
 def differences(
     recount: Recount, other: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Interval]:
-    """Of each metric less that of other answers to the same rows, both resampled alike (paired bootstrap)."""
+    """The interval of each metric minus that of other answers to the same rows (paired bootstrap)."""
 
     def less(counts: np.ndarray) -> dict[str, np.ndarray]:
         ours, theirs = recount(counts), other(counts)
@@ -53,7 +53,7 @@ def differences(
 
 
 def mcnemar(one: int, other: int) -> float:
-    """The two-sided exact probability of McNemar's test (1947): of `one` + `other` fair coins, so few on a side.
+    """The two-sided exact p-value of McNemar's test (1947): of `one` + `other` fair coins, so few on one side.
 
     `one` counts rows that only one side has right, `other` those that only the other has. 1 where both are 0.
     """
@@ -74,7 +74,7 @@ def _resampled(recount: Recount, rows: int, seed: int, resamples: int) -> dict[s
 
 
 def _counts(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """How often each row stands in each resample, float64 (some, rows), piece by piece."""
+    """How often each row occurs in each resample, float64 (some, rows), chunk by chunk."""
     rng, size = np.random.default_rng(seed), max(1, COUNTS_AT_ONCE // max(rows, 1))
     for start in range(0, resamples, size):
         several = range(start, min(start + size, resamples))
@@ -97,12 +97,12 @@ class SplitScore(Value):
     rows: int
     metric: str
     scores: dict[str, float]
-    labels: tuple[LabelScore, ...] = ()  # of a kind whose answers are labels
-    wrong: int | None = None  # rows with a wrong answer; None of a kind that does not tell
+    labels: tuple[LabelScore, ...] = ()  # for a kind with labels as answers
+    wrong: int | None = None  # rows with a wrong answer; None for a kind that does not report them
 
 
 class WrongRow(Value):
-    """A row whose answer is wrong."""
+    """A row with a wrong answer."""
 
     task: str
     row: int  # its number in the file
@@ -111,6 +111,14 @@ class WrongRow(Value):
     answer: Any
     score: float | None  # see `Mistake`
 
+    def written(self) -> dict[str, Any]:
+        """The row as it is written to a file: the input's parts under the names of their columns."""
+        given: dict[str, Any] = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
+        if isinstance(question := self.input, Question):
+            given = {"question": question.text, "context": question.context, "options": list(question.options)}
+        outcome = {"truth": self.truth, "answer": self.answer, "score": self.score}
+        return {"task": self.task, "row": self.row, **given, **outcome}
+
 
 class SplitOutputs(Value, eq=False):
     """A task's outputs for all rows of a file."""
@@ -118,16 +126,16 @@ class SplitOutputs(Value, eq=False):
     task: Task
     source: Source
     examples: Examples
-    outputs: list[np.ndarray]  # of each example
+    outputs: list[np.ndarray]  # one per example
 
 
 class Evaluation(Value, eq=False):
-    """A task's score, and the rows that it gets wrong: the surest first, those without a score last."""
+    """A task's score, and the rows that it gets wrong: the most confident first, those without a score last."""
 
     score: SplitScore
     errors: tuple[WrongRow, ...]
-    digest: str  # SHA-256 of the rows, as a task's record names those of its training
-    answered: SplitOutputs  # what all of it was computed from
+    digest: str  # SHA-256 of the rows, as in a task's training record
+    answered: SplitOutputs  # the basis of all results
 
 
 def evaluations(
@@ -139,10 +147,10 @@ def evaluations(
     only: Sequence[str] = (),
     show: Callable[[str], None] | None = None,
 ) -> list[Evaluation]:
-    """Every declared task (or `only` these) that the bundle holds, on the file of the split.
+    """The evaluations of every declared task (or `only` these) in the bundle, on the file of the split.
 
-    A task without a test file, or with a validation share in place of a file, is scored on what there is: the split
-    that the score names. A validation share was drawn from train in training, so its task has no file to read here.
+    A task without a test file, or with a validation share instead of a file, is scored on the file that exists: the
+    score names the split. A validation share was drawn from train in training, so its task has no file to read here.
     """
     known = {entry.name: entry for entry in project.tasks}
     names = only or [name for name in known if name in session.tasks]
@@ -163,12 +171,12 @@ def evaluations(
 def evaluation_of(
     session: Session, name: str, source: Source, *, split: str = "data", show: Callable[[str], None] | None = None
 ) -> Evaluation:
-    """The task on all rows of a file, by its fresh answers; `split` is what the score calls them."""
+    """The evaluation of the task on all rows of a file, by fresh answers; `split` is the name of the rows in scores."""
     return evaluation_from(outputs_of_split(session, name, source, show=show), split=split)
 
 
 def evaluation_from(answered: SplitOutputs, *, split: str) -> Evaluation:
-    """The evaluation of outputs that are there."""
+    """The evaluation of existing outputs."""
     task, examples, outputs = answered.task, answered.examples, answered.outputs
     kind = kind_of(task)
     errors = _errors(task, examples, outputs) if kind.tells_mistakes else ()
@@ -206,7 +214,7 @@ def decoded_answers(task: Task, outputs: Sequence[np.ndarray], examples: Sequenc
 
 
 def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
-    """The file of the split, or of the other one, and which it is; raises UnknownTask where there is none."""
+    """The file of the split, or of the other one, and its name; raises UnknownTask if there is none."""
     validation = None if isinstance(entry.validation, float) else entry.validation
     first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
     chosen = first or second
@@ -238,14 +246,14 @@ def _errors(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> tu
 
 
 MOST_VALUES = 20  # values of a column, the most frequent ones
-PARTS = 4  # of numbers, as many rows in each
-FEW_NUMBERS = 12  # different numbers that are values like any other
+PARTS = 4  # ranges of numbers, with as many rows in each
+FEW_NUMBERS = 12  # different numbers up to which each is a separate value
 EMPTY, OTHERS = "(empty)", "(other values)"
-LONGEST_VALUE = 200  # characters of a value that are shown
+LONGEST_VALUE = 200  # characters shown of a value
 
 
 class Slice(Value):
-    """The rows of one value, or of one range of numbers."""
+    """The rows with one value, or in one range of numbers."""
 
     value: str
     rows: int
@@ -254,7 +262,7 @@ class Slice(Value):
 
 
 class Sliced(Value):
-    """A column's slices, by the task's metric."""
+    """A column's slices, scored by the task's metric."""
 
     column: str
     metric: str
@@ -262,7 +270,7 @@ class Sliced(Value):
 
 
 def columns_read(path: str, columns: Sequence[str], rows: Sequence[int]) -> dict[str, list[object]]:
-    """What stands in columns of some rows of a file; raises MissingColumn for a column that it does not have."""
+    """The values of columns in some rows of a file; raises MissingColumn for a column that it does not have."""
     wanted, read, values = set(rows), Rows(path, columns), dict[int, list[object]]()
     for row in read:
         if row.number in wanted:
@@ -274,7 +282,7 @@ def columns_read(path: str, columns: Sequence[str], rows: Sequence[int]) -> dict
 
 
 def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sliced:
-    """The task's score on the rows of each value of a column, the most frequent first; numbers in ascending parts."""
+    """The task's score per value of a column, the most frequent first; numbers in ascending ranges."""
     task, examples = answered.task, answered.examples
     kind, each, slices = kind_of(task), examples.each(), []
     metric = kind.default_metric(task)
@@ -294,7 +302,7 @@ def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sli
 
 
 def grouped(values: Sequence[object]) -> dict[str, np.ndarray]:
-    """The places of each value, int64 (rows,): by name, or in PARTS where there are many numbers."""
+    """The indices of the rows with each value, int64 (rows,): by name, or in PARTS ranges for many numbers."""
     names = [_name(value) for value in values]
     numbers = np.array([_number(name) for name in names])
     is_number = np.isfinite(numbers)

@@ -1,8 +1,7 @@
-"""A task is a path of four node kinds; the paths of many tasks, merged on equal prefixes, are the plan.
+"""The plan: a task is a path of four kinds of nodes, and the paths of many tasks are merged on equal prefixes.
 
-Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the
-store keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library
-is needed.
+Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the store
+keeps the value at a node under the digest of its prefix, and the bundle saves them. No tensor library is needed.
 """
 
 from polyhead.plan.nodes import (

@@ -1,4 +1,4 @@
-"""Feature vectors encoded and decoded as a plan's `Codec` node says (`codecs`)."""
+"""Encoding and decoding of feature vectors by a plan's `Codec` node (`codecs`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from polyhead.plan import Codec, Pool
 def encode(values: np.ndarray, codec: Codec, tokens: np.ndarray | None = None) -> np.ndarray:
     """float32 (..., width) as uint8 (..., row_bytes).
 
-    `tokens` are the numbers in the vocabulary of each vector's token, int64, of a shape that broadcasts to (...), -1
-    for a vector that is no token's; only a `TokenCodec` needs them. Values out of the codec's range are clipped; raises
-    StoreError for NaN.
+    `tokens` are the vocabulary ids of the vectors' tokens, int64, of a shape that broadcasts to (...), -1 for a vector
+    without a token; only a `TokenCodec` needs them. Values outside the codec's range are clipped; raises StoreError for
+    NaN.
     """
     values = np.ascontiguousarray(values, dtype=np.float32)
-    # The minimum of values with a NaN is NaN: half the time of np.isnan over all of them.
+    # The minimum of values with a NaN is NaN: half the time of np.isnan over all values.
     if values.size and np.isnan(values.min()):
         raise StoreError("features hold values that are not numbers", do="find out why the encoder's states overflow")
     if not values.size:
@@ -46,7 +46,7 @@ def decode(raw: np.ndarray, codec: Codec, width: int) -> np.ndarray:
 
 
 def through(values: np.ndarray, codec: Codec, tokens: np.ndarray | None = None) -> np.ndarray:
-    """float32 (..., width) as a reader of the store sees these values; `tokens` as for `encode`."""
+    """The values float32 (..., width) as a reader of the store sees them; `tokens` as for `encode`."""
     return decode(encode(values, codec, tokens), codec, values.shape[-1])
 
 
@@ -59,11 +59,11 @@ def calibrate(
     tokens: np.ndarray | None = None,
     words: np.ndarray | None = None,
 ) -> Codec:
-    """The codec with its constants fixed from training features (..., width), of all values or of each dimension.
+    """The codec with constants computed from training features (..., width), from all values or per dimension.
 
-    A `TokenCodec` needs `tokens` as `encode` does, and the trunk's word vectors, `words` (vocabulary, any). Arrays of a
-    codec that has some are known to this process from then on (`codecs.tables`).
-    Raises StoreError where there are no values, or values that are not finite.
+    A `TokenCodec` needs `tokens` as `encode` does, and the trunk's word vectors, `words` (vocabulary, any). If the
+    codec has a table, this process knows its arrays from then on (`codecs.tables`). Raises StoreError if there are no
+    values, or values that are not finite.
     """
     codec = Codec(name=name, before_mean=before_mean)
     if not codec.format.is_fixed_from_data:
@@ -93,9 +93,9 @@ def calibrate(
 
 
 def tokens_of(pool: Pool, *, ids: np.ndarray, mask: np.ndarray, words: np.ndarray | None) -> np.ndarray:
-    """Whose token each position is that a stored pool reads of texts (rows, tokens): int64 (rows, positions).
+    """The vocabulary id of each position that a stored pool reads from texts (rows, tokens): int64 (rows, positions).
 
-    -1 for padding, for a mean over tokens, and for a word, one of `words` (rows, words), without a token.
+    -1 for padding, for a mean over tokens, and for a word of `words` (rows, words) without a token.
     """
     if pool.positions == "all":
         return np.where(mask, ids, NO_TOKEN)
@@ -107,7 +107,7 @@ def tokens_of(pool: Pool, *, ids: np.ndarray, mask: np.ndarray, words: np.ndarra
 
 
 def _given(tokens: np.ndarray | None, shape: tuple[int, ...], codec: Codec) -> np.ndarray:
-    """The tokens, int64 of this shape; raises StoreError where there are none, or of another shape."""
+    """The tokens as int64 of this shape; raises StoreError if they are missing or have another shape."""
     if tokens is not None:
         with suppress(ValueError):
             return np.broadcast_to(tokens, shape).astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""The four kinds of nodes that a path is made of, and the values inside them."""
+"""The four kinds of nodes in a path, and the values inside them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Dense = Literal[
 ]
 Activation = Literal["tanh", "relu", "gelu"]
 MOST_HIDDEN = 256  # hidden layers of a feed-forward half
-FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # of positive numbers that it holds with all their digits
+FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # number of digits that represent a positive number exactly
 
 
 class Prompt(Value):
@@ -56,10 +56,10 @@ class Delta(Value):
     size: int = 0  # inner width d_s, rank, or rows of a prefix; 0 for `scale`
     heads: int = 1
     tied: bool = False  # one encoder and decoder for all layers of the part
-    ends: str | None = None  # owner of the encoders and decoders, where several tasks share them; None: the part
+    ends: str | None = None  # owner of the encoders and decoders, if several tasks share them; None: the part
     gelu: GeluPlace = "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
-    serial: bool = False  # after the layer, `LN3(h' + TS(h'))` with a norm of its own
-    scaled: bool = False  # TS(h) is multiplied by 2 sigmoid(r), number by number
+    serial: bool = False  # after the layer: `LN3(h' + TS(h'))` with its own norm
+    scaled: bool = False  # TS(h) is multiplied by 2 sigmoid(r), elementwise
     alpha: float = 0.0  # of `lora`
     targets: tuple[Dense, ...] = ()  # of `lora`: the dense maps that it adds to
 
@@ -93,11 +93,11 @@ ADDED: tuple[DeltaKind, ...] = ("projected_attention", "low_rank", "feed_forward
 
 
 class Codec(Value):
-    """How a stored feature is written: the name of a codec in `codecs`, and its constants.
+    """The encoding of a stored feature: the name of a codec in `codecs`, and its constants.
 
-    `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
-    part of the digest, so features written under other constants are other features. `arrays` is the digest of a table
-    that lies in a file (`codecs.tables`), of codecs that have one.
+    `scale` and `zero` hold one number (per tensor) or one per dimension, computed from training features; they are part
+    of the digest, so features written with other constants are other features. `arrays` is the digest of the table file
+    (`codecs.tables`) of a codec that has one.
     """
 
     name: str = HALF
@@ -141,8 +141,8 @@ class Embed(Value, tag="embed"):
 
     trunk: str  # digest
     prompts: tuple[Prompt, ...] = ()
-    isolated: bool = False  # text rows do not see prompts, a prompt sees the text and itself
-    shift: bool = False  # the text's positions count the prompt rows before it
+    isolated: bool = False  # text rows do not see prompts; a prompt sees the text and itself
+    shift: bool = False  # positions of the text count the prompt rows before it
 
     def __post_init__(self) -> None:
         if self.shift and (self.isolated or not self.prompts):
@@ -160,14 +160,14 @@ class Layers(Value, tag="layers"):
     stop: int
     weights: str = TRUNK
     delta: Delta | None = None
-    width: int | None = None  # narrower layers of a part, numbered on; None: the trunk's width
+    width: int | None = None  # narrower layers of a part, numbered consecutively; None: the trunk's width
     feed_forward: int | None = None  # their feed-forward width, 0 for none; None: the trunk's
     heads: int | None = None
     enter: bool = False  # project from the trunk's width before, by the part's `enter`
     leave: bool = False  # and back after, by the part's `leave`
-    attention: bool = True  # False leaves that half of a part's layers out
-    residual: bool = True  # False: a part's layers give what their halves give, nothing added and no norm
-    hidden_layers: int = 1  # of a part's feed-forward half, of one width, each with a GELU
+    attention: bool = True  # False omits that half of a part's layers
+    residual: bool = True  # False: a part's layers return the output of their halves, without residual and norm
+    hidden_layers: int = 1  # hidden layers of a part's feed-forward half, of one width, each with a GELU
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -197,13 +197,13 @@ class Layers(Value, tag="layers"):
 class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
-    `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of own prompt rows) give one
-    vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed:
-    stored form.
+    `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of its own prompt rows) give one
+    vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed: the stored
+    form.
     """
 
     layers: LayerMix = "last"
-    of: int = 1  # how many of the path's last layers `mean` averages
+    of: int = 1  # number of the path's last layers that `mean` averages
     positions: Positions = "first"
     heads: int = 0  # of `attention`
     part: str | None = None  # owner of a learned mix or of an attention pooler
@@ -221,7 +221,7 @@ class Pool(Value, tag="pool"):
             raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
 
     def stored(self) -> Pool:
-        """The form that a store keeps: learned mixes and attention are not applied yet."""
+        """The form kept in a store: learned mixes and attention are not applied yet."""
         return Pool(
             layers="all" if self.layers == "learned" else self.layers,
             of=self.of,
@@ -231,7 +231,7 @@ class Pool(Value, tag="pool"):
 
 
 class Head(Value, tag="head"):
-    """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` when `hidden` is 0."""
+    """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` if `hidden` is 0."""
 
     kind: str
     width: int
@@ -240,7 +240,7 @@ class Head(Value, tag="head"):
     bias: bool = True  # of the output layer
     separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
     activation: Activation = "tanh"  # after the hidden layer; gelu is the exact (erf) one
-    hidden_part: str | None = None  # owner of the hidden layer, where several tasks share it; None: the part
+    hidden_part: str | None = None  # owner of the hidden layer, if several tasks share it; None: the part
 
     def __post_init__(self) -> None:
         if not self.hidden and self.activation != "tanh":

@@ -1,4 +1,4 @@
-"""How a plan is run: isolated prompts beside one pass of the text, and the order in which layers can run together."""
+"""How a plan runs: isolated prompts with one shared pass of the text, and the order in which layers run together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from polyhead.values import Value
 
 
 class Aside(Value):
-    """A task's isolated prompts, which stand beside the text of one step."""
+    """A task's isolated prompts, which run next to the text of one step."""
 
-    step: int  # of the passes' plan: the text's last layers
+    step: int  # of the plan in `Passes`: the text's last layers
     prompts: tuple[Prompt, ...]
     pool: Pool
 
@@ -35,7 +35,7 @@ class Passes(Value):
 def passes_of(plan: Plan) -> Passes:
     """The plan without isolated prompts; a text that only they read is run once for all of them.
 
-    Raises PlanError for isolated prompts in other layers than the trunk's plain ones, or where other rows are read.
+    Raises PlanError for isolated prompts in layers other than the trunk's plain ones, or if other rows are read.
     """
     roots = (step.node for step in plan.steps if isinstance(step.node, Embed))
     if any(node.isolated and node.prompts for node in roots):
@@ -71,7 +71,7 @@ def _text(path: Path) -> Path:
 
 
 def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
-    """The plan's Embed and Layers steps, parents first; with `together` the trunk's over the same layers at once."""
+    """The plan's Embed and Layers steps, parents first; with `together`, the trunk's over the same layers at once."""
     steps = [i for i, step in enumerate(plan.steps) if isinstance(step.node, (Embed, Layers))]
     if not together:
         yield from ([index] for index in steps)
@@ -86,16 +86,16 @@ def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
 
 
 class Stage(Value):
-    """Some of a plan's layers, and the tasks that can be answered once they have run."""
+    """Some of a plan's layers, and the tasks that can be answered after them."""
 
-    groups: tuple[tuple[int, ...], ...]  # steps that run at once, one group after another
+    groups: tuple[tuple[int, ...], ...]  # groups of steps, in order; a group runs at once
     tasks: tuple[str, ...]
     layers: int
 
 
 @functools.lru_cache(maxsize=256)
 def legs(plan: Plan, *, together: bool) -> tuple[Stage, ...]:
-    """The groups of `stages` ordered so that the task that needs the fewest further layers comes next."""
+    """The groups of `stages`, ordered so that the task that needs the fewest further layers comes next."""
     passes = passes_of(plan)
     steps, groups = passes.plan.steps, list(stages(passes.plan, together=together))
     number = {index: i for i, group in enumerate(groups) for index in group}
@@ -131,7 +131,7 @@ def _layers(node: Node) -> int:
 
 
 def read_first(plan: Plan, index: int) -> int:
-    """The number of first positions of the last state that are read: 1, or the prompt rows; 0 if others are too."""
+    """The number of leading positions of the last state that are read: 1, or the prompt rows; 0 if others are too."""
     prompts = prompt_rows(plan, index)
     wanted = ("last", "prompt" if prompts else "first")
     readers = [plan.steps[child].node for child in plan.children(index)]
@@ -148,12 +148,12 @@ def prompt_rows(plan: Plan, index: int) -> int:
 
 
 def layers_at(plan: Plan, index: int) -> Layers:
-    """The step's node, which runs layers."""
+    """The step's node, which must be a Layers node."""
     node = plan.steps[index].node
     assert isinstance(node, Layers)
     return node
 
 
 def delta_key(delta: Delta | None) -> str:
-    """A sort key that puts deltas next to each other which differ only in their arrays."""
+    """A sort key that groups deltas which differ only in their arrays."""
     return "" if delta is None else str(msgspec.structs.replace(delta, part="", ends=None, tied=False))

@@ -1,4 +1,4 @@
-"""Paths, and the plan that they make when they are merged on equal prefixes."""
+"""Paths, and the plan that results from merging them on equal prefixes."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ class Step(Value):
 
     node: Node
     parent: int
-    tasks: tuple[str, ...]  # every task whose path passes here
+    tasks: tuple[str, ...]  # all tasks whose path contains the step
 
 
 class Plan(Value):
-    """The paths of many tasks merged on equal prefixes: steps in an order where parents come first."""
+    """The paths of many tasks merged on equal prefixes: steps, parents first."""
 
     steps: tuple[Step, ...]
 
     def children(self, index: int) -> Iterator[int]:
-        """Indices of the steps right below `index` (-1: the roots)."""
+        """Indices of the steps directly below `index` (-1: the roots)."""
         return (i for i, step in enumerate(self.steps) if step.parent == index)
 
     @typed
     def path(self, task: str) -> Path:
-        """The task's path as it stands in the plan, cut where other paths make it so."""
+        """The task's path as it is in the plan, cut where other paths require it."""
         nodes = tuple(step.node for step in self.steps if task in step.tasks)
         if not nodes:
             raise PlanError(f"the plan has no task '{task}'", allowed=self.tasks)
@@ -103,12 +103,12 @@ class Plan(Value):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """All tasks: those of one root together, in the order in which they were merged."""
+        """All tasks, grouped by root, in the order in which they were merged."""
         return tuple(dict.fromkeys(task for step in self.steps for task in step.tasks))
 
 
 def split_layers(path: Path, boundaries: Iterable[int]) -> Path:
-    """The same path, its layer nodes cut at these depths; narrow layers and projections are never cut."""
+    """The same path with its layer nodes cut at these depths; narrow layers and projections are never cut."""
     cuts, nodes = set(boundaries), list[Node]()
     for node in path.nodes:
         nodes += _pieces(node, cuts) if isinstance(node, Layers) else [node]
@@ -123,7 +123,7 @@ def _pieces(node: Layers, cuts: Iterable[int]) -> list[Layers]:
 
 
 def join_layers(path: Path) -> Path:
-    """The inverse of `split_layers`: neighbouring layer nodes that differ only in their range become one."""
+    """The inverse of `split_layers`: adjacent layer nodes that differ only in their range become one."""
     nodes: list[Node] = []
     for node in path.nodes:
         last = nodes[-1] if nodes else None
@@ -141,7 +141,7 @@ def _continues(first: Layers, second: Layers) -> bool:
 
 @typed
 def merge(paths: Mapping[str, Path]) -> Plan:
-    """One plan for many tasks: layers are cut where others with the same weights start or stop, equal prefixes meet."""
+    """One plan for many tasks: layers are cut where others with the same weights start or stop; equal prefixes meet."""
     cuts: dict[str, set[int]] = {}
     for path in paths.values():
         for layers in path.layers:
@@ -161,7 +161,7 @@ def merge(paths: Mapping[str, Path]) -> Plan:
 
 
 def _cut(path: Path, cuts: Mapping[str, Iterable[int]]) -> Iterator[Node]:
-    """The path's nodes, its layers cut at the boundaries of their own weights."""
+    """The path's nodes, with layers cut at the boundaries of their own weights."""
     for node in path.nodes:
         if isinstance(node, Layers):
             yield from _pieces(node, cuts[node.weights])
@@ -170,10 +170,10 @@ def _cut(path: Path, cuts: Mapping[str, Iterable[int]]) -> Iterator[Node]:
 
 
 def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
-    """SHA-256, in hex, of everything that decides the value at the end of `path`.
+    """SHA-256, in hex, of everything that determines the value at the end of `path`.
 
-    `parts` gives the digest of the arrays of every owner on the path other than the trunk (whose digest the
-    first node holds). Cutting layers does not change the digest.
+    `parts` maps every owner on the path, except the trunk (whose digest is in the first node), to the digest of its
+    arrays. Cutting layers does not change the digest.
     """
     owners = sorted(set(owners_of(path)) - {TRUNK})
     missing = [owner for owner in owners if owner not in (parts or {})]

@@ -1,4 +1,4 @@
-"""A task's declaration from its data: labels and ranges are written down here, never assumed later."""
+"""The declaration of a task from its data: labels and ranges are fixed here, never inferred later."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from polyhead.text.question import texts_of
 from polyhead.values import Value, to_value
 
 MOST_LABELS = 1000
-POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats
+POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # an integer as data frames write it in a column of floats
 
 
 class InitOptions(Columns, kw_only=True):
-    """Files, and what is known of the task that they are; None: to be guessed."""
+    """Files, and the known facts about their task; None: to be guessed."""
 
     data: str
     kind: str | None = None
@@ -60,7 +60,7 @@ class InitOptions(Columns, kw_only=True):
 
     @property
     def files(self) -> list[str]:
-        """Every file, train first."""
+        """All files, train first."""
         return [name for name in (self.data, self.validation, self.test) if name]
 
 
@@ -68,14 +68,14 @@ class Declared(Value):
     """A `[[tasks]]` table, and counts of its files."""
 
     entry: dict[str, Any]
-    counts: dict[str, int]  # rows of train by label (of spans: by name), in the order of labels
-    unseen: tuple[str, ...]  # labels of validation or test that train does not have
+    counts: dict[str, int]  # train rows by label (for spans: by name), in label order
+    unseen: tuple[str, ...]  # labels of validation or test that train lacks
     reports: dict[str, ReadReport]  # by split
-    lacks: str = ""  # what training needs besides: rows of which some can be held out
+    lacks: str = ""  # requirements of training that are missing: rows of which some can be held out
 
 
 def declare(options: InitOptions, folder: Path) -> Declared:
-    """The table, with paths relative to `folder` if they lie in it; reads the files as `train` reads them."""
+    """The table, with paths relative to `folder` if they are inside it; reads the files as `train` does."""
     kind = options.known_kind
     if options.column in (options.question, options.text_b) and not options.tokens:
         option = "spans" if options.spans else kind.label_key
@@ -107,9 +107,9 @@ def declare(options: InitOptions, folder: Path) -> Declared:
 
 
 def outlined(options: InitOptions, folder: Path) -> TaskEntry:
-    """The table as `declare` makes it, with labels and ranges of those rows alone whose label can be read.
+    """The table of `declare`, with labels and ranges only from rows whose label is readable.
 
-    Raises EmptyData where no row has a label that can.
+    Raises EmptyData if no row has a readable label.
     """
     kind, facts = options.known_kind, dict[str, Any]()
     if options.one_hot:
@@ -125,7 +125,7 @@ def outlined(options: InitOptions, folder: Path) -> TaskEntry:
 
 
 def _is_declared(kind: Kind) -> bool:
-    """Whether labels or a range are written down; answers of other kinds depend on the input."""
+    """Whether the kind declares labels or a range; answers of other kinds depend on the input."""
     return "labels" in kind.uses or "range" in kind.uses
 
 
@@ -140,7 +140,7 @@ def _facts(options: InitOptions, values: Sequence[object]) -> dict[str, Any]:
 
 
 def _table(options: InitOptions, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[[tasks]]` table, with its keys in the order in which a file has them."""
+    """The `[[tasks]]` table, with its keys in file order."""
     entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind, **facts}
     if options.empty or (options.known_kind.empty_is_none and not options.one_hot):
         entry["empty"] = options.empty or "none"
@@ -164,14 +164,14 @@ def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
 
 
 def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
-    """TOML for the entry, after a commented head if it is the first of its file."""
+    """TOML for the entry, after a commented head if it is the first in its file."""
     import tomli_w
 
     head = (
         "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
         'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n'
     )
-    # A list of short tables would be written as one line, which no second task could follow.
+    # A list of short tables would be written on one line, after which no second task could follow.
     body = f"[[tasks]]\n{tomli_w.dumps(entry)}"
     return head + body if is_first else body
 
@@ -203,7 +203,7 @@ def _defaults_of(options: InitOptions) -> dict[str, str]:
 
 
 def _has_unanswered(options: InitOptions, path: str) -> bool:
-    """Whether a row of the file says that its context holds no answer."""
+    """Whether a row of the file has a context without an answer."""
     rows, kind = Rows(path, (options.column,)), options.known_kind
     for row in rows:
         value = row.values.get(options.column)
@@ -215,7 +215,7 @@ def _has_unanswered(options: InitOptions, path: str) -> bool:
 
 
 def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], str]:
-    """Reads every split, and tries to hold out a share of train if training will; what that lacks."""
+    """Reads every split, and tries to hold out a share of train if training will do so; returns what is missing."""
     task, reports, lacks = entry.task(), {}, ""
     for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
         if isinstance(file, str):
@@ -233,25 +233,25 @@ def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], str
 
 
 def _without_points(values: list[object]) -> list[object]:
-    """The labels without None; 1 for 1.0 where an empty cell made a frame write whole numbers so."""
+    """The labels without None; 1 instead of 1.0 if an empty cell made a data frame write integers as floats."""
     labels = [value for value in values if value is not None]
     made = len(labels) < len(values) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for v in labels)
     return [str(value).removesuffix(".0") for value in labels] if made else labels
 
 
 def _as_before(label: str, before: Collection[str]) -> str:
-    """The label as earlier files spell it."""
+    """The label in the spelling of earlier files."""
     return other if label not in before and (other := other_spelling(label)) in before else label
 
 
 def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
-    """Every label of the file, as often as it occurs, and None for a row without one."""
+    """Every label of the file, with repeats, and None for a row without one."""
     rows, has_label, has_row, empty = Rows(path, (options.column,)), False, False, 0
     for row in rows:
         has_row = True
         value = row.values.get(options.column)
         value = single(value) if options.known_kind.takes_single else value
-        # A cell without visible text may say that no label applies.
+        # A cell without visible text may mean that no label applies.
         is_none = options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
         empty += is_none
         if value is not None and value != "" and not is_none:
@@ -354,12 +354,12 @@ def _name_of(data: str) -> str:
 
 
 def clean_name(text: str) -> str:
-    """A name that a task can have, made of a text."""
+    """A valid task name derived from a text."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:64] or "task"
 
 
 def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
-    """How many rows have 1 in each of the columns; raises MissingColumn and BadValue."""
+    """The number of rows with 1 in each of the columns; raises MissingColumn and BadValue."""
     rows, counts = Rows(path, columns), dict.fromkeys(columns, 0)
     for row in rows:
         for name in columns:

@@ -1,4 +1,4 @@
-"""A project file as text: a task is added or replaced, and every other line stays as it is."""
+"""Edits of a project file as text: a task is added or replaced, and every other line is unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from polyhead.values import to_value
 HEADER = re.compile(r"\s*\[")
 TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")
 OWN = re.compile(r"\s*\[\[?\s*tasks\s*\.")
-# Keys that nobody guesses: a task that is replaced by one of its kind keeps them.
+# Keys that are never guessed: a replacement of the same kind keeps them.
 KEPT = ("metric", "threshold", "positive", "long_texts", "decoder", "team")
 
 
 def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool) -> tuple[str, tuple[str, ...]]:
-    """The text with the task, and the keys of a replaced task that were dropped.
+    """The text with the task, and the dropped keys of a replaced task.
 
-    Raises BadName if a task of that name is there and `replace` is not given, ConfigError for a file whose tasks are
-    not [[tasks]] tables.
+    Raises BadName if a task of that name exists and `replace` is not given, ConfigError for a file whose tasks are not
+    [[tasks]] tables.
     """
     tasks = tomllib.loads(before).get("tasks", []) if before else []
     same = [task for task in tasks if str(task.get("name")).casefold() == entry["name"].casefold()]

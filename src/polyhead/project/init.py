@@ -1,4 +1,4 @@
-"""Project files from data: which files belong together, what was not said is guessed, and each guess has its reason."""
+"""Project files from data: files are grouped into splits, and missing settings are guessed, each with a reason."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ DELIMITED = (".csv", ".tsv")
 SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
-SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as data sets of hubs are stored
+SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as in data sets of hubs
 
 
 class InitTask(InitOptions, kw_only=True):
-    """A task of a project file: its options with what was guessed, and what was found in its files."""
+    """A task of a project file: its options with the guesses, and the facts found in its files."""
 
-    whys: tuple[str, ...] = ()  # the reasons of what was guessed
+    whys: tuple[str, ...] = ()  # the reasons of the guesses
     others: tuple[str, ...] = ()  # other columns that look like labels
     notes: tuple[str, ...] = ()  # about the files
     declared: Declared | None = None
-    dropped: tuple[str, ...] = ()  # keys of a task that was replaced
+    dropped: tuple[str, ...] = ()  # keys of a replaced task
 
 
 def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
-    """The options with a kind, and columns where none are named; `table` is read where there is none.
+    """The options with a kind, and columns if none are named; without `table` the data file is read.
 
-    Raises ConfigError where two guesses are equally good, EmptyData where nothing can be guessed.
+    Raises ConfigError if two guesses are equally good, EmptyData if nothing can be guessed.
     """
     given = msgspec.structs.asdict(options)
     if options.kind is not None and options.known_kind.owns_model:
@@ -75,7 +75,7 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
 
 
 def _by_default(options: InitOptions, table: Table) -> InitOptions:
-    """Of a kind that was named, the columns that have the names it looks for."""
+    """For a named kind, the columns that have its default names."""
     if options.kind is None:
         return options
     kind, chosen = options.known_kind, options
@@ -124,7 +124,7 @@ def _separator(layout: Layout, kind: str, table: Table) -> str | None:
 
 
 class ProjectDraft:
-    """The text of a project file to which tasks are added, and the files of rows that were written for it."""
+    """The text of a project file to which tasks are added, and the files of rows written for it."""
 
     def __init__(self, output: str, text: str, *, replace: bool) -> None:
         self.output, self.text, self.replace = output, text, replace
@@ -134,7 +134,7 @@ class ProjectDraft:
     def add(
         self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any], labels: Sequence[str] = ()
     ) -> list[InitTask]:
-        """Adds a task for each group of files and each label; of exports the rows are written, unless it fails."""
+        """Adds a task for each group of files and each label; rows of exports are written, unless it fails."""
         try:
             return self._added(groups, options, labels)
         except BaseException:
@@ -179,10 +179,10 @@ class ProjectDraft:
         return made
 
     def _as_rows(self, path: str) -> tuple[str, tuple[str, ...]]:
-        """The file to read in place of `path`, and what to say of it.
+        """The file to read instead of `path`, and notes about it.
 
-        A table without a header is written as JSON Lines beside the project file, one that is not UTF-8 as one that is.
-        Raises ConfigError if another file of that name is there and `replace` is not given.
+        A table without a header is rewritten as JSON Lines next to the project file, one in another encoding as UTF-8.
+        Raises ConfigError if another file of that name exists and `replace` is not given.
         """
         if is_address(path):
             return path, ()
@@ -213,7 +213,7 @@ class ProjectDraft:
 
 
 def _notes_of(path: str) -> tuple[str, ...]:
-    """What a format of annotated texts decided about the file's records; nothing of plain rows."""
+    """Decisions of a format of annotated texts about the file's records; empty for plain rows."""
     rows = Rows(path)
     each = rows.each()
     if next(each, None) is None or rows.form is None:
@@ -226,7 +226,7 @@ def _notes_of(path: str) -> tuple[str, ...]:
 
 @contextmanager
 def _named_as_given(sources: Mapping[str, str]) -> Iterator[None]:
-    """Errors name the user's files in place of those that were written for them, which will be gone."""
+    """A context in which errors name the user's files, not the temporary ones written for them."""
 
     def change(words: str) -> str:
         for target, source in sources.items():
@@ -240,9 +240,10 @@ def _named_as_given(sources: Mapping[str, str]) -> Iterator[None]:
 
 
 def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
-    """Each file as a task, with files that are called its validation or test split.
+    """Each file as a task, with the files named as its validation or test split.
 
-    Splits are named without the name of the split, or as their folder. Raises ConfigError for two of one name.
+    A task with splits is named after its files, without the name of the split, or after their folder. Raises
+    ConfigError for two files of the same split.
     """
     groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
     alone: list[dict[str, Any]] = []

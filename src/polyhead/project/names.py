@@ -1,6 +1,6 @@
-"""What keys of a project file are called elsewhere: in transformers, SetFit, spaCy and scikit-learn.
+"""Names of project keys in transformers, SetFit, spaCy and scikit-learn.
 
-None of these names is accepted: a key has one spelling. The error for a key of another name says which one is meant.
+None of these names is accepted: a key has one spelling. The error for a foreign name suggests the right key.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ MEANT: Mapping[str, str] = {name: key for key, names in _BY_KEY.items() for name
 
 
 def other_name(name: str) -> str:
-    """A name as `MEANT` has it: `--Batch-Size` is `batch_size`."""
+    """The spelling of a name in `MEANT`: `--Batch-Size` is `batch_size`."""
     return name.strip("-").lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""One strict TOML file declares trunk, tasks and strategies; this is its shape, and the defaults with their source."""
+"""The shape of the project file, a strict TOML file that declares trunk, tasks and strategies, and its defaults."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polyhead.project.strategies import Pooled, Strategy
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 from polyhead.values import Value, read_toml
 
-LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
+LEAST_TOKENS = 8  # for a pair: two pieces of each text, and the special tokens
 
 
 class TrunkChoice(Value):
-    """Which encoder: `minilm`, a Hugging Face folder, a hub id, or the folder of a bundle, whose trunk it is."""
+    """Which encoder: `minilm`, a Hugging Face folder, a hub id, or a bundle's folder, for its trunk."""
 
     name: str = "minilm"
     max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
@@ -35,18 +35,18 @@ class TrunkChoice(Value):
         check_least("trunk.", self, {"max_tokens": LEAST_TOKENS})
 
     def place(self, folder: Path) -> str:
-        """The name as `load_trunk` takes it: a folder's path, relative to the project file's `folder`, or the name."""
+        """The name for `load_trunk`: a folder's path, relative to the project file's `folder`, or the name."""
         inside = folder / os.path.expanduser(self.name)
         return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
 
 
 class AllocationRule(Value):
-    """How much depth each branch may keep: by what a layer must be worth, or under one budget for all of them."""
+    """The rule for the depth of branches: by the value of a layer, or under one budget for all of them."""
 
     rule: Literal["marginal", "greedy", "budget"] = "marginal"
-    c: float = 1.0  # metric points (of 100) that one more private layer must be worth
-    budget: int | None = None  # of `budget`: for the trunk's layers up to the deepest tap and all private ones
-    unit: Literal["layers", "flops", "bytes"] = "layers"  # of the budget
+    c: float = 1.0  # metric points (of 100) that one more private layer must gain
+    budget: int | None = None  # budget for the trunk's layers up to the deepest tap and all private ones
+    unit: Literal["layers", "flops", "bytes"] = "layers"  # unit of the budget
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -59,7 +59,7 @@ class AllocationRule(Value):
 
 
 class DataFile(Value):
-    """A file, and which of its rows: those whose columns equal `where`, at most `limit` of them."""
+    """A file, and a selection of its rows: those whose columns equal `where`, at most `limit` of them."""
 
     path: str
     where: dict[str, str | int | bool] | None = None
@@ -77,7 +77,7 @@ class DataFile(Value):
 
 
 class TaskEntry(Columns, kw_only=True):
-    """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
+    """One `[[tasks]]` table: the task, its columns and files, and its strategy and training."""
 
     name: str
     kind: str
@@ -89,13 +89,13 @@ class TaskEntry(Columns, kw_only=True):
     positive: str | None = None
     range: tuple[float, float] | None = None
     threshold: float = 0.5
-    # None: "none" without `text_b`; with it "separate" where frozen features are read, else "joined"
+    # None: "none" without `text_b`; else "separate" for frozen features, or "joined"
     pair: Literal["none", "joined", "separate"] | None = None
     long_texts: Literal["cut", "windows"] = "cut"
-    null_answers: bool = False  # span: whether a text may hold no answer
+    null_answers: bool = False  # span: whether a text may have no answer
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
-    team: str | None = None  # who answers for the task; for its card
-    model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
+    team: str | None = None  # the person responsible for the task, for its card
+    model: str | Summarizer | None = None  # summarization: the initial encoder-decoder
     strategy: Strategy | None = None
     training: Training | None = None
 
@@ -114,14 +114,14 @@ class TaskEntry(Columns, kw_only=True):
 
     @property
     def known_kind(self) -> Kind:
-        """The task's kind; raises ConfigError with the names that there are."""
+        """The task's kind; raises ConfigError with the known names."""
         return KINDS.named(self.kind)
 
     def pair_mode(self, strategy: Strategy, *, frozen: bool) -> Literal["none", "joined", "separate"]:
-        """How a pair is read, where the entry does not say it.
+        """How a pair is read, if the entry does not say.
 
-        Heads over frozen features compare two texts better than they read both in one input: by 2 to 12 points on two
-        sets of pairs (docs/project/log.md). Layers that learn read both in one, and so do questions about a context.
+        Heads over frozen features are better with separate texts than with one joined input: by 2 to 12 points on two
+        sets of pairs (docs/project/log.md). Trained layers read both in one input, and so do questions about a context.
         """
         if self.pair is not None:
             return self.pair
@@ -136,7 +136,7 @@ class TaskEntry(Columns, kw_only=True):
         return Task(pair=self.pair_mode(self.strategy or Pooled(), frozen=True), **shared)
 
     def source(self, file: str | DataFile, folder: Path) -> Source:
-        """Where a split's rows are; paths are relative to the project file's folder."""
+        """The rows of a split; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
         path = chosen.path if is_address(chosen.path) else str((folder / chosen.path).resolve())
         columns = {name: getattr(self, name) for name in Columns.__struct_fields__}
@@ -156,7 +156,7 @@ FINE_TUNING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warm
 
 
 class Project(Value):
-    """The whole file. `strategy` and `training` hold for every task that has none of its own."""
+    """The whole file. `strategy` and `training` apply to every task without its own."""
 
     meant: ClassVar[Mapping[str, str]] = MEANT
 
@@ -171,7 +171,7 @@ class Project(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
+        names = [entry.name.casefold() for entry in self.tasks]  # some file systems ignore case in folder names
         alike = {*twice_in(names)}
         twice = sorted({entry.name for entry in self.tasks if entry.name.casefold() in alike})
         if twice:
@@ -209,7 +209,7 @@ class Project(Value):
 
 
 def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
-    """Raises BadName or ConfigError for what no round could be named or learn."""
+    """Raises BadName or ConfigError for rounds that could not be named or trained."""
     names = [left_out.name for left_out in recipe.rounds(tasks)]
     for name in names:
         check_name(name, "group")
@@ -226,7 +226,7 @@ def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
 
 @typed
 def read_project(path: Path | str) -> Project:
-    """The file as a checked project; every declared task is checked too. Errors name the file."""
+    """The file as a checked project, with every declared task checked too. Errors name the file."""
     if str(path).lower().endswith(file_endings()) and os.path.exists(path):
         do = f"`polyhead init {path}` first: it writes the project file"
         raise ConfigError(f"{path} is a table or another file of data, and no project file", do=do)
@@ -284,7 +284,7 @@ def data_files(project: Project, folder: Path) -> dict[Path, str]:
 
 
 def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:
-    """The bundles that the project's recipe makes, each with its tasks; paths as `bundle` has them."""
+    """The bundles that the project's recipe makes, each with its tasks; paths are relative like `bundle`."""
     names, recipe = tuple(entry.name for entry in project.tasks), project.recipe
     if isinstance(recipe, LeaveOut):
         return {f"{project.bundle}/{left_out.name}": left_out.tasks for left_out in recipe.rounds(names)}

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import logging
 import os
-import select
 import signal
 import sys
-import threading
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 
 import msgspec
 
-from polyhead.errors import BundleError
 from polyhead.serve.http import HttpError
-from polyhead.serve.orders import ChangeReply, ChangeResult, Order, as_http
+from polyhead.serve.orders import ChangeReply, ChangeResult, ChangeSettings, Order, as_http
+from polyhead.serve.workers import WorkerPlace
 
 log = logging.getLogger(__name__)
 
-COMMAND = ("-m", "polyhead", "tasks", "apply")
+COMMAND = ("-m", "polyhead.serve.make_changes")
 LONGEST = 1800.0  # seconds that a change may take
 REST = 60.0  # seconds without an order, after which the process ends; until then the next proof is quick
 LARGEST_ANSWER = 2**26  # bytes
@@ -107,8 +103,6 @@ class _Running:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *COMMAND,
-                "--alive",
-                str(alive),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
@@ -121,6 +115,10 @@ class _Running:
             raise
         finally:
             os.close(alive)
+        place = WorkerPlace.found(os.environ)
+        settings = ChangeSettings(alive=alive, processors=() if place is None else place.processors)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(settings) + b"\n")
         return cls(process, held)
 
     @property
@@ -174,29 +172,3 @@ class _Running:
         assert self._process.stderr is not None
         while part := await self._process.stderr.read(SHOWN):
             self._problems = (self._problems + part)[-SHOWN:]
-
-
-SET_DEATH_SIGNAL = 1  # of Linux' prctl
-
-
-class Parent:
-    """Who holds the other end of a pipe, and nobody else does: the pipe ends with that process, however it ends."""
-
-    def __init__(self, alive: int) -> None:
-        """`alive` is the end to read; nobody ever writes to the other one."""
-        self._alive = alive
-
-    def end_with(self) -> None:
-        """Ends this process at once when the other one has ended: by the kernel on Linux, else by a thread."""
-        with contextlib.suppress(OSError, AttributeError):  # not on every system
-            ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-        threading.Thread(target=self._wait, name="polyhead-parent", daemon=True).start()
-
-    def check(self) -> None:
-        """Raises BundleError where the other process has ended, so that nothing is changed that nobody waits for."""
-        if select.select([self._alive], [], [], 0)[0]:
-            raise BundleError("the server that asked for this change has ended", do="ask the server again")
-
-    def _wait(self) -> None:
-        os.read(self._alive, 1)
-        os._exit(1)

@@ -51,6 +51,13 @@ class Order(Value):
     allow_lost_labels: bool = False  # put: whether labels of the live version may have no row in the new one
 
 
+class ChangeSettings(Value):
+    """What the process of changes is told before its first order."""
+
+    alive: int | None = None  # the pipe that ends with the server
+    processors: tuple[int, ...] = ()  # that it may use, where a server's worker keeps to some of them
+
+
 class AnswersChanged(Value):
     """Answers of a task's old and new version to the probes of both."""
 

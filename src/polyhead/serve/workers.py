@@ -68,12 +68,6 @@ class WorkerPlace(Value):
             os.set_inheritable(descriptor, False)
         return [socket.socket(fileno=descriptor) for descriptor in self.sockets]
 
-    def leave(self) -> None:
-        """Uses all processors, in a process that a worker has started."""
-        if hasattr(os, "sched_setaffinity"):
-            with suppress(OSError):
-                os.sched_setaffinity(0, self.processors)
-
     def own_socket(self) -> socket.socket:
         """A listening socket at which the other workers ask this one."""
         path = self.path_of(self.number)

@@ -1,3 +1,3 @@
-"""Tasks, their kinds, and their rows."""
+"""Tasks, their kinds and metrics, and the rows of their data."""
 
-from polyhead.tasks import kinds as kinds  # which registers the kinds that come with the package
+from polyhead.tasks import kinds as kinds  # registers the built-in kinds

@@ -1,7 +1,7 @@
-"""Two answers to the same input: whether they say the same, and how often answers of two sides do.
+"""Agreement of answers: whether two answers to the same input are equal, and how often those of two sides are.
 
-It stands in this low room because certificates, the engine, stores and the server compare answers too;
-`evaluate/compare.py` builds on it.
+It is in this low room since certificates, the engine, stores and the server compare answers too; `evaluate/compare.py`
+builds on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
 
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: how sure it is
+SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: its confidence
 
 
 class Agreement(Value):
     """Agreement of one task: `share` is 1 if all answers are the same.
 
-    It is the share of equal answers; of tagging the F1 of spans against the first answers, or the share of equal words;
-    of regression 1 less the mean absolute difference, `difference`, as a part of the task's range.
+    It is the share of equal answers; for tagging, the F1 of spans against the first answers, or the share of equal
+    words; for regression, 1 minus the mean absolute difference, `difference`, as a fraction of the task's range.
     """
 
     rows: int
@@ -53,7 +53,7 @@ class AnswerChange(Value, omit_defaults=True):
 
 
 def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreement | None:
-    """Agreement of a task's first and second answers to the same inputs; None where there are none."""
+    """Agreement of a task's first and second answers to the same inputs; None without answers."""
     if not pairs:
         return None
     if task.range is not None:
@@ -65,20 +65,20 @@ def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreemen
 
 
 def same_answer(task: Task, old: Answer, new: Answer) -> bool:
-    """Whether two answers say the same, their scores aside; numbers that differ by CLOSE of the range or less do."""
+    """Whether two answers are equal, ignoring scores; numbers are if they differ by at most CLOSE of the range."""
     if task.range is not None and "value" in old and "value" in new:
         return bool(is_close(task, old["value"], new["value"]))
     return bool(without_scores(old) == without_scores(new))
 
 
 def is_close(task: Task, old: Any, new: Any) -> Any:
-    """Whether numbers, or arrays of them, are the same answer of a task with a range."""
+    """Whether numbers, or arrays of numbers, count as the same answer of a task with a range."""
     assert task.range is not None
     return abs(new - old) <= CLOSE * (task.range[1] - task.range[0])
 
 
 def wilson(equal: Any, of: Any, *, z: float = NORMAL) -> tuple[Any, Any]:
-    """The ends of the interval of a share, by default of 95 % (Wilson 1927); numbers or arrays, `of` at least 1."""
+    """The ends of a share's confidence interval, by default 95 % (Wilson 1927); numbers or arrays, `of` at least 1."""
     share, square = equal / of, z * z
     centre, count = share + square / (2 * of), 1 + square / of
     spread = z * np.sqrt(share * (1 - share) / of + square / (4 * of**2))

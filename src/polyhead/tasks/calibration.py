@@ -1,6 +1,6 @@
-"""How sure a task's answers are, as measured on labelled rows: a value kept with the task, and the answers it makes.
+"""Calibration: a task's measured confidence, stored with the task, and the calibrated answers that result from it.
 
-An answer's own label and scores never change. What calibration says stands beside them, under `calibrated`.
+An answer's own label and scores never change. Calibrated values are added to it under `calibrated`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SMALLEST, LARGEST = 1e-300, 1 - 1e-16  # probabilities whose logarithms are fini
 
 
 class SetRule(Value):
-    """A set of labels, or an interval of numbers, that holds the truth with a chance of at least `coverage`.
+    """A set of labels, or an interval of numbers, that contains the truth with a probability of at least `coverage`.
 
-    The set holds the labels whose calibrated probability is `limit` or more; an interval reaches `limit` of the task's
-    range to both sides of the answer.
+    The set holds the labels whose calibrated probability is `limit` or more; an interval extends by `limit` of the
+    task's range to both sides of the answer.
     """
 
     coverage: float
@@ -34,20 +34,20 @@ class SetRule(Value):
 
 
 class Calibration(Value):
-    """What turns a task's scores into calibrated answers; what is left empty changes nothing.
+    """The map from a task's scores to calibrated answers; empty fields change nothing.
 
-    It reads the logarithms of probabilities, of a kind with a sigmoid a label the log odds: both can be had from an
-    answer, so that a request may be answered again with another choice.
+    It reads the logarithms of probabilities, or the log odds of a kind with one sigmoid per label: an answer holds
+    both, so that a request may be answered again with another choice.
     """
 
-    scale: tuple[float, ...] = ()  # of the logarithms: one for all labels (1 / temperature), or one a label
-    shift: tuple[float, ...] = ()  # added to what is scaled, one a label
-    thresholds: tuple[float, ...] = ()  # calibrated probability from which a label is given, one a label
-    positive: str | None = None  # single_label: its threshold alone decides between this label and the others
-    unsure_below: float = 0.0  # single_label, multiple_choice: of the answered label's probability
+    scale: tuple[float, ...] = ()  # factors of the logarithms: one for all labels (1 / temperature), or one per label
+    shift: tuple[float, ...] = ()  # added after scaling, one per label
+    thresholds: tuple[float, ...] = ()  # calibrated probability from which a label is given, one per label
+    positive: str | None = None  # single_label: this label's threshold alone decides between it and the others
+    unsure_below: float = 0.0  # single_label, multiple_choice: minimum probability of the answered label
     sets: tuple[SetRule, ...] = ()  # by ascending coverage
     coverage: float | None = None  # the one of `sets` that answers show
-    measured: dict[str, Any] = {}  # for people: rows, and what was measured on those that it was not fitted on
+    measured: dict[str, Any] = {}  # for people: number of rows, and results measured on rows not used for fitting
 
     def __post_init__(self) -> None:
         numbers = (*self.scale, *self.shift, *self.thresholds, self.unsure_below)
@@ -63,7 +63,7 @@ class Calibration(Value):
             raise _no_coverage(self.coverage, self.sets)
 
     def check(self, task: Task) -> None:
-        """Raises ConfigError where it is not of this task's kind or labels."""
+        """Raises ConfigError if it does not match this task's kind or labels."""
         labels = len(task.labels)
         fits = len(self.scale) in (0, 1, labels) and len(self.shift) in (0, labels)
         fits = fits and len(self.thresholds) in (0, labels) and (self.positive is None or self.positive in task.labels)
@@ -80,11 +80,11 @@ class Calibration(Value):
 
 
 class CalibrationChoice(Value):
-    """What one request wants otherwise than the task's calibration has it."""
+    """A request's deviations from the task's calibration."""
 
     thresholds: dict[str, float] | None = None  # of some labels
     unsure_below: float | None = None
-    coverage: float | None = None  # one that the calibration keeps
+    coverage: float | None = None  # a coverage that the calibration holds
 
 
 Wish = bool | CalibrationChoice
@@ -94,12 +94,12 @@ Wishes = bool | Mapping[str, Wish]
 
 
 def wish_of(wishes: Wishes, task: str) -> Wish:
-    """What is wished of one task."""
+    """The choice that applies to one task."""
     return wishes if isinstance(wishes, bool) else wishes.get(task, True)
 
 
 def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice) -> Calibration:
-    """The calibration as a request wants it. Raises BadValue for what the task does not have."""
+    """The calibration with the request's choices applied. Raises BadValue for choices that the task does not offer."""
     changed: dict[str, Any] = {}
     if choice.thresholds is not None:
         if unknown := sorted(set(choice.thresholds) - set(task.labels)):
@@ -124,9 +124,9 @@ def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice)
 def with_calibrated(
     task: Task, calibration: Calibration | None, answers: Sequence[Answer], wish: Wish = True
 ) -> list[Answer]:
-    """The answers, each with what calibration makes of it under `calibrated`, where the task has one and it is wished.
+    """The answers with their calibrated values under `calibrated`, if the task has a calibration and they are wanted.
 
-    What stood there before is left out. Raises BadValue for a wish that the task cannot meet.
+    Earlier calibrated values are replaced. Raises BadValue for a choice that the task cannot fulfil.
     """
     bare = [{key: value for key, value in answer.items() if key != KEY} for answer in answers]
     if calibration is None or wish is False or not bare:
@@ -158,7 +158,7 @@ def _single_labels(task: Task, calibration: Calibration, answers: Sequence[Answe
 
 
 def decided(task: Task, calibration: Calibration, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row the index of its label, int64 (rows,), and whether it is sure enough, bool (rows,)."""
+    """For each row, the index of its label, int64 (rows,), and whether its confidence suffices, bool (rows,)."""
     rows, chosen = np.arange(len(probabilities)), probabilities.argmax(axis=-1)
     if calibration.positive is not None:
         place = task.labels.index(calibration.positive)
@@ -166,7 +166,8 @@ def decided(task: Task, calibration: Calibration, probabilities: np.ndarray) -> 
         others[:, place] = -inf
         threshold = calibration.thresholds[place] if calibration.thresholds else 0.5
         is_given = probabilities[:, place] >= threshold
-        is_likeliest = ~is_given & (probabilities[:, place] > others.max(axis=-1))  # and yet not sure enough
+        # the positive label is the likeliest, but below its threshold: the answer is unsure
+        is_likeliest = ~is_given & (probabilities[:, place] > others.max(axis=-1))
         chosen = np.where(is_given, place, others.argmax(axis=-1))
         return chosen, (probabilities[rows, chosen] >= calibration.unsure_below) & ~is_likeliest
     confidence, needed = probabilities[rows, chosen], np.full(len(rows), calibration.unsure_below)
@@ -217,7 +218,7 @@ _BY_SCORES: Mapping[str | None, Calibrator] = {"softmax": _single_labels, "sigmo
 
 
 def calibrator_of(task: Task) -> Calibrator | None:
-    """What calibrates the answers of the task's kind; None for a kind without one probability a label, or a number."""
+    """The calibrator of the task's kind; None for a kind without one probability per label or a number."""
     kind = kind_of(task)
     if kind.per_option:
         return _choices
@@ -238,7 +239,7 @@ def _sets(task: Task, calibration: Calibration, probabilities: np.ndarray, names
 
 
 def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: np.ndarray) -> np.ndarray:
-    """Which labels each row's set holds, bool (rows, labels): those that reach the limit, and those that are given."""
+    """The labels in each row's set, bool (rows, labels): those that reach the limit, and the given ones."""
     inside = probabilities >= rule.limit
     if kind_of(task).scores == "sigmoid":
         return np.asarray(inside | (probabilities >= np.asarray(calibration.thresholds or [task.threshold])))
@@ -248,7 +249,7 @@ def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: n
 
 
 def rule_of(calibration: Calibration) -> SetRule | None:
-    """The sets that answers show; None where it keeps none."""
+    """The rule for the sets in answers; None if there is none."""
     return next((rule for rule in calibration.sets if rule.coverage == calibration.coverage), None)
 
 

@@ -1,4 +1,4 @@
-"""Gold spans of characters, as a file has them: which overlap, how words are cut for them, what words can say."""
+"""Gold spans of characters, as in a file: overlaps, cutting words at them, and the labels of words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyhead.values import Value
 
 
 class TaggedSpan(Value):
-    """Characters [start, end) of a text that carry a label."""
+    """Characters [start, end) of a text with a label."""
 
     start: int
     end: int
@@ -19,7 +19,7 @@ class TaggedSpan(Value):
 
 
 def overlapping_pair(spans: Sequence[TaggedSpan]) -> tuple[TaggedSpan, TaggedSpan] | None:
-    """Two spans that share a character; None where all are apart."""
+    """Two spans that share a character; None if all are disjoint."""
     in_order = sorted(spans, key=lambda span: (span.start, span.end))
     return next((pair for pair in zip(in_order, in_order[1:], strict=False) if pair[0].end > pair[1].start), None)
 
@@ -50,7 +50,7 @@ def cut_words(words: np.ndarray, spans: Sequence[TaggedSpan]) -> np.ndarray:
 
 
 def widened(span: TaggedSpan, words: np.ndarray) -> TaggedSpan:
-    """The span from the beginning of its first word to the end of its last; as it is where it holds no word."""
+    """The span from the beginning of its first word to the end of its last; unchanged if it contains no word."""
     first, stop = _held(span, words)
     if first >= stop:
         return span
@@ -58,7 +58,7 @@ def widened(span: TaggedSpan, words: np.ndarray) -> TaggedSpan:
 
 
 def tags_of(spans: Sequence[TaggedSpan], words: np.ndarray) -> list[str]:
-    """BIO labels of words (words, 2), in their order, from spans apart; a span takes every word that it overlaps.
+    """BIO labels of words (words, 2), in order, from disjoint spans; a span includes every word that it overlaps.
 
     Raises ValueError for a span that overlaps no word, or shares a word with another.
     """

@@ -1,4 +1,4 @@
-"""What a kind says of answers held against the truth, as arrays: made into intervals, confusion and reliability."""
+"""A kind's comparison of answers with the truth, as arrays: the basis of intervals, confusion and reliability."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class Confusion(Value, eq=False):
-    """How often each truth got each answer."""
+    """How often each true value got each answer."""
 
     of: str  # what is counted, in the plural
     truths: tuple[str, ...]
     answers: tuple[str, ...]
     counts: np.ndarray  # int64 (truths, answers)
-    right: tuple[str, ...] = ()  # answers that are right whatever the truth; any other is where its name is the truth's
+    # answers that are right for every truth; any other answer is right if its name is the truth's
+    right: tuple[str, ...] = ()
 
 
 class Decisions(Value, eq=False):
-    """Every decision that was made with a probability: of a row, of a label or of a word."""
+    """Every decision made with a probability: about a row, a label or a word."""
 
-    of: str  # what is decided, in the plural
-    confidence: np.ndarray  # float64 (decisions,): the probability of what was answered
+    of: str  # what is decided on, in the plural
+    confidence: np.ndarray  # float64 (decisions,): the probability of the answer
     is_right: np.ndarray  # bool (decisions,)
 
 
 class Judged(Value, eq=False):
-    """Answers of a whole split held against the truth; what a kind does not tell is None."""
+    """Answers of a whole split compared with the truth; None for what the kind does not provide."""
 
     recount: Recount | None = None
     confusion: Confusion | None = None
     decisions: Decisions | None = None
-    differences: np.ndarray | None = None  # float64 (rows,): numbers that were answered, less the true ones
+    differences: np.ndarray | None = None  # float64 (rows,): answered numbers minus true numbers
 
 
 def confusion_of(
@@ -49,7 +50,7 @@ def confusion_of(
     given: Sequence[str],
     right: tuple[str, ...] = (),
 ) -> Confusion:
-    """From indices, each int64 (any,), and the names of truths and of what is given as answers."""
+    """The confusion from indices, each int64 (any,), and the names of truths and answers."""
     cells = np.bincount(truth * len(given) + answers, minlength=len(truths) * len(given))
     return Confusion(
         of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)), right=right
@@ -57,16 +58,16 @@ def confusion_of(
 
 
 def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Recount:
-    """Of metrics that are functions of sums over rows: float64 (rows, sums) of each row, `metrics` of (..., sums)."""
+    """For metrics that are functions of sums over rows: float64 (rows, sums) of each row, `metrics` of (..., sums)."""
     return lambda counts: metrics(counts @ sums)
 
 
 def from_labels(
     truth: np.ndarray, answers: np.ndarray, row: np.ndarray, labels: int, metrics: Callable[..., dict[str, np.ndarray]]
 ) -> Recount:
-    """Of metrics that are functions of how often each label is rightly given, given and true, each (..., labels).
+    """For metrics that are functions of how often each label is right, given and true, each (..., labels).
 
-    `truth`, `answers` and `row` (items,) are indices; an answer of -1 is no label.
+    `truth`, `answers` and `row` (items,) are indices; an answer of -1 means no label.
     """
     cells, inverse = np.unique(truth * (labels + 1) + answers + 1, return_inverse=True)
     true, given = cells // (labels + 1), cells % (labels + 1) - 1
@@ -82,7 +83,7 @@ def from_labels(
 
 
 def label_metrics(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics of one label a row or word, as `polyhead.tasks.metrics` has them, from counts (..., labels)."""
+    """Metrics for one label per row or word, as in `polyhead.tasks.metrics`, from counts (..., labels)."""
     occurs = given + true > 0
     return {
         "accuracy": ratio(right.sum(axis=-1), true.sum(axis=-1)),
@@ -97,7 +98,7 @@ def _mean(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 
 def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
-    """`pearson` and `spearman` of two numbers a row, each (rows,)."""
+    """`pearson` and `spearman` of two numbers per row, each (rows,)."""
     orders = [_Order(values) for values in (first, second)]
     centred = [values - values.mean() for values in (np.asarray(first, np.float64), np.asarray(second, np.float64))]
 
@@ -110,20 +111,20 @@ def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
 
 
 class _Order:
-    """Ranks of numbers of which each stands several times; equal numbers share their mean rank."""
+    """Ranks of numbers with multiplicities; equal numbers share their mean rank."""
 
     def __init__(self, values: np.ndarray) -> None:
         distinct, self.place = np.unique(values, return_inverse=True)
         self.size = len(distinct)
 
     def ranks(self, counts: np.ndarray) -> np.ndarray:
-        """(rows,): of rows that do not stand there too, which nobody counts."""
+        """The ranks (rows,), also of rows with multiplicity 0, where they have no effect."""
         of_each = np.bincount(self.place, weights=counts, minlength=self.size)
         return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[self.place])
 
 
 def _correlation(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> float:
-    """Pearson's, of rows that count so often; 0 where either side is constant among those that count."""
+    """Pearson's correlation of rows with these multiplicities; 0 if either side is constant."""
     there = counts > 0
     first, second, counts = first[there], second[there], counts[there]
     if not len(first) or (first == first[0]).all() or (second == second[0]).all():

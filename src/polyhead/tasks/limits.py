@@ -1,4 +1,4 @@
-"""Limits of a task's labels, and of a row in a data file: larger ones are refused before they are understood."""
+"""Limits of a task's labels, and of a row in a data file: larger ones are refused before they are parsed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from polyhead.text.prefix import LONGEST_TEXT
 
 LABELS_OF_TASK = 10_000  # of a task
 CHARACTERS_OF_LABEL = 1000  # characters
-LONGEST_LINE = 2**26  # bytes of a line: a text of LONGEST_TEXT characters, each written as an escape of six
+LONGEST_LINE = 2**26  # bytes of a line: LONGEST_TEXT characters, each as an escape of six bytes
 MOST_VALUES = 2**20  # values in one row of JSON Lines
 SHORTEN = "shorten it, or split it over several rows"
-# A column of a Parquet row group with at least so many bytes must not be compressed more than so many times.
+# A column of a Parquet row group with at least this many bytes must not exceed this compression ratio.
 PACKED, DENSEST = 2**28, 200
-_REST = 2**20  # bytes of a line's rest that are read at a time
+_REST = 2**20  # bytes of the rest of a line, read at a time
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
-    """Lines that end in LF, or None for one that is too long, the rest of which is skipped."""
+    """Lines that end in LF; None for one that is too long, the rest of which is skipped."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) <= LONGEST_LINE:
             yield line
@@ -30,12 +30,12 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def lines_in(block: bytes) -> list[bytes]:
-    """The lines, without their ends, of bytes that hold LF at their end alone: each line ends in LF, CR LF or CR."""
+    """The lines, without their ends, of bytes whose only LF is the last: each line ends in LF, CR LF or CR."""
     return block.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
 
 
 def every_line(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them. None: it is too long."""
+    """Numbered lines that end in LF, CR LF or CR (none is in a JSON string); None for a line that is too long."""
     number = 0
     for block in lines_of(file):
         for line in [None] if block is None else lines_in(block):
@@ -44,19 +44,19 @@ def every_line(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def too_many_values(text: str) -> bool:
-    """True if a line of JSON holds more values than a row may have; values inside strings are counted too."""
+    """True if a line of JSON holds more values than a row may have; values inside strings count too."""
     return len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES
 
 
 def too_long(values: Iterable[object]) -> int | None:
-    """The length of the first text that is longer than a text may be."""
+    """The length of the first text above the limit."""
     return next((len(value) for value in values if isinstance(value, str) and len(value) > LONGEST_TEXT), None)
 
 
 def check_packing(metadata: Any, wanted: Mapping[str, object] | Iterable[str], path: str) -> None:
-    """Raises DataError for a Parquet file a part of which unpacks to far more than any text does.
+    """Raises DataError for a Parquet file with a part that unpacks to far more than any text does.
 
-    `metadata` is pyarrow's, of the file's footer; nothing else is read.
+    `metadata` is pyarrow's, from the file's footer; nothing else is read.
     """
     names, before = set(wanted), 0
     for index in range(metadata.num_row_groups):

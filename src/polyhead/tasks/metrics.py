@@ -1,7 +1,7 @@
-"""Scores of whole splits; higher is better. Equal to scikit-learn, scipy and seqeval if they define a value.
+"""Metrics of whole splits; higher is better. Equal to scikit-learn, scipy and seqeval where these define a value.
 
-If they do not: an empty split raises EmptyData; a correlation with a constant is 0 (scipy: nan); an F1,
-recall or Matthews correlation whose denominator is zero is 0 (scikit-learn's `zero_division=0`).
+Where they do not: an empty split raises EmptyData; a correlation with a constant is 0 (scipy: nan); an F1, recall or
+Matthews correlation with a zero denominator is 0 (scikit-learn's `zero_division=0`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from polyhead.errors import DataError, EmptyData
 from polyhead.values import Value
 
-BINS = 15  # of confidence, of equal width, as Guo et al. 2017
+BINS = 15  # of confidence, of equal width, as in Guo et al. 2017
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -25,7 +25,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(targets: np.ndarray, predictions: np.ndarray) -> float:
-    """Share of rows that are right: labels (rows,), or whole label sets (rows, labels)."""
+    """Share of right rows: labels (rows,), or whole label sets (rows, labels)."""
     targets, predictions = _checked(targets, predictions)
     same = targets == predictions
     return float(same.reshape(len(same), -1).all(axis=1).mean())
@@ -34,7 +34,7 @@ def accuracy(targets: np.ndarray, predictions: np.ndarray) -> float:
 def macro_f1(targets: np.ndarray, predictions: np.ndarray, *, nothing: int | None = None) -> float:
     """Mean F1 of the labels: those that occur on either side of (rows,), or all of (rows, labels).
 
-    A prediction of (rows,) that is `nothing` misses its row's label and is no label itself.
+    A prediction of (rows,) that equals `nothing` misses its row's label and is not a label itself.
     """
     right, predicted, actual = _counts(targets, predictions)
     if nothing is not None:
@@ -72,7 +72,7 @@ def matthews(targets: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def matthews_of(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """The same from how often each label is rightly predicted, predicted and true, each (..., labels)."""
+    """The same, from how often each label is right, predicted and true, each (..., labels)."""
     right, predicted, true = (np.asarray(counts, np.float64) for counts in (right, predicted, true))
     rows = true.sum(axis=-1)
     covariance = right.sum(axis=-1) * rows - (predicted * true).sum(axis=-1)
@@ -96,7 +96,7 @@ def spearman(targets: np.ndarray, predictions: np.ndarray) -> float:
 
 
 class WordSpan(Value):
-    """Words [start, stop) that carry one label."""
+    """Words [start, stop) with one label."""
 
     label: str
     start: int
@@ -118,24 +118,24 @@ def spans_of(tags: Sequence[str]) -> list[WordSpan]:
 
 
 def exact_match(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
-    """Share of rows whose answer is one of the right ones, after `normalised`; as the script of SQuAD.
+    """Share of rows whose answer is one of the right ones, after `normalised`; as in the script of SQuAD.
 
-    `targets` holds every right answer of each row; none, or an empty one, if no answer is right.
+    `targets` holds every right answer of each row; an empty list, or an empty answer, means that no answer is right.
     """
     return _best_of(targets, predictions, lambda reference, answer: float(reference == answer))
 
 
 def answer_f1(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
-    """Mean over rows of the F1 over words of the answer and the right answer nearest to it; as the script of SQuAD.
+    """Mean over rows of the word-level F1 of the answer and the closest right answer; as in the script of SQuAD.
 
-    Words are those of `normalised`, counted as often as they occur. If one side has none, the F1 is 1 if the other has
-    none either, else 0 (Rajpurkar et al. 2018).
+    Words are those of `normalised`, with multiplicity. If one side has none, the F1 is 1 if the other has none either,
+    else 0 (Rajpurkar et al. 2018).
     """
     return _best_of(targets, predictions, _words_f1)
 
 
 def normalised(answer: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and spare white space (Rajpurkar et al. 2016)."""
+    """Lower case, without ASCII punctuation, English articles and extra white space (Rajpurkar et al. 2016)."""
     plain = answer.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
@@ -170,20 +170,20 @@ def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, 
 
 
 class LabelScore(Value):
-    """How well one label is given: of rows, of words, or of spans."""
+    """Precision, recall and F1 of one label: over rows, words, or spans."""
 
     label: str
-    precision: float  # share of those that got the label that have it; 0 where none got it
-    recall: float  # share of those that have the label that got it; 0 where none has it
+    precision: float  # share of the rows with this answer that are right; 0 if no row has it
+    recall: float  # share of the rows with this label that are right; 0 if no row has it
     f1: float
-    support: int  # that have it
-    predicted: int  # that got it
+    support: int  # number with the label
+    predicted: int  # number with the answer
 
 
 def scores_by_label(
     labels: Sequence[str], right: np.ndarray, predicted: np.ndarray, support: np.ndarray
 ) -> tuple[LabelScore, ...]:
-    """The scores of each label from how often it is rightly given, given, and true, each (labels,)."""
+    """The scores of each label from how often it is right, given, and true, each (labels,)."""
     columns = (ratio(right, predicted), ratio(right, support), ratio(2 * right, predicted + support))
     return tuple(
         LabelScore(label=label, precision=p, recall=r, f1=f, support=true, predicted=given)
@@ -194,7 +194,7 @@ def scores_by_label(
 
 
 def _counts(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per label: rows that are right, rows predicted, rows true."""
+    """Per label: right rows, predicted rows, true rows."""
     targets, predictions = _checked(targets, predictions)
     if targets.ndim == 1:
         _, codes = np.unique(np.concatenate([targets, predictions]), return_inverse=True)
@@ -207,7 +207,7 @@ def _counts(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, n
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """above / below, 0 where below is 0."""
+    """above / below; 0 if below is 0."""
     above, below = np.asarray(above, np.float64), np.asarray(below, np.float64)
     return np.asarray(np.divide(above, below, out=np.zeros_like(above), where=below != 0))
 
@@ -234,7 +234,7 @@ def bins_of(confidence: np.ndarray, bins: int = BINS) -> np.ndarray:
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray, bins: int = BINS) -> float:
     """Expected calibration error (Guo et al. 2017): mean over decisions of |accuracy - confidence| of their bin.
 
-    Both are (decisions,), confidence from 0 to 1; 0 where nothing was decided. Lower is better.
+    Both are (decisions,), confidence from 0 to 1; 0 without decisions. Lower is better.
     """
     if not len(confidence):
         return 0.0

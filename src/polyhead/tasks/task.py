@@ -1,4 +1,4 @@
-"""A task: a named question about a text. Its kind: what its answers, labels and metrics are. Examples: its inputs."""
+"""Tasks, kinds and examples: a task is a named question about a text; its kind defines answers, labels and metrics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from polyhead.values import Value
 
 
 class Example(Value, eq=False):
-    """An input as its kind reads it, lone surrogates replaced, and the place that errors about it name."""
+    """An input as its kind reads it, with lone surrogates replaced, and the place that errors about it name."""
 
     input: TaskInput = ("",)
-    words: np.ndarray | None = None  # its own (words, 2), in characters; None: those of `words_in`
-    source: str = ""  # the file that it is from
-    row: int | None = None  # its number there
-    # The labelled spans that its file has, of tagging; its words are then cut where one begins or ends inside a word.
+    words: np.ndarray | None = None  # the example's own (words, 2), in characters; None: those of `words_in`
+    source: str = ""  # the file of the row
+    row: int | None = None  # its number in the file
+    # For tagging, the labelled spans of the row; its words are cut where one begins or ends inside a word.
     gold: tuple[TaggedSpan, ...] | None = None
 
     @property
     def text(self) -> str:
-        """The only or the last text: the one that words are of, and answers are found in."""
+        """The only or last text: the one with the words and answers."""
         return repair(texts_of(self.input)[-1])
 
     @property
@@ -44,7 +44,7 @@ class Example(Value, eq=False):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a question; none of any other input."""
+        """The options of a question; empty for any other input."""
         return tuple(map(repair, self.input.options)) if isinstance(self.input, Question) else ()
 
 
@@ -58,15 +58,15 @@ class Task(Value):
 
     name: str
     kind: str  # the name of a registered kind
-    labels: tuple[str, ...] = ()  # ordered: label i is output i of the head, for as long as the weights live
+    labels: tuple[str, ...] = ()  # ordered: label i is output i of the head, for the life of the weights
     pair: PairMode = "none"  # joined: one input (A, separator, B), always so for span; separate: two, compared
     metric: str | None = None  # None: the kind's default
     threshold: float = 0.5  # multi_label: a label is given from this probability on
     range: tuple[float, float] | None = None  # regression: lowest and highest value
     positive: str | None = None  # single_label: the label of metric 'f1'
     long_texts: Literal["cut", "windows"] = "cut"
-    null_answers: bool = False  # span: whether a text may hold no answer
-    decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or BIO labels in a row
+    null_answers: bool = False  # span: whether a text may have no answer
+    decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or the best allowed BIO sequence
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -128,70 +128,73 @@ Answer = dict[str, Any]
 
 
 class Mistake(Value):
-    """A wrong answer beside the right one, in few words: a label, labels, a number, spans, a text."""
+    """A wrong answer with the right one, in short form: a label, labels, a number, spans, a text."""
 
     truth: Any
     answer: Any
-    score: float | None = None  # how sure the wrong answer was; of a number, how far it is off, as a share of the range
+    score: float | None = None  # confidence of the wrong answer; for a number, the error as a fraction of the range
 
 
 class Kind(ABC):
     """The form of a task's answers: targets, width of the head, loss, metrics and decoding.
 
-    An output is the head's raw float32 answer for one row: (width,), (words, width) when `per_word`, or (options,)
-    when `per_option`. Methods take the example too, as some labels and answers mean something only beside it.
+    An output is the head's raw float32 answer for one row: (width,), (words, width) if `per_word`, or (options,) if
+    `per_option`. Methods take the example too, since some labels and answers need it.
     """
 
     name: ClassVar[str]
-    other_names: ClassVar[tuple[str, ...]] = ()  # in other programs, in small letters with `_`; an error tells its own
+    # names in other programs, in small letters with `_`; an error suggests ours
+    other_names: ClassVar[tuple[str, ...]] = ()
     loss: ClassVar[LossName]
-    uses: ClassVar[tuple[str, ...]]  # the fields of `Task` that it uses beside name, kind and metric
-    least_labels: ClassVar[int] = 2  # of a kind that uses `labels`
-    per_word: ClassVar[bool] = False  # the head reads each word (of a pair, those of the second text)
-    per_option: ClassVar[bool] = False  # the trunk reads a pair an option, the head gives each a number
-    owns_model: ClassVar[bool] = False  # answered by an encoder-decoder of the task's own, not by the trunk
-    shares_head: ClassVar[bool] = False  # where the trunk learns, its tasks share one head if the recipe says nothing
-    # What makes a row's outputs the numbers of its answer; None where these depend on other rows or places too.
+    uses: ClassVar[tuple[str, ...]]  # the fields of `Task` that it uses, in addition to name, kind and metric
+    least_labels: ClassVar[int] = 2  # for a kind that uses `labels`
+    per_word: ClassVar[bool] = False  # the head reads each word (in a pair, those of the second text)
+    per_option: ClassVar[bool] = False  # the trunk reads one pair per option, the head returns a number for each
+    owns_model: ClassVar[bool] = False  # answered by the task's own encoder-decoder, not by the trunk
+    # if the trunk learns, its tasks share one head unless the recipe says otherwise
+    shares_head: ClassVar[bool] = False
+    # The function from a row's outputs to its answer's numbers; None if these depend on other rows or places too.
     scores: ClassVar[ScoresOf | None] = None
-    problem_type: ClassVar[str | None] = None  # that of a `transformers` config whose classifier is such a head
+    problem_type: ClassVar[str | None] = None  # problem type in the `transformers` config of such a classifier
 
-    pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
-    separate_pairs: ClassVar[bool] = False  # heads over frozen features read the texts of a pair separately by default
+    pair: ClassVar[PairMode | None] = None  # the only way in which the kind reads a pair, if there is one
+    # whether heads over frozen features read the texts of a pair separately by default
+    separate_pairs: ClassVar[bool] = False
 
-    # The columns of a file; each name can be overridden by a key of the task.
+    # The columns of a file; a key of the task can override each name.
     text_column: ClassVar[str] = "text"
-    context_column: ClassVar[str | None] = None  # of a question's context; None: the kind answers no questions
-    label_key: ClassVar[Literal["label", "answers"]] = "label"  # the key that names the label's column
-    column_keys: ClassVar[tuple[str, ...]] = ()  # of tokens, tags, spans, choices and answers: those that it reads
-    empty_is_none: ClassVar[bool] = False  # an empty cell says that no label applies, not that nobody labelled the row
+    context_column: ClassVar[str | None] = None  # column of a question's context; None: the kind answers no questions
+    label_key: ClassVar[Literal["label", "answers"]] = "label"  # the key with the name of the label's column
+    column_keys: ClassVar[tuple[str, ...]] = ()  # the ones that it reads of tokens, tags, spans, choices and answers
+    empty_is_none: ClassVar[bool] = False  # an empty cell means that no label applies, instead of an unlabelled row
     label_is_list: ClassVar[bool] = False  # a row's label is a list of labels
     takes_shares: ClassVar[bool] = False  # a row may have a probability for each label: `shares`, `target_of` and back
 
-    # The columns that `polyhead score` adds: that of the answer, and that of its `scores`, where it has any.
+    # The columns that `polyhead score` adds: one for the answer, and one for its `scores`, if it has any.
     cell: ClassVar[CellForm] = "json"
-    cell_key: ClassVar[str | None] = None  # what of an answer stands in its cell; None: all of it
+    cell_key: ClassVar[str | None] = None  # the part of an answer in its cell; None: all of it
     score_cell: ClassVar[CellForm | None] = None
 
     @property
     def labels_words(self) -> bool:
-        """Whether a label stands for each word."""
+        """Whether there is one label per word."""
         return self.per_word and "labels" in self.uses
 
     @property
     def takes_single(self) -> bool:
-        """Whether a row has one label, which may stand alone in a list."""
+        """Whether a row has one label, which may be the only item of a list."""
         return not self.label_is_list and "labels" in self.uses
 
     def check(self, task: Task) -> None:  # noqa: B027
-        """Raises ConfigError for a task whose fields are not what the kind needs."""
+        """Raises ConfigError for a task whose fields do not fit the kind."""
 
     def width(self, task: Task) -> int:
-        """Outputs of the head, of each word when `per_word`, of each option when `per_option`: one a label, or one."""
+        """Outputs of the head, per word if `per_word`, per option if `per_option`: one per label, or one."""
         return len(task.labels) if "labels" in self.uses else 1
 
     @abstractmethod
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """Names that `evaluate` gives, the default first; higher is better for all of them."""
+        """Names in the result of `evaluate`, the default first; higher is better for all of them."""
 
     @abstractmethod
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
@@ -202,7 +205,7 @@ class Kind(ABC):
         """One row's output as plain values."""
 
     def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
-        """The same of many rows; each answer is, to the bit, what `decode` gives of it alone."""
+        """The same for many rows; each answer is bit-equal to that of `decode`."""
         return [self.decode(task, row, example) for row, example in zip(outputs, examples, strict=True)]
 
     def cell_of(self, answer: Answer) -> object:
@@ -211,51 +214,51 @@ class Kind(ABC):
 
     @abstractmethod
     def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
-        """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
+        """Every metric of the kind on a whole split. Raises EmptyData without rows."""
 
     def label_scores(
         self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
-        """Precision, recall and F1 of each label on a whole split; none for a kind whose answers are no labels."""
+        """Precision, recall and F1 of each label on a whole split; empty for a kind without labels as answers."""
         return ()
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """What intervals, confusion and reliability of a whole split are made of."""
+        """The basis of intervals, confusion and reliability of a whole split."""
         return Judged()
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
-        """How far the answer to a changed input still says what `answer` says: by what it says, in words, a number.
+        """How far the answer to a changed input agrees with `answer`: a number for each part of `answer`, by its text.
 
-        Of `answer` itself it is how sure each is, or the value. None of a kind that cannot be compared so.
+        For `answer` itself it is the confidence of each part, or the value. Empty for kinds without comparison.
         """
         return {}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """The answer beside the truth where it is wrong; None where it is right."""
+        """The wrong answer with the truth; None for a right answer."""
         return None
 
     @property
     def tells_mistakes(self) -> bool:
-        """Whether the kind can tell wrong answers from right ones."""
+        """Whether the kind can distinguish wrong from right answers."""
         return type(self).mistake is not Kind.mistake
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray] | None:
-        """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
+        """Outputs that give all examples the best constant answer by `targets`; None for kinds without such answers."""
         return None
 
     def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
-        """A probability for each label as the loss takes it, float32 (labels,), from numbers of 0 to 1.
+        """A probability for each label in the form of the loss, float32 (labels,), from numbers of 0 to 1.
 
-        Raises BadValue where they do not go together.
+        Raises BadValue for inconsistent numbers.
         """
         raise self._without_shares()
 
     def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
-        """The target that is nearest to such probabilities."""
+        """The target that is closest to such probabilities."""
         raise self._without_shares()
 
     def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
-        """The probabilities of a target that is certain."""
+        """The probabilities of a certain target."""
         raise self._without_shares()
 
     def _without_shares(self) -> ConfigError:
@@ -264,7 +267,7 @@ class Kind(ABC):
         )
 
     def fitting_metric(self, task: Task, targets: Arrays) -> str | None:
-        """The metric for a task that names none, where the default would hide how rare its labels are; else None."""
+        """The metric for a task that names none, if the default would hide how rare its labels are; else None."""
         return None
 
     def offsets(self, task: Task, targets: Arrays) -> list[np.ndarray]:
@@ -276,11 +279,11 @@ class Kind(ABC):
         return None
 
     def default_metric(self, task: Task) -> str:
-        """The metric that chooses between models: the task's, or the kind's first."""
+        """The metric for model selection: the task's, or the kind's first."""
         return task.metric or self.metrics(task)[0]
 
     def stratum(self, target: np.ndarray) -> int:
-        """The group of rows, of each of which a held-out split gets its share, that a target belongs to."""
+        """The target's stratum; a held-out split gets a share of each stratum."""
         return 0
 
     def widened(self, target: np.ndarray, example: Example) -> int:
@@ -292,9 +295,9 @@ class Kind(ABC):
         return cell
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """The target of one window, for a kind that reads words: as of a text with the window's words only.
+        """The target of one window, for a kind that reads words: as for a text with only the window's words.
 
-        `read` (read,) are the words that the window reads, in order, `whole` (read,) whether it holds all of each.
+        `read` (read,) are the window's words, in order, `whole` (read,) whether it holds all of each.
         """
         return np.asarray(target[read])
 
@@ -303,9 +306,9 @@ class Kind(ABC):
         return np.asarray(np.mean(np.stack(outputs), axis=0, dtype=np.float64), np.float32)
 
     def merge_words(self, task: Task, outputs: Arrays, read: Arrays, best: np.ndarray) -> np.ndarray:
-        """One output (words, width) from windows that give some words each, NaN for words that none gives.
+        """One output (words, width) from windows that each return some words; NaN for words in none.
 
-        `read` says for each window which words its rows are, `best` (words,) which window should give a word (see
+        `read` lists for each window the words of its rows, `best` (words,) the window to use for each word (see
         `text.words.best_windows`).
         """
         merged = np.full((len(best), outputs[0].shape[-1]), np.nan, np.float32)
@@ -316,16 +319,16 @@ class Kind(ABC):
 
 
 class Decoded(Value, eq=False):
-    """Answers to many rows as arrays; what a kind does not answer is None."""
+    """Answers to many rows as arrays; None for those that a kind does not have."""
 
     label: np.ndarray | None = None  # int64 (rows,): index of the answered label
-    labels: np.ndarray | None = None  # bool (rows, labels): those that are answered
+    labels: np.ndarray | None = None  # bool (rows, labels): the answered labels
     scores: np.ndarray | None = None  # float64 (rows, labels): probabilities
     value: np.ndarray | None = None  # float64 (rows,)
 
 
 class RowKind(Kind):
-    """A kind with one output of fixed width for an input, whose answers to many are a few arrays."""
+    """A kind with one fixed-width output per input, whose answers to many rows are a few arrays."""
 
     separate_pairs = True
 
@@ -334,7 +337,7 @@ class RowKind(Kind):
         """The answers to rows with these outputs, (rows, width)."""
 
     def decode_tasks(self, tasks: Sequence[Task], outputs: Arrays) -> list[Decoded]:
-        """`decode_rows` of several tasks, to the bit; for few rows it is quicker to decode all tasks at once."""
+        """`decode_rows` of several tasks, bit-equal; for few rows it is faster to decode all tasks at once."""
         return [self.decode_rows(task, rows) for task, rows in zip(tasks, outputs, strict=True)]
 
     @abstractmethod
@@ -342,7 +345,7 @@ class RowKind(Kind):
         """The same as plain values, row by row."""
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
-        """One row's output as plain values: `answers` of it alone."""
+        """One row's output as plain values: `answers` of that row."""
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
     def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
@@ -356,7 +359,7 @@ register_kind = KINDS.register
 
 
 def kinds_with(attribute: str, member: str | None = None) -> str:
-    """The names of the kinds that have an attribute, or this member in it, for messages: `'span' or 'tagging'`."""
+    """The names of the kinds with this attribute, or this member in it, for messages: `'span' or 'tagging'`."""
     values = {kind.name: getattr(kind, attribute) for kind in KINDS.values()}
     return " or ".join(f"'{name}'" for name, value in values.items() if (member in value if member else value))
 

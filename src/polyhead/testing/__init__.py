@@ -1,6 +1,6 @@
 """A tiny trunk, tiny tasks, and the checks that every backend and every strategy must pass.
 
-For this project's tests, and for those of anyone who adds a backend or a strategy:
+For Polyhead's own tests, and for authors of a backend or a strategy:
 
     for check in yield_backend_checks("mine", make):
         check.run()

@@ -30,9 +30,9 @@ from polyhead.testing.tiny import (
     tiny_widths,
 )
 
-HALF_STEP = 0.01  # of outputs, where a few features of size 1 move by a float16's step
+HALF_STEP = 0.01  # of outputs, if a few features of size 1 change by a float16 step
 
-# Tasks that a codec is looked at with: of whole texts and of words under every pooler, and pairs read separately.
+# Tasks for the checks of a codec: whole texts and words with every pooler, and pairs read separately.
 CODED = ("mood-", "names-", "alike-learned-attention")
 
 MakeBackend = Callable[[TrunkData, Mapping[str, LoadedTask]], Backend]
@@ -46,7 +46,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {
 
 def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
     """Checks of one backend; `make` opens it with a trunk and tasks loaded."""
-    # Most checks of a case share a backend, opened by the first: what one leaves behind must not matter to the next.
+    # Most checks of a case share a backend, opened by the first: its state must not matter to later checks.
     cases = {codec_name: _case(codec_name) for codec_name in CODECS}
     opened = cache(lambda codec_name: make(*cases[codec_name]))
     for codec_name, (trunk, tasks) in cases.items():
@@ -116,7 +116,7 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
 
 
 def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
-    """A trunk and tasks over it, with arrays of their own each time they are asked for; those of a family are one."""
+    """A trunk and tasks over it, with new arrays at each call; those of a family are equal."""
     trunk, tasks = _drawn(which)
     copies: dict[int, np.ndarray] = {}
 
@@ -139,7 +139,7 @@ def _drawn(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
     if which in CODECS:
         trunk = tiny_trunk()
         tasks = tiny_loaded(trunk, codec=CODECS[which])
-        if which != EXACT:  # what a codec changes is the pool's, whose kinds of task above it the exact one has all
+        if which != EXACT:  # a codec only affects the pool; the exact codec covers all kinds above it
             tasks = {name: task for name, task in tasks.items() if name.startswith(CODED)}
         return trunk, tasks
     trunk = tiny_trunk(max_tokens=56)  # room for prompts before the longest text
@@ -149,13 +149,13 @@ def _drawn(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
 
 
 class _Expected(msgspec.Struct, frozen=True, eq=False):
-    """The reference's outputs for a batch, and the rows that rounding cannot move."""
+    """The reference's outputs for a batch, and the rows that rounding cannot change."""
 
     outputs: Mapping[str, np.ndarray]
     stable: Mapping[Path, np.ndarray]
 
 
-@cache  # the same for every backend that is checked
+@cache  # shared by all checked backends
 def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
     from polyhead.engine.backends.reference import ReferenceBackend
 
@@ -187,11 +187,11 @@ def _assert_agree(
         assert a.shape == b.shape, f"{name}: {a.shape} for {b.shape}"
         if task.path.head.separate:  # row i is compared with the row before it
             rows = rows & np.roll(rows, 1)
-        if task.path.pool.positions == "tokens":  # what a word without a token gives is not asked
+        if task.path.pool.positions == "tokens":  # the output of a word without a token is not tested
             a, b = a * (batch.words >= 0)[..., None], b * (batch.words >= 0)[..., None]
         worst = float(np.abs(a[rows] - b[rows]).max(initial=0.0))
         assert worst <= ours.tolerance, f"{name}: differs by {worst}, stated {ours.tolerance}"
-        if task.path.pool.codec.format.is_fine:  # a feature on a border moves by one part in 1024
+        if task.path.pool.codec.format.is_fine:  # a feature on a boundary changes by one part in 1024
             worst = float(np.abs(a - b).max(initial=0.0))
             assert worst <= ours.tolerance + HALF_STEP, f"{name}: differs by {worst} beside a border"
         else:
@@ -201,7 +201,7 @@ def _assert_agree(
 def _assert_stored(
     opened: Callable[[], Backend], which: str, trunk: TrunkData, tasks: Mapping[str, LoadedTask]
 ) -> None:
-    """Features equal the reference's; heads over them answer as the reference does over texts."""
+    """Checks that features equal the reference's, and that heads over them answer as the reference does over texts."""
     from polyhead.engine.backends.reference import ReferenceBackend
 
     ours = opened()
@@ -216,7 +216,7 @@ def _assert_stored(
         assert values[path].shape == theirs.shape, f"{path.pool}: {values[path].shape} for {theirs.shape}"
         worst = float(np.abs(values[path] - theirs).max())
         assert worst <= max(ours.tolerance, 1e-5), f"features of {path.pool} differ by {worst}"
-        values[path] = theirs  # so that rounding writes no code otherwise
+        values[path] = theirs  # so that rounding never decides a code
     for name, task in tasks.items():
         kept = kept_features(values[paths[name]], task.path.stored().pool, batch)
         outputs = _outputs(ours, name, ours.heads([name], kept)[name], task)
@@ -247,7 +247,7 @@ def _outputs(backend: Backend, name: str, outputs: np.ndarray, task: LoadedTask)
 def _assert_same_twice(
     opened: Callable[[], Backend], make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]
 ) -> None:
-    """From one backend, whatever it has run before, and from another that begins."""
+    """Checks equality between runs of one backend, whatever it ran before, and of another, fresh one."""
     backend = opened()
     merged, batch = plan.merge({n: t.path for n, t in tasks.items()}), tiny_batch(trunk, BATCHES["ragged"])
     first, second = backend.run(merged, batch), backend.run(merged, batch)
@@ -300,7 +300,7 @@ def _assert_conditioned_layers(make: MakeBackend, trunk: TrunkData, tasks: Mappi
 
 
 def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
-    """Taps 0 and 1, one of two layers; answers equal the reference's, and the layers run are D + sum l."""
+    """Taps 0 and 1, one with two layers; answers equal the reference's, and the layers run are D + sum l."""
     from polyhead.engine.backends.reference import ReferenceBackend
 
     branches = {}
@@ -326,7 +326,7 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
 
 
 def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
-    """Of tasks whose features are exact: no rounding decides a code."""
+    """For tasks with exact features: no rounding decides a code."""
     merged, backend = plan.merge({n: t.path for n, t in tasks.items()}), make(trunk, tasks)
     batch = tiny_batch(trunk, BATCHES["ragged"])
     whole = backend.run(merged, batch)

@@ -1,4 +1,4 @@
-"""Checks of backends in deterministic mode: adding, removing or changing a task moves no bit of another."""
+"""Checks of backends in deterministic mode: adding, removing or changing a task changes no bit of another's answers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Chec
     yield Check(subject=subject, name="gives the same bits while tasks come, change and go", run=run)
 
 
-@cache  # the same for every backend that is checked
+@cache  # shared by all checked backends
 def _cases() -> tuple[dict[str, Case], Case]:
-    """Trunks with tasks, some of which are asked and loaded beside others; and one whose tasks come and go."""
+    """Trunks with tasks, some of which are run and loaded together with others; and one whose tasks come and go."""
     beside: dict[str, Case] = {}
     for width, layers, count in ((16, 2, 20), (48, 2, 20), (384, 1, 18)):
         trunk = tiny_trunk(width=width, layers=layers)
@@ -44,7 +44,7 @@ def _cases() -> tuple[dict[str, Case], Case]:
 
 
 def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
-    """Tasks that read the last layer in several ways, some with branches of their own above a tap."""
+    """Tasks that read the last layer in several ways, some with their own branches above a tap."""
     depth, embed, paths = trunk.architecture.layers, Embed(trunk=trunk.digest), dict[str, Path]()
     for number in range(count):
         part = f"task:p{number}"
@@ -61,7 +61,7 @@ def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
 
 
 def _isolated(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
-    """Tasks with prompts that the text does not see, of two and three rows: more than a group of slots holds."""
+    """Tasks with prompts that the text does not see, of two and three rows: more than fit in a group of slots."""
     paths = dict[str, Path]()
     for number in range(count):
         prompt = Prompt(part=f"task:i{number}", rows=2 + number % 2)
@@ -70,7 +70,7 @@ def _isolated(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
 
 
 def _assert_same_beside_others(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
-    """Loaded with all, asked with all; loaded with all, asked alone; loaded with some; loaded alone."""
+    """Loaded with all, run with all; loaded with all, run alone; loaded with some; loaded alone."""
     batch, names = tiny_batch(trunk, LENGTHS), list(tasks)
     backend = make(trunk, tasks)
     whole = _answers(backend, tasks, batch)

@@ -46,9 +46,9 @@ TEXTS: tuple[AnyInput, ...] = (
 
 
 def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
-    """Checks of one strategy; `strategy` is one choice of its settings.
+    """Checks of one strategy; `strategy` is one setting of it.
 
-    Of tasks that stand in one prompt group all come and go at once: then it is the tasks outside that keep their bits.
+    Tasks of one prompt group come and go together: then the tasks outside must keep their bits.
     """
     for task in fitting_tasks(strategy):
         for name, check in (
@@ -93,20 +93,20 @@ def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
 
 @lru_cache(maxsize=4)
 def _lowered(strategy: Strategy) -> tuple[TrunkData, dict[str, Path]]:
-    """The tiny trunk and the strategy's paths over it; checks read them and change nothing."""
+    """The tiny trunk and the strategy's paths over it; shared by checks, read-only."""
     trunk = tiny_trunk()
     return trunk, tiny_paths(strategy, trunk)
 
 
 def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> Bundle:
-    """A bundle of the tiny tasks on these paths, their parts filled by a seed of each task's own."""
+    """A bundle of the tiny tasks on these paths, with parts drawn from a separate seed per task."""
     write_bundle(root, trunk)
     _add(root, trunk, paths, {task.name: seed for seed, task in enumerate(tiny_tasks())})
     return Bundle.open(root)
 
 
 def add_tiny(root: FilePath, trunk: TrunkData, task: Task, path: Path, *, seed: int, replace: bool = False) -> None:
-    """Adds a task with drawn arrays to the bundle, which has the families that it reads."""
+    """Adds a task with drawn arrays to the bundle, which already has the families that it reads."""
     write.add_tasks(root, [_draft(trunk, task, path, seed)], replace=replace)
 
 
@@ -132,7 +132,7 @@ def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
 
 
 def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
-    """Every task's outputs for those of the texts that fit it."""
+    """Every task's outputs for the texts that fit it."""
     outputs = {}
     for name, record in session.records.items():
         outputs[name] = session.outputs(name, inputs_for(record.task, texts))
@@ -140,7 +140,7 @@ def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> di
 
 
 def _outputs_of(root: FilePath) -> dict[str, list[np.ndarray]]:
-    """Every task's outputs in deterministic mode, as the bundle holds the tasks now."""
+    """Every task's outputs in deterministic mode, with the tasks now in the bundle."""
     return outputs_by_task(Session(root, backend=TRAINING_BACKEND, deterministic=True))
 
 
@@ -151,7 +151,7 @@ def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput
 
 @lru_cache(maxsize=4)
 def _trunk_module(strategy: Strategy) -> Any:
-    """The tiny trunk in torch; nothing learns in it."""
+    """The tiny trunk in torch, frozen."""
     from polyhead.deep.nn.trunk import Trunk
 
     return Trunk.from_data(_lowered(strategy)[0]).requires_grad_(False)
@@ -209,16 +209,16 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     backward_from(model, {task.name: path}, batch, loss)
     named = {name: p for name, p in model.named_parameters() if not name.startswith("trunk.")}
     reached = {name for name, p in named.items() if p.grad is not None and bool(p.grad.abs().sum() > 0)}
-    # A bias that cancels in a softmax, of a key or over options or places, has no gradient but rounding.
+    # A bias that cancels in a softmax, of a key or over options or places, has only rounding as gradient.
     cancels = ("key.bias", "head.output.bias") if loss in ("ranking", "span_cross_entropy") else ("key.bias",)
     free = {name for name in named if name.endswith(cancels)}
     assert reached - free == set(named) - free, set(named) - free - reached
     assert all(p.grad is None for p in model.trunk.parameters())
 
 
-@lru_cache(maxsize=1)  # its checks come one after another
+@lru_cache(maxsize=1)  # its checks run one after another
 def _bundle(strategy: Strategy) -> Bundle:
-    """A bundle of the tiny tasks; checks read it and change nothing."""
+    """A bundle of the tiny tasks; shared by checks, read-only."""
     folder = tempfile.mkdtemp()
     bundle = tiny_bundle(FilePath(folder) / "b", *_lowered(strategy))
     weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)

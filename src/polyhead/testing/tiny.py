@@ -1,4 +1,4 @@
-"""A trunk of two layers, tasks over it, and paths of each form that there is, made in code: nothing is downloaded."""
+"""A trunk of two layers, tasks over it, and paths of every form, made in code: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ PLAIN = Codec(name=EXACT)
 
 
 def _fixed(codec: FeatureCodec) -> Codec:
-    """The codec as values of about -5 to 5 are written, arrays for vectors of width 16 of tokens of the tiny trunk."""
+    """The codec with constants for values of about -5 to 5, or a table for vectors of the tiny trunk's tokens."""
     if codec.has_arrays:
         rng = np.random.default_rng(0)
         values, tokens = rng.standard_normal((512, 16)).astype(np.float32), rng.integers(-1, len(PIECES), 512)
         words = rng.standard_normal((len(PIECES), 16)).astype(np.float32)
-        values += words[tokens] * (tokens >= 0)[:, None]  # so that a token tells something
+        values += words[tokens] * (tokens >= 0)[:, None]  # so that tokens carry information
         if not isinstance(codec, TokenCodec):
             return calibrate(values, name=codec.name)
         return calibrate(values, name=codec.name, tokens=tokens, words=words)
@@ -68,7 +68,7 @@ CODECS: Mapping[str, Codec] = _CODECS | {
 
 
 class Check(Value, eq=False):
-    """One thing that must hold of one subject; `run` raises AssertionError where it does not."""
+    """A property that must hold for one subject; `run` raises AssertionError if it does not."""
 
     subject: str
     name: str
@@ -76,7 +76,7 @@ class Check(Value, eq=False):
 
 
 def tiny_tokenizer() -> bytes:
-    """A WordPiece tokenizer of about a hundred pieces, built here: words of the tiny tasks, letters and digits."""
+    """A WordPiece tokenizer of about a hundred pieces: words of the tiny tasks, letters and digits."""
     vocabulary = {piece: index for index, piece in enumerate(PIECES)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
@@ -115,7 +115,7 @@ def _drawn(name: str, size: tuple[int, ...], rng: np.random.Generator) -> np.nda
 
 
 def tiny_tasks() -> tuple[Task, ...]:
-    """One task of each kind that an encoder answers, and pairs read jointly and separately."""
+    """One task of each kind that an encoder answers, and pairs read joined and separately."""
     return (
         Task(name="mood", kind="single_label", labels=("bad", "good")),
         Task(name="topics", kind="multi_label", labels=("order", "bill", "person")),
@@ -130,7 +130,7 @@ def tiny_tasks() -> tuple[Task, ...]:
 
 
 def tiny_part(path: Path, shape: Architecture, owner: str, *, seed: int = 1) -> dict[str, np.ndarray]:
-    """Arrays for what `owner` owns on the path, drawn from `seed`."""
+    """Arrays for the part of `owner` on the path, drawn from `seed`."""
     rng = np.random.default_rng(seed)
     return {name: _drawn(name, size, rng) for name, size in cost.part_arrays(path, shape, owner).items()}
 
@@ -213,7 +213,7 @@ def _pools(task: Task, codec: Codec) -> Iterator[Pool]:
 
 
 def tiny_batch(trunk: TrunkData, lengths: tuple[int, ...], *, words: int = 3, seed: int = 0) -> TokenBatch:
-    """Token ids of rows of these lengths, padded; each row has `words` words, those beyond its end unread."""
+    """Token ids of rows of these lengths, padded; each row has `words` words, and those beyond its end are unread."""
     rng = np.random.default_rng(seed)
     tokens = max(lengths, default=1)
     mask = np.arange(tokens) < np.array(lengths, np.int64)[:, None]
@@ -268,14 +268,14 @@ def delta_path(trunk: TrunkData, name: str, *deltas: Delta | None) -> Path:
 
 
 def prompted_path(trunk: TrunkData, name: str, prompts: Sequence[Prompt], **settings: bool) -> Path:
-    """The trunk under these prompts, with settings of `Embed`; the mean of the own rows in the last layer is read."""
+    """The trunk with these prompts and settings of `Embed`; the mean of its own rows in the last layer is read."""
     embed = Embed(trunk=trunk.digest, prompts=tuple(prompts), **settings)
     pool = Pool(positions="prompt", part=f"task:{name}")
     return _plain_path(trunk, name, embed=embed, pool=pool)
 
 
 def on_top_path(trunk: TrunkData, name: str, layers: Layers) -> Path:
-    """The trunk, and these layers above it with the task's own weights; read at the first position."""
+    """The trunk with these layers above it, using the task's own weights; read at the first position."""
     own = msgspec.structs.replace(layers, weights=f"task:{name}")
     return _plain_path(trunk, name, Layers(start=0, stop=trunk.architecture.layers), own)
 
@@ -283,8 +283,8 @@ def on_top_path(trunk: TrunkData, name: str, layers: Layers) -> Path:
 def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
     """A task of each form over a trunk of two layers, 16 wide, with the arrays of every owner; `plain` has none.
 
-    Three joint prompts behind a shared one, two whose text is shifted, isolated prompts, every delta in all layers, one
-    in the upper layer, two kinds one above the other, layers on top, and a scorer that two tasks share.
+    Three joint prompts after a shared one, two with shifted text, isolated prompts, every delta in all layers, one in
+    the upper layer, two kinds stacked, layers on top, and a scorer that two tasks share.
     """
     depth, paths = trunk.architecture.layers, {"plain": _plain_path(trunk, "plain")}
     group = {"joint-a": 2, "joint-b": 1, "joint-c": 3}

@@ -1,1 +1,1 @@
-"""Texts to token ids, ids to batches, words to tokens."""
+"""Text processing: tokenization, batching, packing, and the tokens that represent words."""

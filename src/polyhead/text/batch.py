@@ -19,7 +19,7 @@ class PaddedBatch(Value, eq=False):
     ids: np.ndarray  # int64 (rows, tokens)
     mask: np.ndarray  # bool (rows, tokens); a spare row has one true position, so that no softmax is empty
     segments: np.ndarray  # int64 (rows, tokens)
-    members: np.ndarray  # int64: for each row, its index in what was batched
+    members: np.ndarray  # int64: for each row, its index in the batched inputs
 
 
 class Cut(Value, eq=False):
@@ -38,11 +38,11 @@ def cuts(
     fixed_rows: int | None = None,
     max_tokens: int | None = None,
 ) -> Iterator[Cut]:
-    """Every input once, longest first, so that the batch that needs most memory is the first.
+    """Every input once, longest first, so that the batch with the largest memory need comes first.
 
-    Rows times padded tokens stay within `token_budget`, except for a single row that is longer by itself. Lengths are
-    rounded up to `multiple_of`, but not beyond `max_tokens`. With `fixed_rows` every batch has exactly that many rows,
-    whatever the budget.
+    `rows * padded tokens` stays within `token_budget`, unless a single row exceeds it. Lengths are rounded up to
+    `multiple_of`, but not beyond `max_tokens`. With `fixed_rows` every batch has exactly that many rows, whatever the
+    budget.
     """
     if token_budget < 1 or multiple_of < 1 or (fixed_rows is not None and fixed_rows < 1):
         raise ConfigError(
@@ -90,7 +90,7 @@ def pad_cut(encodings: Encodings, cut: Cut, *, pad_id: int) -> PaddedBatch:
 
 
 def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut, pad_id: int) -> PaddedBatch:
-    """From the members' tokens end to end."""
+    """A padded batch from the members' tokens, concatenated."""
     shape = (cut.rows, cut.tokens)
     mask = np.zeros(shape, bool)
     mask[: len(lengths)] = np.arange(cut.tokens) < lengths[:, None]
@@ -101,8 +101,8 @@ def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut
 
 
 ROW = 64  # positions of a row, unless a text is longer
-LINE = 256  # positions of texts that stand in one row, so that few shapes occur; its attention adds a ninth of the work
-FULL = 0.85  # rows of that length are taken where tokens fill this share of them
+LINE = 256  # positions of texts that share one row: few shapes occur, and its attention adds a ninth of the work
+FULL = 0.85  # a row of that length is used if tokens fill this share of it
 
 
 LINES = (*range(8, 64, 8), *range(64, 128, 16), *range(128, LINE + 1, 32))
@@ -118,7 +118,7 @@ class Packing(Value, eq=False):
 
 
 def few(rows: int, positions: int) -> tuple[int, int]:
-    """The shape rounded up, so that few shapes occur: a runtime prepares each, and keeps about a megabyte for it.
+    """The shape rounded up, so that few shapes occur: a runtime prepares each shape, and keeps about a megabyte for it.
 
     Rows are rounded to multiples of 2 above 8 and of 4 above 32; positions above 16 to eighths of a power of two. One
     row of up to `LINE` positions has one of `LINES`, all of which can be prepared beforehand.
@@ -131,10 +131,10 @@ def few(rows: int, positions: int) -> tuple[int, int]:
 
 
 def pack_texts(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
-    """Texts of these lengths (at least 1) in the rows that cost an encoder of this width least; none is cut or split.
+    """The cheapest packing of texts of these lengths (at least 1) into rows, for an encoder of this width.
 
-    Where texts leave much of a row free, rows of twice and three times the length are tried too. Texts of at most
-    `line` tokens in all are one row.
+    Where texts leave much of a row free, rows of two and three times the length are tried too. Texts of at most `line`
+    tokens in all share one row.
     """
     if (total := int(lengths.sum())) <= line:
         return best_fit(lengths, tokens=total)
@@ -149,8 +149,8 @@ def pack_texts(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
 def batch_indices(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.ndarray]:
     """Indices of the texts of each batch, every text once, the longest of a batch first; lengths are at least 1.
 
-    Rows are filled first fit decreasing; where packing does not pay, texts of similar length form a batch. Rows times
-    positions stay within the budget, unless one text is longer by itself.
+    Rows are filled by first fit decreasing; where packing does not pay, texts of similar length form a batch. Rows
+    times positions stay within the budget, unless a single text exceeds it.
     """
     order = np.argsort(-lengths, kind="stable")
     members: dict[int, list[int]] = {}
@@ -185,7 +185,7 @@ def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
 
 
 def _rows(counts: Mapping[int, int], tokens: int, *, most: int) -> tuple[int, dict[int, int]]:
-    """At most `most` rows filled first fit decreasing: how many are used, and how many texts of each length."""
+    """Up to `most` rows, filled by first fit decreasing: the number of rows used, and of texts of each length."""
     left, sizes, taken = dict(counts), sorted(counts), dict.fromkeys(counts, 0)
     for row in range(most):
         room = tokens
@@ -205,17 +205,17 @@ def _tokens(counts: Mapping[int, int]) -> int:
 
 
 def work(rows: int, tokens: int, *, width: int) -> float:
-    """Cost of a layer on rows of this shape: `24 d^2 t + 4 t^2 d` a row (see `cost`), in units of `24 d^2`."""
+    """Cost of a layer on rows of this shape: `24 d^2 t + 4 t^2 d` per row (see `cost`), in units of `24 d^2`."""
     return rows * tokens * (1 + tokens / (6 * width))
 
 
 def best_fit(lengths: np.ndarray, *, tokens: int) -> Packing:
-    """Texts in as few rows of this many tokens as best fit, longest first, finds.
+    """A packing of texts into few rows of this many tokens, by best fit decreasing.
 
-    That is at most 11/9 of the fewest possible and 4 more (Johnson et al. 1974).
+    It needs at most 11/9 of the fewest possible rows, plus 4 (Johnson et al. 1974).
     """
     order = np.argsort(-lengths, kind="stable")
-    free: dict[int, list[int]] = {}  # rows by how much room they have
+    free: dict[int, list[int]] = {}  # rows by their free room
     rooms: list[int] = []  # the keys of `free`, ascending
     row, start = [0] * len(lengths), [0] * len(lengths)
     rows = 0

@@ -1,4 +1,4 @@
-"""Many encodings end to end in flat arrays, and the special tokens that stand around their texts.
+"""Many encodings, concatenated in flat arrays, and the special tokens around their texts.
 
 Batching needs no Python loop over texts.
 """
@@ -17,7 +17,7 @@ from polyhead.values import Value
 class Encodings(Value, eq=False):
     """Inputs, or windows of them, as token ids: entry i has the tokens from `starts[i]` to `starts[i + 1]`.
 
-    An input's windows follow each other. `cut`, `beyond` and `repaired` are facts of the whole input; its first window
+    The windows of an input follow each other. `cut`, `beyond` and `repaired` describe the whole input: its first window
     holds them, later ones hold 0, so that sums count once. `offsets` are characters of the text that `sequence` names,
     and (0, 0) for special tokens; both are None unless requested.
     """
@@ -36,7 +36,7 @@ class Encodings(Value, eq=False):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each entry, int64 (entries,)."""
+        """Number of tokens of each entry, int64 (entries,)."""
         return np.asarray(self.starts[1:] - self.starts[:-1])
 
     def tokens_of(self, entries: np.ndarray) -> np.ndarray:
@@ -45,25 +45,25 @@ class Encodings(Value, eq=False):
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:
-    """Start of each item when items of these sizes lie end to end, and the end of the last; int64 (items + 1,)."""
+    """Start of each item in a concatenation of items of these sizes, and the end of the last; int64 (items + 1,)."""
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """`start, ..., start + size - 1` of every pair, end to end; int64."""
+    """`start, ..., start + size - 1` of every pair, concatenated; int64."""
     here = starts_of(sizes)
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 
 
 def end_to_end(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The arrays as one; int64 (0,) where there are none."""
+    """The arrays concatenated; int64 (0,) for no arrays."""
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 def concatenate_encodings(parts: Sequence[Encodings]) -> Encodings:
-    """Encodings of like inputs end to end; their rows must count through all of them already."""
+    """Encodings of inputs of the same form, concatenated; their `rows` must already be numbered across all of them."""
     if len(parts) == 1:
         return parts[0]
     shift = starts_of(np.array([len(part.ids) for part in parts], np.int64))
@@ -77,7 +77,7 @@ def concatenate_encodings(parts: Sequence[Encodings]) -> Encodings:
 
 
 class Template(Value):
-    """Special tokens before, between and after the texts, with segments of these tokens and of the texts."""
+    """Special tokens before, between and after the texts, with segment ids of these tokens and of the texts."""
 
     ids: tuple[list[int], ...]
     segments: tuple[list[int], ...]
@@ -89,12 +89,12 @@ class Template(Value):
         return sum(map(len, self.ids))
 
     def repeated(self, special: Sequence[Sequence[int]], texts: Sequence[int], sizes: np.ndarray) -> np.ndarray:
-        """A number for each token, end to end: its own for each special token, one for all tokens of a text.
+        """One value per token, concatenated: a special token has its own, the tokens of a text share one.
 
-        `sizes` (entries, texts) are the texts' tokens.
+        `sizes` (entries, texts) are token counts.
         """
         values = list(special[0])
-        places = []  # of the texts among the values
+        places = []  # indices of the texts among the values
         for text, after in zip(texts, special[1:], strict=True):
             places.append(len(values))
             values += [text, *after]
@@ -106,11 +106,11 @@ class Template(Value):
 
 
 def find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> Template:
-    """The template for `texts` texts, found by encoding a probe; raises WeightsMismatch where there is none."""
+    """The template for `texts` texts, found by encoding a probe; raises WeightsMismatch if there is none."""
     probe = _probe(tokenizer)
     plain = tokenizer.encode(probe, add_special_tokens=False).ids
     whole = tokenizer.encode(probe, probe if texts == 2 else None)
-    # Each of these is copied by the library whenever it is asked for.
+    # The library copies each of these whenever it is read.
     ids, segments, sequences = whole.ids, whole.type_ids, whole.sequence_ids
     runs: list[tuple[list[int], list[int]]] = [([], [])]
     text_segments, index = [], 0

@@ -1,4 +1,4 @@
-"""Texts as they are compared: without case, spaces and punctuation."""
+"""Texts reduced for comparison: no case, spaces or punctuation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from polyhead.text.characters import marks
 
 _LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 _DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
-_NO_LETTERS = "_\u20dd-\u20f0\ufe00-\ufe0f"  # frames, and how a sign is shown
+_NO_LETTERS = "_\u20dd-\u20f0\ufe00-\ufe0f"  # enclosing marks and variation selectors
 
 
 def letters_of(text: str) -> str:
-    """Letters with their marks, and digits, in small letters."""
+    """Letters with their marks, and digits, in lower case."""
     if text.isascii():  # several times as fast
         return text.encode().translate(_LOWER, _DROPPED).decode()
     return _signs().sub("", text.casefold())

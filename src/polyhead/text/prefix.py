@@ -1,7 +1,7 @@
-"""Beginnings of very long texts, so that memory does not grow with the part that is cut away.
+"""Prefixes of very long texts, so that memory does not grow with the part that is cut off.
 
-A beginning has more tokens than are kept. Its first tokens are those of the whole text: what follows can change one or
-two tokens before it, not SPARE. It ends before a space where there is one.
+A prefix has more tokens than are kept. Its first tokens are those of the whole text: later text can change one or two
+tokens before it, not SPARE. It ends before a space if there is one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ Encode = Callable[[list[str]], list[tokenizers.Encoding]]
 
 LONGEST_TEXT = 10_000_000  # characters; a longer text is refused
 WHOLE = 2**20  # characters; longer texts are encoded in part
-SPARE = 64  # tokens beyond those that are kept
-_BACK = 1000  # characters in which a space is looked for
-_PIECE = 100_000  # characters whose tokens are counted at a time
+SPARE = 64  # tokens beyond the kept ones
+_BACK = 1000  # characters searched for a space
+_PIECE = 100_000  # characters tokenized at a time to count tokens
 
 
 def encoded_beginnings(texts: Sequence[str], encode: Encode, least: int) -> tuple[list[tokenizers.Encoding], list[int]]:
-    """Encodings of each text, or of a beginning with at least `least` tokens, and the number of characters encoded."""
+    """Encodings of each text, or of a prefix with at least `least` tokens, and the number of characters encoded."""
     begun = [beginning(text, WHOLE) for text in texts]
     encodings = encode(begun)
     for index, text in enumerate(texts):
@@ -33,7 +33,7 @@ def encoded_beginnings(texts: Sequence[str], encode: Encode, least: int) -> tupl
 
 
 def beginning(text: str, size: int) -> str:
-    """At most `size` characters of a text, up to a space between words where one is near."""
+    """At most `size` characters of a text, up to a space if one is near."""
     if len(text) <= size:
         return text
     for place in range(size, max(0, size - _BACK), -1):
@@ -43,7 +43,7 @@ def beginning(text: str, size: int) -> str:
 
 
 def tokens_beyond(text: str, start: int, encode: Encode) -> int:
-    """Tokens of the text from character `start` on, counted in pieces; a divided word may count one more."""
+    """Number of tokens from character `start` on, counted chunk by chunk; a divided word may count one more."""
     tokens = 0
     while start < len(text):
         piece = beginning(text[start : start + _PIECE + 1], _PIECE)

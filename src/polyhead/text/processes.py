@@ -1,4 +1,4 @@
-"""Texts tokenized ahead of an encoder: in a thread, or in processes of their own."""
+"""Tokenization ahead of the encoder: in a thread, or in separate processes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from polyhead.text.encodings import Encodings
 from polyhead.text.tokenize import Input, Tokenizer, Windows
 
 log = logging.getLogger(__name__)
-AHEAD = 2  # pieces that wait for the encoder, beside those that are being tokenized
+AHEAD = 2  # tokenized chunks that wait for the encoder, in addition to those in progress
 
 
 class TokenizerInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs that are tokenized at once: all single texts, or all pairs."""
+    """Inputs that are tokenized together: all single texts, or all pairs."""
 
     inputs: Sequence[Input]
     windows: Windows | None = None
@@ -29,10 +29,10 @@ class TokenizerInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizerPool:
-    """Tokenizes pieces in order, some ahead of their reader; a context manager, whose end stops what works for it.
+    """A context manager that tokenizes chunks in order, ahead of their reader, and stops its workers at the end.
 
-    With `processes` that many processes tokenize (`spawn`), so that the reader's interpreter is free; else a thread
-    does. A process that is killed costs nothing: its piece is tokenized here.
+    With `processes`, that many processes tokenize (`spawn`), so that the reader's interpreter is free; else a thread
+    does. If a process is killed, its chunk is tokenized in the calling process.
     """
 
     def __init__(self, tokenizer: bytes, settings: TextSettings, *, processes: int = 0) -> None:
@@ -50,7 +50,7 @@ class TokenizerPool:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def tokenized(self, pieces: Iterable[TokenizerInput]) -> Iterator[tuple[TokenizerInput, Encodings]]:
-        """Each piece and its encodings, in order."""
+        """Each chunk and its encodings, in order."""
         waiting: deque[tuple[TokenizerInput, Future[Encodings]]] = deque()
         try:
             for piece in pieces:
@@ -80,7 +80,7 @@ class TokenizerPool:
 
 
 def encode_texts(tokenizer: Tokenizer, piece: TokenizerInput) -> Encodings:
-    """The piece's encodings."""
+    """The chunk's encodings."""
     return tokenizer.encodings(piece.inputs, windows=piece.windows, offsets=piece.offsets)
 
 
@@ -88,7 +88,7 @@ def _thread() -> Executor:
     return ThreadPoolExecutor(1, "polyhead-tokenize")
 
 
-_OPENED: list[Tokenizer] = []  # of a process that tokenizes: its tokenizer
+_OPENED: list[Tokenizer] = []  # the tokenizer of a worker process
 
 
 def _open(tokenizer: bytes, settings: TextSettings) -> None:

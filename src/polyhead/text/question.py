@@ -1,4 +1,4 @@
-"""A question with options to choose from: the trunk reads one pair of texts for each option."""
+"""Multiple-choice questions: the trunk reads one pair of texts for each option."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from polyhead.values import Value
 
 
 class Question(Value):
-    """A question, its options in order, and the text that it is about, where there is one."""
+    """A question, its options in order, and its context, if any."""
 
     text: str
-    options: tuple[str, ...]  # two or more; different questions may have different numbers of them
+    options: tuple[str, ...]  # two or more; questions may differ in their number of options
     context: str = ""
 
     def __post_init__(self) -> None:
@@ -27,14 +27,14 @@ class Question(Value):
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """For each option the pair to read: (context, question and option), or (question, option) without a context."""
+        """The pair to read for each option: (context, question and option), or (question, option) without a context."""
         if self.context.strip():
             return tuple((self.context, f"{self.text} {option}") for option in self.options)
         return tuple((self.text, option) for option in self.options)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text of it: the question, the options and the context."""
+        """All its texts: the question, the options and the context."""
         return (self.text, *self.options, *((self.context,) if self.context else ()))
 
 
@@ -43,10 +43,10 @@ TaskInput = Input | Question
 
 
 def texts_of(example: TaskInput) -> tuple[str, ...]:
-    """Every text of an input."""
+    """All texts of an input."""
     return example.texts if isinstance(example, Question) else example
 
 
 def read_alone(inputs: Sequence[TaskInput]) -> list[Input]:
-    """The inputs of the trunk: texts and pairs as they are, and one pair for every option of a question."""
+    """The trunk's inputs: texts and pairs unchanged, and one pair for every option of a question."""
     return [texts for example in inputs for texts in (example.pairs if isinstance(example, Question) else (example,))]

@@ -1,4 +1,4 @@
-"""Texts to token ids, exactly as the trunk's tokenizer gives them, cut or read in windows by our rules alone.
+"""Texts to token ids: exactly the trunk's tokenizer, with cutting and windows by Polyhead's own rules.
 
 The padding and truncation that a tokenizer file declares are switched off: batches are padded to their
 longest row (`text.batch`) and the limit is the trunk's.
@@ -28,8 +28,8 @@ from polyhead.values import Value
 Input = tuple[str] | tuple[str, str]
 """One text, or a pair of texts read jointly."""
 
-AT_ONCE = 8192  # characters or tokens of which something is done without a pause, for which other threads wait
-CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2_000_000  # of one call to the library: bounds the memory of its answers
+AT_ONCE = 8192  # characters or tokens processed without a pause in which other threads can run
+CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2_000_000  # per call to the library: bounds the memory of its results
 _LONE = re.compile("[\ud800-\udfff]")
 
 
@@ -54,9 +54,8 @@ def windows_of(max_tokens: int) -> Windows:
 class Encoded(Value, eq=False):
     """One input, or one window of it, as token ids.
 
-    `cut` and `repaired` are facts of the whole row; its first window holds them, later ones hold 0, so that
-    sums count once. `offsets` are characters of the text that `sequence` names, and (0, 0) for special
-    tokens.
+    `cut` and `repaired` describe the whole row: its first window holds them, later ones hold 0, so that sums count
+    once. `offsets` are characters of the text that `sequence` names, and (0, 0) for special tokens.
     """
 
     row: int  # index into the inputs
@@ -65,13 +64,13 @@ class Encoded(Value, eq=False):
     segments: np.ndarray  # int32 (tokens,)
     offsets: np.ndarray  # int32 (tokens, 2)
     sequence: np.ndarray  # int8 (tokens,): 0 first text, 1 second text, -1 special token
-    cut: int  # tokens that no window holds; of a text of over a million characters at least so many
+    cut: int  # tokens that no window holds; a lower bound for a text of over a million characters
     repaired: int  # lone surrogates replaced by U+FFFD
-    texts: int = 1  # texts of the input; each has tokens here, unless it is blank to the tokenizer
+    texts: int = 1  # texts of the input; each has tokens here, unless the tokenizer finds none in it
 
 
 def lone_surrogates(text: str) -> int:
-    """The number of lone surrogates, which no tokenizer and no UTF-8 file can hold."""
+    """The number of lone surrogates, which neither a tokenizer nor a UTF-8 file can hold."""
     return 0 if text.isascii() else len(_LONE.findall(text))
 
 
@@ -94,12 +93,12 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._templates: dict[int, Template] = {}
-        self.most_kept = 0  # results of `encodings`, the last ones, that are kept
+        self.most_kept = 0  # how many of the last results of `encodings` are kept
         self._kept: dict[tuple[object, ...], Encodings] = {}
         self._keeping = threading.Lock()
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
-        """Every input in order; with `windows`, several entries for an input that is longer than a window."""
+        """Encodings of all inputs in order; with `windows`, several for an input longer than a window."""
         entries: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}
         for size in sorted({len(texts) for texts in inputs}):
             rows = np.array([row for row, texts in enumerate(inputs) if len(texts) == size], np.int64)
@@ -111,7 +110,7 @@ class Tokenizer:
         return [encoded for row in entries.values() for encoded in row]
 
     def encodings(self, inputs: Sequence[Input], *, windows: Windows | None = None, offsets: bool = False) -> Encodings:
-        """`encode` in flat arrays, for inputs that are all single texts or all pairs; with `offsets` on request."""
+        """`encode` in flat arrays, for inputs that are all single texts or all pairs; offsets on request."""
         if not self.most_kept:
             return self._encodings(inputs, windows, offsets=offsets)
         key = (tuple(inputs), windows, offsets)
@@ -163,9 +162,9 @@ class Tokenizer:
     def _read_texts(
         self, texts: list[str], size: int, room: int, windows: Windows | None, *, offsets: bool
     ) -> tuple[list[tokenizers.Encoding], np.ndarray]:
-        """The encoded part of each text, and how many tokens follow it, int64 (texts,).
+        """The encoded part of each text, and the number of tokens after it, int64 (texts,).
 
-        The rest of a very long single text that is cut is not counted.
+        For a very long single text that is cut, the rest is not counted.
         """
         encode = partial(self._encoded, offsets=offsets)
         # Windows read the whole text, so a minimum is not needed.
@@ -182,7 +181,7 @@ class Tokenizer:
         """The library's encodings; it spreads several texts over the processors."""
         try:
             if len(texts) == 1 and len(texts[0]) <= AT_ONCE:
-                # The fastest for one text, and while it runs no other thread does.
+                # The fastest call for one text, but it blocks other threads.
                 return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
             encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
             answers: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
@@ -212,8 +211,8 @@ class Tokenizer:
 def longest_first(lengths: Sequence[int], room: int) -> list[int]:
     """Tokens to keep of one text or a pair, as `longest_first` of `tokenizers`: the longer one loses first.
 
-    When both are longer than half the room, the shorter gets the half rounded down; of equals, that is the
-    first.
+    When both are longer than half the room, the shorter gets half, rounded down; of two equally long texts, the first
+    does.
     """
     if sum(lengths) <= room:
         return list(lengths)
@@ -244,7 +243,7 @@ def _window_spans(lengths: list[int], room: int, stride: int) -> Iterator[list[t
 
 
 class _Read(Value, eq=False):
-    """The range of each text's tokens that an entry holds."""
+    """The ranges of each text's tokens that the entries hold."""
 
     row: np.ndarray  # int64 (entries,)
     window: np.ndarray  # int64 (entries,)
@@ -255,7 +254,7 @@ class _Read(Value, eq=False):
 
 
 def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
-    """The tokens to read of inputs with `lengths` encoded tokens and `more` that are not encoded, (inputs, texts)."""
+    """The tokens to read of inputs with `lengths` encoded and `more` other tokens, (inputs, texts)."""
     rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
     total, unread = lengths.sum(axis=1), more.sum(axis=1)
     beyond = np.maximum(0, total - room) + unread
@@ -282,7 +281,7 @@ def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | N
 
 
 def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
-    """For each entry the values of its texts' tokens with those of the special tokens around them."""
+    """For each entry, the values of its texts' tokens and of the special tokens around them."""
     last, own = -1, list[list[Any]]()
     spans = zip(read.row.tolist(), read.starts.tolist(), read.stops.tolist(), strict=True)
     for row, starts, stops in spans:
@@ -303,7 +302,7 @@ def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]])
 
 
 def _offsets(answer: tokenizers.Encoding) -> list[tuple[int, int]]:
-    """The characters of each token; of very many one by one, so that other threads run meanwhile."""
+    """The characters of each token; for very many tokens, read one by one so that other threads can run."""
     if len(answer) <= AT_ONCE:
         return list(answer.offsets)
     return [answer.token_to_chars(token) or (0, 0) for token in range(len(answer))]
@@ -318,7 +317,7 @@ def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Se
 
 
 def encoded_at(encodings: Encodings, entry: int) -> Encoded:
-    """One entry, by itself; the encodings must have offsets."""
+    """One entry as a single encoding; the encodings must have offsets."""
     assert encodings.offsets is not None and encodings.sequence is not None
     here = slice(encodings.starts[entry], encodings.starts[entry + 1])
     return Encoded(
@@ -335,7 +334,7 @@ def encoded_at(encodings: Encodings, entry: int) -> Encoded:
 
 
 def _pad_id(tokenizer: tokenizers.Tokenizer) -> int:
-    """The file's own padding id, else that of the usual names, else 0: padded positions are masked anyway."""
+    """The file's padding id, else the id of the usual names, else 0: padded positions are masked anyway."""
     if tokenizer.padding:
         return int(tokenizer.padding["pad_id"])
     known = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
@@ -356,9 +355,9 @@ def _chunks(inputs: Sequence[Input]) -> Iterator[tuple[int, int]]:
 
 
 def _repaired(texts: list[str]) -> tuple[list[str], np.ndarray]:
-    """The texts without lone surrogates, and how many each held."""
+    """The texts without lone surrogates, and the number that each held."""
     try:
-        "".join(texts).encode()  # hardly any text has one, and this finds it fastest
+        "".join(texts).encode()  # hardly any text has one, and this is the fastest check
     except UnicodeEncodeError:
         return list(map(repair, texts)), np.array(list(map(lone_surrogates, texts)), np.int64)
     return texts, np.zeros(len(texts), np.int64)

@@ -1,7 +1,7 @@
-"""Untrusted tokenizer files: each is tried in a separate process before it is opened in this one.
+"""Untrusted tokenizer files: each is tried in a separate process before this process opens it.
 
-A file may make the library panic, fill the memory, run for minutes or give other ids at every call. A trial takes 0.1
-to 0.2 s, and 1 s for a quarter of a million pieces, once for each file in the life of a process.
+A file may make the library panic, exhaust the memory, run for minutes or return other ids at every call. A trial takes
+0.1 to 0.2 s, and 1 s for a quarter of a million pieces, once per file and process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from polyhead.text import trial
 from polyhead.values import Value
 
 LARGEST = 2**26  # bytes; the largest of published encoders, with a million pieces, has 62 MB
-MEMORY, SECONDS = 2**30, 3  # of a trial, and 12 bytes and 0.5 µs more for each byte of the file
-PATIENCE = 120  # seconds that may pass, however busy the machine is
+MEMORY, SECONDS = 2**30, 3  # per trial, plus 12 bytes and 0.5 µs for each byte of the file
+PATIENCE = 120  # wall-clock seconds, however busy the machine is
 WHAT = "the tokenizer cannot be used"
 ALLOWED = "a tokenizer.json of the `tokenizers` library that gives every text the same ids at every call"
 _LOST = (SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -31,7 +31,7 @@ class Facts(Value):
     vocabulary: int  # one more than the largest id that can occur: pieces, special tokens, padding
 
 
-# SHA-256 of files that were tried. The first is that of all-MiniLM-L6-v2, with which the package is tested.
+# SHA-256 of files tried already. The first is that of all-MiniLM-L6-v2, with which the package is tested.
 _KNOWN: dict[str, Facts] = {"be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037": Facts(vocabulary=30522)}
 
 
@@ -60,14 +60,14 @@ def open_tokenizer(content: bytes) -> tokenizers.Tokenizer:
 
 
 def failed(error: BaseException, what: str) -> BaseException:
-    """The error to raise for an error of the library, whose panics are no `Exception`; interrupts stay as they are."""
+    """The error to raise for a library error (its panics are not an `Exception`); interrupts pass unchanged."""
     if isinstance(error, _LOST):
         return error
     return WeightsMismatch(what, got=error, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
 
 
 def check_ids(content: bytes, vectors: int, *, owner: str) -> None:
-    """Raises WeightsMismatch where the tokenizer has ids for which there is no word vector."""
+    """Raises WeightsMismatch if the tokenizer has ids without a word vector."""
     largest = tokenizer_facts(content).vocabulary - 1
     if largest >= vectors:
         raise WeightsMismatch(
@@ -83,7 +83,7 @@ def _tried(content: bytes) -> Facts:
         raise _refused(f"{len(content):,} bytes, and {LARGEST:,} are allowed")
     limits = (MEMORY + 12 * len(content), SECONDS + len(content) // 2_000_000)
     try:
-        # -P: the script's folder is no place to import from.
+        # -P: the script's folder must not be an import path.
         process = subprocess.run(
             [sys.executable, "-P", trial.__file__, *map(str, limits)],
             input=content,

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-GROWTH = 1000  # characters that normalising may make of one
+GROWTH = 1000  # characters that normalization may make of one
 LARGEST_ID = 2**31 - 1  # ids are kept as int32
-LARGEST_TEMPLATE = 4096  # special tokens around one text or a pair; no trunk has as many positions to spare
+LARGEST_TEMPLATE = 4096  # special tokens around one text or a pair; no trunk has more positions to spare
 WORDS = (
     "The quick brown fox, don't stop! 3.14159 e-mail@example.org (naïve) zwölf Boxkämpfer",
     "日本語 テスト 한국어 ไทย हिन्दी العربية עברית Ελληνικά Русский",
@@ -24,7 +24,7 @@ WORDS = (
     "\t\n\r\x0b\x0c\u2028 <s> </s> [CLS] [SEP] <unk> [UNK] <pad>",
 )
 MOST_CHANGES = 128  # replacements of a normaliser; real ones have fewer than 20
-MOST_LITERALS = 1000  # texts of a normaliser that are tried
+MOST_LITERALS = 1000  # texts tried per normalizer
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
 
@@ -34,19 +34,19 @@ def read_file() -> None:
     _limit(memory, seconds)
     try:
         report: dict[str, Any] = {"facts": _tried(sys.stdin.buffer.read())}
-    except BaseException as error:  # the library's panics are no `Exception`
+    except BaseException as error:  # the library's panics are not an `Exception`
         report = {"wrong": f"{error}" or type(error).__name__}
     sys.stdout.write(json.dumps(report))
 
 
 def _limit(memory: int, seconds: int) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: processor time is the time that passes
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread: processor time equals elapsed time
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     try:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     except (ValueError, OSError):
-        return  # a system without this limit
+        return  # not every system has this limit
 
 
 def _tried(content: bytes) -> dict[str, int]:
@@ -69,7 +69,7 @@ def _tried(content: bytes) -> dict[str, int]:
 
 
 def _encoded(tokenizer: Any, texts: list[str]) -> set[int]:
-    """Every id of the texts, alone and as pairs; raises ValueError where normalising lengthens a text too much."""
+    """Every id of the texts, alone and as pairs; raises ValueError if normalization lengthens a text too much."""
     ids: set[int] = set()
     for text in texts:
         normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
@@ -81,7 +81,7 @@ def _encoded(tokenizer: Any, texts: list[str]) -> set[int]:
 
 
 def _checked(content: bytes) -> tuple[set[int], list[str]]:
-    """The largest id of its pieces, and texts that its normaliser and splitters look for.
+    """The largest id of its pieces, and the texts that its normalizer and splitters look for.
 
     Raises ValueError for forbidden content.
     """
@@ -103,7 +103,7 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
         if part.get("type") == "Replace" and isinstance(new, str):
             if isinstance(of_string, str) and of_string:
                 changes.append((of_string, new))
-            else:  # an expression may match one character, or what stands before each
+            else:  # an expression may match one character, or what comes before each
                 growth *= len(new) + 1
     if len(changes) > MOST_CHANGES:  # each is tried on each of their texts
         raise ValueError(f"its normaliser replaces {len(changes):,} texts, and {MOST_CHANGES} are allowed")
@@ -116,7 +116,7 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
 
 
 def _check_growth(text: str, changes: list[tuple[str, str]]) -> None:
-    """Raises ValueError where replacements, one after the other, lengthen the text too much."""
+    """Raises ValueError if successive replacements lengthen the text too much."""
     size = len(text)
     for old, new in changes:
         text = text.replace(old, new)

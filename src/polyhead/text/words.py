@@ -1,4 +1,4 @@
-"""Words of a text, and the token and window that represent each."""
+"""Words of a text, and the token and window that represent each word."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.tokenize import AT_ONCE, Encoded, encoded_at
 from polyhead.values import Value
 
-GOES_ON = -2  # in place of a token: that of the word before, of which this word is the next part
-NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
-LONGEST_WORD = 4 * AT_ONCE  # characters: nothing interrupts the search for the end of one
+GOES_ON = -2  # replaces a token: the word continues the token of the word before
+NOWHERE = (-1, -1)  # the offsets of "no answer" among the candidate spans of a text
+LONGEST_WORD = 4 * AT_ONCE  # characters: the search for the end of a word cannot be interrupted
 
 
 def words_of(text: str) -> np.ndarray:
-    """Character offsets int32 (words, 2): runs of letters, digits and `_`, other visible characters alone.
+    """Character offsets int32 (words, 2): runs of letters, digits and `_`; any other visible character is a word.
 
-    Each with its marks; digits before letters, and letters of scripts without spaces, are words of their own (see
+    A word includes its marks. Digits before letters are a word, and so is each letter of a script without spaces (see
     `text.characters`). A word of more than LONGEST_WORD characters is several.
     """
     return np.array(_flat_spans(text), np.int32).reshape(-1, 2)
 
 
 def boundary_places(text: str) -> np.ndarray:
-    """Places where an answer may begin or end, int32 (1 + words, 2): NOWHERE ("no answer"), then `words_of(text)`."""
+    """Spans where an answer may begin or end, int32 (1 + words, 2): NOWHERE ("no answer"), then `words_of(text)`."""
     return np.concatenate([np.array([NOWHERE], np.int32), words_of(text)])
 
 
 def words_in(texts: Sequence[str]) -> np.ndarray:
-    """The words of a single text, or the places of a pair's second text."""
+    """The words of a single text, or the `boundary_places` of a pair's second text."""
     return words_of(texts[0]) if len(texts) == 1 else boundary_places(texts[-1])
 
 
@@ -49,9 +49,10 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
 
 
 def _flat_spans(text: str) -> array[int]:
-    """Beginning and end of each word, one after the other; a part of the text at a time.
+    """Beginning and end of each word, concatenated; computed chunk by chunk.
 
-    Other threads run between two parts. The last word of a part may go on behind it, so it is looked for again.
+    Other threads run between two chunks. The last word of a chunk may continue in the next, so it is searched for
+    again.
     """
     flat, pattern, start, size = array("i"), word_pattern(text), 0, AT_ONCE
     while start < len(text):
@@ -76,11 +77,11 @@ def join_tokens(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
 
 
 def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
-    """For each word of the only or second text, int32 (words,): its first token that overlaps it, -1 if none does.
+    """For each word of the only or second text, int32 (words,): the first token that overlaps it, -1 if none does.
 
-    There is none when the word was cut away, is outside the window, or vanished in the tokenizer's
-    normalisation. NOWHERE is read at the first token of all, whatever that is ([CLS], <s>). Of words of a single text
-    that stand together in one token the first has it, the others have GOES_ON.
+    A word has no token if it was cut off, is outside the window, or vanished in the tokenizer's normalization. NOWHERE
+    is read at the very first token ([CLS], <s>). If several words of a single text share one token, the first word has
+    it and the others have GOES_ON.
     """
     tokens = _overlapping(encoded, words)
     if encoded.texts == 1:
@@ -89,7 +90,7 @@ def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
 
 
 def _same_token(tokens: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """For each word but the first: whether it begins where the word before ends, and has its token."""
+    """For each word but the first, whether it begins where the word before ends and shares its token."""
     return np.asarray((tokens[1:] == tokens[:-1]) & (tokens[1:] >= 0) & (words[1:, 0] == words[:-1, 1]))
 
 
@@ -106,14 +107,14 @@ def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
 
 
 class WordFinder:
-    """Finds the words of one text in its windows; a window costs its own length, not the text's."""
+    """Finds the words of one text in its windows; the time per window grows with the window, not with the text."""
 
     def __init__(self, words: np.ndarray) -> None:
-        """`words` (words, 2) in any order, NOWHERE among them or not."""
+        """`words` (words, 2) may be in any order, and may contain NOWHERE."""
         self.words = words
         self._nowhere = np.flatnonzero((words == NOWHERE).all(axis=-1))
-        self._stops = np.maximum.accumulate(words[:, 1])  # no word up to this one ends later
-        self._starts = np.minimum.accumulate(words[::-1, 0])[::-1]  # no word from this one on starts earlier
+        self._stops = np.maximum.accumulate(words[:, 1])  # no word up to the current one ends later
+        self._starts = np.minimum.accumulate(words[::-1, 0])[::-1]  # no word from the current one on starts earlier
 
     def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the words that have a token in the window, (read,), and their `first_subtokens`, (read,)."""
@@ -121,7 +122,7 @@ class WordFinder:
         return which[tokens >= 0], tokens[tokens >= 0]
 
     def going_on_in(self, encoded: Encoded) -> np.ndarray:
-        """Indices of the words that share the token of the word before in the window."""
+        """Indices of the words in the window that share the token of the word before."""
         which, tokens = self._near(encoded)
         return np.asarray(which[tokens == GOES_ON])
 
@@ -136,21 +137,22 @@ class WordFinder:
 
 
 class WindowWords(Value, eq=False):
-    """The words of texts, and for each entry of encodings the words that it reads and their tokens."""
+    """The words of texts, and for each entry of encodings, the words in it and their tokens."""
 
-    words: np.ndarray  # int32 (words, 2): of one text after the other
+    words: np.ndarray  # int32 (words, 2): text after text
     text_starts: np.ndarray  # int64 (texts + 1,): where each text's words begin
-    places: np.ndarray  # int64 (read,): which of its text's words, in order, of one entry after the other
-    tokens: np.ndarray  # int64 (read,): the first sub-token of each, counted in its entry
-    starts: np.ndarray  # int64 (entries + 1,): where what each entry reads begins
-    goes_on: np.ndarray  # bool (words,): which share the token of the word before, and are not read again
+    places: np.ndarray  # int64 (read,): entry after entry, each word's index in its text
+    tokens: np.ndarray  # int64 (read,): the first sub-token of each word, counted within its entry
+    starts: np.ndarray  # int64 (entries + 1,): where each entry's words begin
+    # bool (words,): True for words that share the token of the word before, which are not read again
+    goes_on: np.ndarray
 
     def of(self, text: int) -> np.ndarray:
         """The words of one text, (words, 2)."""
         return self.words[self.text_starts[text] : self.text_starts[text + 1]]
 
     def going_on(self, texts: np.ndarray) -> np.ndarray:
-        """Which words of these texts, one text after the other, share the token of the word before, bool (words,)."""
+        """Whether each word of these texts, text after text, shares the token of the word before, bool (words,)."""
         return np.asarray(self.goes_on[ranges(self.text_starts[texts], np.diff(self.text_starts)[texts])])
 
 
@@ -188,21 +190,21 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
 def _first_subtokens(
     encodings: Encodings, entries: np.ndarray, words: np.ndarray, text_starts: np.ndarray
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """`first_subtokens` of many entries: for every word that is read its entry, its index in the text and its token.
+    """The `first_subtokens` of many entries: for every word read, its entry, its index in the text and its token.
 
-    With them, as indices of `words`, those that share the token of the word before. Each entry gets a range of
-    character numbers of its own, so that one search serves all.
+    The last array holds the words, as indices of `words`, that share the token of the word before. Each entry has its
+    own range of character numbers, so that one search serves all.
     """
     assert encodings.offsets is not None and encodings.sequence is not None
     token_sizes = encodings.lengths[entries]
     at = encodings.tokens_of(entries)
-    token_entry = np.repeat(np.arange(len(entries)), token_sizes)  # each token's entry
+    token_entry = np.repeat(np.arange(len(entries)), token_sizes)  # the entry of each token
     offsets = encodings.offsets[at].astype(np.int64)
     real = (encodings.sequence[at] == encodings.texts - 1) & (offsets[:, 1] > offsets[:, 0])
     at, token_entry, offsets = at[real], token_entry[real], offsets[real]
     rows = encodings.row[entries]
     sizes = text_starts[rows + 1] - text_starts[rows]
-    word_entry = np.repeat(np.arange(len(entries)), sizes)  # each word's entry
+    word_entry = np.repeat(np.arange(len(entries)), sizes)  # the entry of each word
     which = ranges(text_starts[rows], sizes)
     spans = words[which].astype(np.int64)
     both = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
@@ -225,11 +227,10 @@ def _first_subtokens(
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
-    """For each word int32 (words, 2): the window that reads it farthest from a cut, and its token there.
+    """For each word, int32 (words, 2): the window that reads it farthest from a cut, and its token there.
 
-    `windows` are all the windows of one row, in order. The ends of the text are no cuts. A word that
-    continues from before a window is not read there if another window holds its beginning; -1, -1 where no
-    window holds the word.
+    `windows` are all windows of one row, in order. The ends of the text are not cuts. A word that continues from before
+    a window is not read there if another window holds its beginning; -1, -1 if no window holds the word.
     """
     best = np.full((len(words), 2), -1, np.int32)
     distance, search = np.full(len(words), -1.0), WordFinder(words)

@@ -1,1 +1,1 @@
-"""Training: what to learn, features, splits, choosing, records, committing; `deep` learns by gradients."""
+"""Training: selection of tasks, features, splits, choice of heads, records, commits; `deep` trains by gradients."""

@@ -1,4 +1,4 @@
-"""Paths of heads over kept features; the best answer that is the same for every row."""
+"""Paths of candidate heads over kept features, and the best constant answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyhead.train.data.source import FeatureSource, value_key
 
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The heads that are tried for a task: those whose features can be had."""
+    """The heads to try for a task: those with available features."""
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     return tuple(
         candidate
@@ -30,7 +30,7 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The heads that the task's strategy has, whatever features there are."""
+    """All heads of the task's strategy, whatever features are available."""
     return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
 
 
@@ -41,12 +41,12 @@ def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: Feature
 
 
 def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:
-    """A path for each candidate that is tried."""
+    """A path for each candidate to try."""
     return [candidate_path(candidate, prepared, source, codec) for candidate in candidates(prepared, source)]
 
 
 def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
-    """The task with what its heads read of a store; raises StoreError where the store keeps nothing that one reads."""
+    """The task with the columns of a store that its heads read; raises StoreError if the store has none of them."""
     bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     paths = candidate_paths(prepared, source, bare)
     if not paths:
@@ -56,7 +56,7 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
 
 
 def left_out(prepared: Prepared, source: FeatureSource) -> list[str]:
-    """The names of heads that are not tried, since their features are not kept."""
+    """The names of heads that are not tried, since their features are not available."""
     tried = {candidate.name for candidate in candidates(prepared, source)}
     return [candidate.name for candidate in every_candidate(prepared, source) if candidate.name not in tried]
 
@@ -66,8 +66,8 @@ def feature_paths(
 ) -> dict[str, list[Path]]:
     """Each task's candidate paths; a codec's constants are shared by all tasks that store the same value.
 
-    A bundle's own constants come first, so that a task added later reads the features that are kept already. Others
-    come from the texts of all tasks, those that are done too, so that a resumed run finds the same ones.
+    A bundle's own constants are preferred, so that a task added later reads existing features. Others are computed from
+    the texts of all tasks, including finished ones, so that a resumed run computes the same ones.
     """
     source.remember([record.path for record in bundle.tasks.values()])
     paths: dict[str, list[Path]] = {}
@@ -86,7 +86,7 @@ def feature_paths(
 
 
 def _texts_like(key: bytes, prepared: Sequence[Prepared], source: FeatureSource) -> list[Input]:
-    """Training inputs of every task that stores the same value, one task after the other."""
+    """Training inputs of every task that stores the same value, task after task."""
     lists: list[list[Input]] = []
     for p in prepared:
         bare, per = p.strategy.feature_codec()
@@ -96,7 +96,7 @@ def _texts_like(key: bytes, prepared: Sequence[Prepared], source: FeatureSource)
 
 
 def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, float]]:
-    """The scores of one answer for every row, the best by the training rows."""
+    """The scores of the best constant answer, judged by the training rows."""
     task, targets = prepared.task, prepared.train.examples.targets
     splits = {"validation": held} | ({"test": prepared.test.examples} if prepared.test else {})
     scores = {}
@@ -108,9 +108,9 @@ def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, f
 
 
 def baseline_path(prepared: Prepared, path: Path, source: FeatureSource) -> Path | None:
-    """The path of the linear head with which one on `path` is compared; None where it needs no more or has none.
+    """The path of the linear baseline for the head on `path`; None if the head is not larger or has no baseline.
 
-    Of a task over words it reads the same words; of pairs the mean vectors of the last layer, else of the last two.
+    For a task over words it reads the same words; for pairs, the mean vectors of the last layer, else of the last two.
     """
     task, is_kept = prepared.task, prepared.strategy.reads_kept_features
     kind = kind_of(task)

@@ -1,4 +1,4 @@
-"""Reports of long work: lines, progress with an estimate, and one JSON line an event."""
+"""Reports of long work: lines, progress with an estimate, and one JSON line per event."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Say = Callable[[str], None]
 Listener = Callable[[str, Mapping[str, object]], None]
 """Hears each event's name and facts."""
 
-UPDATE_SECONDS = 10.0  # between two events of one training; an epoch ends with one in any case
-LAP_SECONDS = 30.0  # between two lines about epochs of one training that stay
+UPDATE_SECONDS = 10.0  # between two events of one training; an epoch always ends with one
+LAP_SECONDS = 30.0  # between two permanent lines about epochs of one training
 
 
 class Events:
-    """Tells a listener what happens, and keeps a JSONL file of it where asked.
+    """Reports events to a listener, and to a JSONL file on request.
 
-    `say` gets finished lines; `show` gets a line that replaces the last one shown (progress), "" to clear it.
+    `say` receives finished lines; `show` receives a line that replaces the last one shown (progress), "" to clear it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Events:
             file.parent.mkdir(parents=True, exist_ok=True)
 
     def within(self, run: str) -> Events:
-        """The same, of one training among several: its events have `run` among their facts."""
+        """The same for one training among several: its events have `run` among their facts."""
         events = copy.copy(self)
         events._facts = {**self._facts, "run": "/".join([*map(str, self._facts.values()), run])}
         return events
@@ -60,9 +60,9 @@ class Events:
             listener(name, facts)
 
     def progress(self, label: str, *, unit: str, done: int = 0, at_most: bool = False) -> Progress:
-        """A counter that shows rate and estimate at most five times a second; `done` was done before.
+        """A counter that shows rate and estimate at most five times a second; `done` was finished before.
 
-        `at_most`: the work may end before all is done.
+        `at_most`: the work may end before the total.
         """
         return Progress(self, label, unit, done, at_most=at_most)
 
@@ -74,7 +74,7 @@ class Events:
 
 
 class Progress:
-    """Done, total, rate and time left of one long step."""
+    """Done, total, rate and remaining time of one long step."""
 
     def __init__(self, events: Events, label: str, unit: str, before: int = 0, *, at_most: bool = False) -> None:
         self._events, self._label, self._unit, self._before = events, label, unit, before
@@ -82,7 +82,7 @@ class Progress:
         self._said = self._started
 
     def update(self, done: int, total: int, note: str = "") -> None:
-        """Shows where the work stands."""
+        """Shows the current progress."""
         seconds = time.monotonic() - self._started
         line = progress_line(
             self._label,
@@ -96,23 +96,23 @@ class Progress:
         self._events._progress(line + (note and f"  {note}"))
 
     def lap(self, name: str, number: int, most: int, note: str) -> None:
-        """An epoch or a round ended: a line that stays, unless one came less than LAP_SECONDS before."""
+        """Ends an epoch or a round: a permanent line, unless one came less than LAP_SECONDS before."""
         now = time.monotonic()
         if now - self._said >= LAP_SECONDS:
             self._said = now
             self._events.line(f"{self._label}: {name} {number} of {'at most ' * self._at_most}{most}, {note}")
 
     def finish(self) -> float:
-        """Clears the line; gives the seconds that passed."""
+        """Clears the line; returns the elapsed seconds."""
         self._events._progress("", force=True)
         return time.monotonic() - self._started
 
 
 class Meter:
-    """Sums updates up for events `training`, one every so many seconds, and for events `epoch`.
+    """Aggregates updates for events `training`, one every few seconds, and for events `epoch`.
 
-    `heads` name the head that each task learns, which tasks of one family share; others have one of their name. A head
-    in r of an update's K micro-batches gets r / K of its own mean gradient; these shares, summed over updates, are its
+    `heads` name each task's head, which tasks of one family share; others have a head of their own name. A head in r of
+    an update's K micro-batches gets r / K of its own mean gradient; these shares, summed over updates, are its
     effective steps.
     """
 
@@ -120,14 +120,14 @@ class Meter:
         self, events: Events, heads: Mapping[str, str] | None = None, *, seconds: float = UPDATE_SECONDS
     ) -> None:
         self._events, self._heads, self._seconds = events, dict(heads or {}), seconds
-        self.micro_batches = dict.fromkeys(self._heads, 0)  # read of each task so far
+        self.micro_batches = dict.fromkeys(self._heads, 0)  # examples read of each task so far
         self.effective_steps = dict.fromkeys(self._heads.values(), 0.0)
         self._scores: Mapping[str, Mapping[str, float]] = {}
-        self._last: tuple[int, float] | None = None  # step and learning rate of the last update that was not told
+        self._last: tuple[int, float] | None = None  # step and learning rate of the last unreported update
         self.start()
 
     def start(self) -> None:
-        """Time counts from here: an epoch begins."""
+        """Starts the clock: an epoch begins."""
         self._epoch_began, self._epoch_tokens = time.monotonic(), 0
         self._clear()
 
@@ -139,7 +139,7 @@ class Meter:
             self.effective_steps[head] = self.effective_steps.get(head, 0.0) + 1 / len(tasks)
 
     def update(self, *, step: int, losses: Sequence[tuple[str, float]], learning_rate: float, tokens: int) -> None:
-        """Counts an update, and tells of those since the last time where it is time.
+        """Counts an update, and reports all since the last report if it is time.
 
         Steps count from 1, over all epochs; `losses` are those of its micro-batches, each with its task; `tokens` are
         without padding.
@@ -154,7 +154,7 @@ class Meter:
             self.tell()
 
     def tell(self) -> None:
-        """Event `training`: of the updates since the last one; losses are means over each task's micro-batches."""
+        """Event `training` about the updates since the last one; losses are means over each task's micro-batches."""
         if self._last is None:
             return
         self._events.event(
@@ -170,11 +170,11 @@ class Meter:
 
     @property
     def tokens_a_second(self) -> float:
-        """Tokens a second of the epoch so far, without padding."""
+        """Tokens per second of the epoch so far, without padding."""
         return _rate(self._epoch_tokens, self._epoch_began)
 
     def scored(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Every task's metrics on validation, as the module stands."""
+        """Every task's metrics on validation, with the current weights."""
         self._scores = scores
 
     def epoch(self, row: Mapping[str, float], *, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Tasks over a frozen trunk: what a run trains of them, what their trainers share, and how tasks are committed."""
+"""Training over a frozen trunk: selection of tasks, shared state of trainers, and committing tasks."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ from polyhead.train.training import BundleTraining, Scores, TrainingResult, Trai
 
 
 class FrozenTrunk(BundleTraining):
-    """Trains tasks over the frozen trunk and writes each into the bundle as soon as it is done."""
+    """Trains tasks over the frozen trunk, and writes each into the bundle as soon as it is done."""
 
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared]) -> None:
         self.run, self.prepared = run, prepared
 
     def check(self) -> None:
-        """Raises TrainError and EmptyData where tasks that read each other's arrays cannot learn together."""
+        """Raises TrainError and EmptyData if tasks that read each other's arrays cannot be trained together."""
         prepared_units(self.prepared, Events())
 
     def train(self) -> TrainingResult:
-        """Trains what the bundle lacks; what was trained the same way is kept, and decisions hold."""
+        """Trains what the bundle lacks; tasks trained the same way are kept, and decisions are respected."""
         began, run, events = time.monotonic(), self.run, self.run.events
         deep("nn.runtime:within_limits")()
         prepared = prepared_units(self.prepared, events)
@@ -98,13 +98,13 @@ class FrozenTrunk(BundleTraining):
 
 
 class TrainingJob:
-    """Bundle, cache, trunk and tasks of one run, and what it has trained so far."""
+    """Bundle, cache, trunk and tasks of one run, and its trained tasks so far."""
 
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], source: FeatureSource) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
         self.prepared, self.source, self.allocation = prepared, source, run.project.allocation
         self.bundle = open_or_create(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
-        # strategies of all tasks of the project, also of those that this run leaves out
+        # strategies of all tasks of the project, including those not in this run
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, run.project.allocation)
         lines = self.bundle.lines
@@ -117,8 +117,8 @@ class TrainingJob:
             {p.task.name: (self.bundle.tasks[p.task.name].task, p.task) for p in prepared if p.task.name in lines},
         )
         self.todo = set(chosen.todo)  # names of the tasks to train
-        self.left = dict(chosen.left)  # tasks that stay as they are: why
-        self.paths: dict[str, list[Path]] = {}  # of each task that is trained or chosen, all that are tried
+        self.left = dict(chosen.left)  # tasks that are kept: the reason
+        self.paths: dict[str, list[Path]] = {}  # for each task that is trained or chosen, all candidates
         self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
@@ -128,12 +128,12 @@ class TrainingJob:
 
     @property
     def numerics(self) -> dict[str, str]:
-        """How features and parts are computed here."""
+        """How features and parts are computed in this run."""
         label: dict[str, str] = deep("nn.runtime:numerics")(self.source.precision)
         return label
 
     def trainers(self) -> list[Trainer]:
-        """The trainers that the tasks' strategies name, in the order in which they run."""
+        """The trainers that the tasks' strategies name, in execution order."""
         tasks: dict[str, list[Prepared]] = {}
         for p in self.prepared:
             tasks.setdefault(p.strategy.trainer, []).append(p)
@@ -141,7 +141,7 @@ class TrainingJob:
         return sorted(trainers, key=lambda trainer: trainer.order)
 
     def folder(self, kind: str, p: Prepared) -> FilePath:
-        """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
+        """The folder for one way of training over exact paths, trunk included; only the same run resumes from it."""
         settings = {name: value for name, value in self.prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self.paths[p.task.name]]
         name = tag({**settings, "paths": paths, "precision": self.source.precision})
@@ -154,9 +154,9 @@ class TrainingJob:
         *,
         checkpoints: FilePath | None = None,
     ) -> None:
-        """Writes tasks into the bundle in one step, until which nothing of them is visible there.
+        """Writes tasks into the bundle in one step; nothing of them is visible before.
 
-        With `if_better` live versions that are better stay, and the attempt is remembered; else `checkpoints` go.
+        With `if_better`, better live versions stay, and the attempt is recorded; else `checkpoints` are deleted.
         """
         several = [(p, deep("heads.run:with_baselines")(p, trained, self.source)) for p, trained in several]
         drafts = drafts_of(several, self.source.facts, self.prints, self.numerics)
@@ -197,14 +197,14 @@ class TrainingJob:
             add_tasks(self.root, drafts, families=families, replace=True)
 
         if set(bundle.lines) <= self.todo - self.left.keys():
-            write()  # every task of the bundle is trained by this run
+            write()  # this run trains every task of the bundle
             return
         others = len(certified(self.root, "train", write, changing=names, actor=self._actor).before)
         subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
         self.events.line(f"{', '.join(names)}: {subject} probes as before")
 
     def _remember(self, bundle: Bundle, names: list[str], compared: Mapping[str, VersionComparison]) -> None:
-        """Notes which tasks lost, and says so; checkpoints stay, so that `retrain` is quick."""
+        """Records and reports which tasks lost; checkpoints stay, so that `retrain` is quick."""
         attempts = {
             name: rival.attempt(tag(self.prints[name]), bundle.lines[name].record) for name, rival in compared.items()
         }
@@ -218,10 +218,10 @@ class TrainingJob:
 class Trainer(ABC):
     """A trainer of tasks over a frozen trunk, for the strategies that name this class.
 
-    `prepared` are all of these tasks, `todo` those that are to be trained.
+    `prepared` are all of these tasks, `todo` those to train.
     """
 
-    order = 0  # trainers of a lower number run first
+    order = 0  # trainers with lower numbers run first
 
     def __init__(self, job: TrainingJob, prepared: Sequence[Prepared]) -> None:
         self.job, self.prepared = job, prepared
@@ -229,10 +229,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def paths(self) -> dict[str, list[Path]]:
-        """Every path that is tried, by task; of tasks that need no training they may be left out."""
+        """Every candidate path, by task; tasks that need no training may be omitted."""
 
     def steps(self) -> list[tuple[str, ...]]:
-        """Tasks that are written in one step, in the order of the steps."""
+        """Groups of tasks that are written in one step, in order."""
         return [(p.task.name,) for p in self.todo]
 
     def readers(self) -> Sequence[Prepared]:
@@ -263,7 +263,7 @@ def _check_labels_stay(job: TrainingJob) -> None:
 
 
 def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
-    """Paths of all trainers; those of live tasks come first, as only they read arrays of others, which is checked."""
+    """Paths of all trainers; those of live tasks are checked first, since only they read other owners' arrays."""
     for trainer in trainers:
         if any(p.strategy.is_live for p in trainer.prepared):
             job.paths |= trainer.paths()
@@ -275,7 +275,7 @@ def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
 
 
 def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
-    """Where the run's features come from; raises StoreError and TrainError for a store that does not fit."""
+    """The source of the run's features; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
         precision = _one_precision(prepared)
         folder = cache_folder(run.cache, "features", precision).parent
@@ -299,7 +299,7 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
 
 
 def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
-    """Encodes and keeps what the trainers read, and what the linear baselines of these tasks read."""
+    """Encodes and keeps the values that the trainers and these tasks' linear baselines read."""
     source, events = job.source, job.events
     progress = events.progress(source.doing, unit="texts")
     readers = {p.task.name: trainer for trainer in trainers for p in trainer.readers()}
@@ -322,16 +322,16 @@ def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
 
 
 def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
-    """The bundle there, if it stands on the same trunk; else a new one, of what `load` gives.
+    """The existing bundle, if it has the same trunk; else a new one, with the trunk that `load` returns.
 
-    `names` are the tasks that will be trained. Raises WrongTrunk for a bundle on another trunk, unless a run that was
-    stopped before its first task left it, and BadName for names of tasks that own their models.
+    `names` are the tasks to train. Raises WrongTrunk for a bundle on another trunk, unless an interrupted run left it
+    without tasks, and BadName for names of tasks with their own models.
     """
     if not (root / BUNDLE).exists():
         return write_bundle(root, load())
     bundle = Bundle.open(root)
     if bundle.digest != trunk.digest and _holds_nothing_more(root):
-        remove_files(root, [BUNDLE])  # the rest is what is left of a bundle that is not made yet
+        remove_files(root, [BUNDLE])  # the rest belongs to an unfinished bundle
         return write_bundle(root, load())
     if bundle.digest != trunk.digest:
         raise WrongTrunk(
@@ -344,23 +344,23 @@ def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, l
 
 
 def _holds_nothing_more(root: FilePath) -> bool:
-    """Whether no task was ever written there, the trunk was not learned, and nothing of anybody else's is there."""
+    """Whether no task was ever written there, the trunk was not trained, and there are no foreign files."""
     names = {entry.name for entry in root.iterdir()} | {entry.name for entry in (root / TRUNK).iterdir()}
     return names <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
 
 
 def trunk_line(trunk: TrunkFacts) -> str:
-    """A trunk's digest and what it is, for messages."""
+    """A trunk's digest and description, for messages."""
     return f"{trunk.digest[:16]} ({trunk.name}, max_tokens {trunk.settings.max_tokens})"
 
 
 def donors(run: TrainingRun) -> FrozenTrunk:
-    """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
+    """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a separate bundle.
 
-    Each task learns prompt, pooler and head in an input of its own, for its strategy's `donor_epochs` at its
-    `donor_learning_rate`. As under a joint recipe no text on which one of the project's tasks is evaluated is trained
-    on; tasks without prompts are read for that alone. On the processor a joint run of the same tasks, seed and
-    `[training]` so starts as if it had trained the donors itself. Raises ConfigError where no task has prompts.
+    Each task trains prompt, pooler and head in its own input, for its strategy's `donor_epochs` at its
+    `donor_learning_rate`. As with a joint recipe, no text on which one of the project's tasks is evaluated is trained
+    on; tasks without prompts are read only for this. On the processor a joint run of the same tasks, seed and
+    `[training]` then starts as if it had trained the donors itself. Raises ConfigError if no task has prompts.
     """
     project = run.project
     prompted = [e.name for e in project.tasks if strategy_of(project, e).donor(e.name, Training()) is not None]

@@ -1,4 +1,4 @@
-"""`polyhead train`: a project file becomes a bundle, or several; what is finished is never done again."""
+"""`polyhead train`: a project file becomes one or several bundles; finished work is never repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polyhead.train.record.decided import TrainOptions
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
-REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
+REPLACING = ("frozen", "donors")  # recipes that give tasks of a bundle new versions, over an unchanged trunk
 
 
 @typed
@@ -39,22 +39,22 @@ def train_project(
     features: FilePath | str | None = None,
     actor: str = "",
 ) -> TrainingResult:
-    """Trains the declared tasks as the project's recipe says, and writes each bundle as soon as it can be.
+    """Trains the declared tasks according to the project's recipe, and writes each bundle as soon as possible.
 
-    `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the bundle),
-    so an interrupted run goes on where it stopped, and another task over the same texts encodes nothing. What can be
-    known to fail does so before any training. `actor`, who trains, stands in certificates.
+    `folder` is the base of relative paths. Features and checkpoints are kept in `cache` (default: next to the bundle),
+    so an interrupted run resumes where it stopped, and another task over the same texts encodes nothing. Foreseeable
+    errors are raised before any training. `actor`, the person who trains, is recorded in certificates.
 
-    Over a frozen trunk, what was rolled back or removed stays so but for the tasks to `retrain`, which are trained
-    whatever was decided; with `if_better` a live version stays unless the new one scores better on the same rows.
-    Where labels of a live version have no row now, BundleError is raised unless `allow_lost_labels` lets them go.
-    A bundle whose trunk learns is trained once. Of several processes each calls this with its `place`; the first one
-    writes and tells, and all give its outcome. Raises ConfigError for what the recipe has no use for, UnknownTask for
-    names that the project does not have.
+    Over a frozen trunk, rolled back or removed tasks stay so except those in `retrain`, which are trained in any case;
+    with `if_better` a live version stays unless the new one scores better on the same rows. If labels of a live version
+    have no row now, BundleError is raised unless `allow_lost_labels` permits it. A bundle whose trunk is trained is
+    trained once. With several processes each calls this with its `place`; the first one writes and reports, and all
+    return its outcome. Raises ConfigError for options that the recipe cannot use, UnknownTask for names that the
+    project does not have.
 
-    With `features`, the location of a store of a corpus, a frozen trunk's features come from there, no text is encoded,
-    and tasks take the store's codec where they name none. The trunk is then that of the bundle, where there is one.
-    Raises StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
+    With `features`, the location of a corpus store, a frozen trunk's features come from there, no text is encoded, and
+    tasks use the store's codec unless they name one. The trunk is then that of the bundle, if it exists. Raises
+    StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
     folder = FilePath(folder)
     options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
@@ -96,7 +96,7 @@ def _same(data: TrunkData) -> TrunkData:
 
 
 def _check_from_store(project: Project) -> None:
-    """Raises ConfigError for what a store cannot give."""
+    """Raises ConfigError for settings that a store cannot support."""
     if not isinstance(project.recipe, Frozen) or split_summarizers(project)[1]:
         models = [entry.name for entry in project.tasks if entry.known_kind.owns_model]
         recipe = f"recipe '{project.recipe.__struct_config__.tag}'"
@@ -129,20 +129,20 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
 
 
 def _read(project: Project, only: tuple[str, ...]) -> Project:
-    """The project with the tasks whose files are read: where nothing binds the others, those to train."""
+    """The project with the tasks whose files are read: only those to train, if nothing binds them to the others."""
     if not only or not isinstance(project.recipe, Frozen):
         return project
     readers, _ = split_summarizers(project)
     if any(entry.name in only for entry in readers):
         check_budget(msgspec.structs.replace(project, tasks=readers), only)
         check_whole_units({entry.name: strategy_of(project, entry) for entry in readers}, only)
-    if project.donors is not None:  # held out together, as the donors did
+    if project.donors is not None:  # held out together, as for the donors
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))
 
 
 def _check(project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions) -> None:
-    """Raises ConfigError for what the recipe has no use for, UnknownTask for names that the project does not have."""
+    """Raises ConfigError for options without use in the recipe, UnknownTask for names that are not in the project."""
     kind, names = str(project.recipe.__struct_config__.tag), [entry.name for entry in project.tasks]
     if place.world > 1 and kind != "joint":
         raise ConfigError(

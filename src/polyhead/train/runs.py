@@ -1,4 +1,4 @@
-"""What every training run has: its process, its seeds, its folder in the cache, its history, and torch where needed."""
+"""The common base of training runs: process rank, seeds, cache folder, history, and torch when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIX = ".checkpoint"
 
 
 class ProcessRank(Value):
-    """One process of a training run; `meeting` is where the processes find each other, a URL that torch knows."""
+    """One process of a training run; `meeting` is the URL where the processes find each other, in torch's form."""
 
     rank: int = 0
     world: int = 1
@@ -30,7 +30,7 @@ class ProcessRank(Value):
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes and talks."""
+        """Whether this process writes and reports."""
         return self.rank == 0
 
     def owns(self, index: int) -> bool:
@@ -38,7 +38,7 @@ class ProcessRank(Value):
         return index % self.world == self.rank
 
     def check(self, micro_batches: int) -> None:
-        """Raises ConfigError unless every process gets as many micro-batches of an update as the others."""
+        """Raises ConfigError unless every process gets equally many micro-batches of an update."""
         if micro_batches % self.world:
             raise ConfigError(
                 "the micro-batches of an update cannot be shared evenly by the processes",
@@ -49,18 +49,18 @@ class ProcessRank(Value):
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a training run."""
+    """The result of a training run."""
 
     best_epoch: int = 0
     score: float = 0.0  # best validation score
-    history: tuple[dict[str, float], ...] = ()  # one row an epoch: epoch, loss, score, seconds
+    history: tuple[dict[str, float], ...] = ()  # one row per epoch: epoch, loss, score, seconds
     examples_seen: int = 0
     seconds: float = 0.0
-    steps: int = 0  # updates an epoch
+    steps: int = 0  # updates per epoch
 
     @property
     def best_update(self) -> int:
-        """After how many updates the weights were those that are kept."""
+        """The number of updates after which the kept weights were reached."""
         return self.best_epoch * self.steps
 
     @property
@@ -70,13 +70,13 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stream(seed: int, *names: object) -> int:
-    """A seed of its own for each use, the same on every machine."""
+    """A separate seed for each use, the same on every machine."""
     content = ":".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")
 
 
 def cache_folder(cache: Path, *names: str) -> Path:
-    """A folder of the cache; raises TrainError where it, or a folder above it in the cache, is a link."""
+    """A folder of the cache; raises TrainError if it, or a folder above it in the cache, is a link."""
     folder = cache.joinpath(*names)
     try:
         with opened_folder(folder, root=cache):
@@ -94,5 +94,5 @@ def cache_folder(cache: Path, *names: str) -> Path:
 
 
 def deep(name: str) -> Any:
-    """`module:name` of the room with torch; raises MissingExtra where torch is not installed."""
+    """The object `module:name` of the torch room; raises MissingExtra if torch is not installed."""
     return resolve_name(f"polyhead.deep.{name}")

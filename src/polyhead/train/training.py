@@ -1,4 +1,4 @@
-"""One run of `train`: what it was asked for, the bundles that it makes, and its outcome."""
+"""One run of `train`: its input, the bundles that it makes, and its outcome."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class CandidateResult(Value):
     candidate: SearchPoint
     score: float | None = None  # of its best epoch, by the task's metric; None: it failed
     best_epoch: int | None = None
-    epochs: int | None = None  # that were trained, until patience ran out
-    error: str = ""  # what ended it, where a number was not finite
+    epochs: int | None = None  # epochs trained, until patience ran out
+    error: str = ""  # the cause of the end, if a number was not finite
 
 
 def candidate_name(candidate: SearchPoint) -> str:
@@ -43,45 +43,45 @@ def candidate_name(candidate: SearchPoint) -> str:
 
 
 class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `train` for one bundle, or for the bundles of one folder."""
+    """The result of `train` for one bundle, or for the bundles of one folder."""
 
     bundle: str  # folder of the bundle, or of `bundles`
-    bundles: dict[str, TrainingResult] = {}  # of a recipe that makes several
-    trained: Scores = {}  # of the tasks that were trained now
-    kept: tuple[str, ...] = ()  # tasks that were trained already, unchanged
-    left: dict[str, str] = {}  # tasks that were not trained this way, and stay so: why
-    compared: dict[str, VersionComparison] = {}  # tasks that had a live version: it beside the new one
+    bundles: dict[str, TrainingResult] = {}  # for a recipe that makes several
+    trained: Scores = {}  # of the tasks trained now
+    kept: tuple[str, ...] = ()  # tasks already trained, unchanged
+    left: dict[str, str] = {}  # tasks that were not trained this way, and are kept: the reason
+    compared: dict[str, VersionComparison] = {}  # tasks with a live version: its comparison with the new one
     extraction: Extraction | None = None  # of a frozen trunk
-    trunk: str | None = None  # digest of the bundle's trunk, where it learned
-    learned_from: str | None = None  # digest of the trunk from which that began
-    taught: tuple[str, ...] = ()  # tasks that it learned from
-    scores: Scores = {}  # of those tasks, trained now or kept; where a trunk left tasks out, of these
+    trunk: str | None = None  # digest of the bundle's trunk, if it was trained
+    learned_from: str | None = None  # digest of the trunk that training started from
+    taught: tuple[str, ...] = ()  # tasks it was trained on
+    scores: Scores = {}  # of those tasks, trained now or kept; if a trunk left tasks out, of these
     chosen: SearchPoint | None = None  # by a search
     tried: tuple[CandidateResult, ...] = ()
     seconds: float
 
 
 class UsedStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A store of a corpus that training takes features from."""
+    """A corpus store that training takes features from."""
 
     location: str
-    facts: TrunkFacts  # of the trunk that the tasks stand on
+    facts: TrunkFacts  # of the trunk below the tasks
 
 
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of a run: the project, its prepared tasks, the folders to write to, and the listener."""
+    """The input of a run: the project, its prepared tasks, the folders to write to, and the listener."""
 
     project: Project
     prepared: list[Prepared]
-    load: Callable[[], TrunkData]  # the trunk that is frozen, or from which training starts
-    folder: FilePath  # where the project's relative paths start
+    load: Callable[[], TrunkData]  # the frozen trunk, or the one that training starts from
+    folder: FilePath  # the base of the project's relative paths
     root: FilePath  # of the bundle, or of a folder of bundles
     cache: FilePath
     events: Events
     place: ProcessRank
     only: tuple[str, ...]
     options: TrainOptions
-    store: UsedStore | None = None  # from which features come; no text is then encoded
+    store: UsedStore | None = None  # the source of features; no text is then encoded
 
     @property
     def data(self) -> TrunkData:
@@ -95,21 +95,21 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleTraining(ABC):
-    """Makes a bundle, or several; what is there of it is kept."""
+    """Makes a bundle, or several; existing parts are kept."""
 
     run: TrainingRun
 
     @abstractmethod
     def check(self) -> None:
-        """Raises what training would, as far as that is known before: of several bundles none is then trained."""
+        """Raises the foreseeable errors of training: of several bundles none is then trained."""
 
     @abstractmethod
     def train(self) -> TrainingResult:
-        """Finds out what is trained already, trains the rest, and writes it."""
+        """Determines what is trained already, trains the rest, and writes it."""
 
 
 class Bundles(BundleTraining):
-    """Several bundles in one folder, each a training of its own; `lines` come before, `ending` makes those after."""
+    """Several bundles in one folder, each with its own training; `lines` come before, `ending` makes those after."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Bundles(BundleTraining):
             training.check()
 
     def train(self) -> TrainingResult:
-        """Trains one after the other, once it is known that none is refused."""
+        """Trains one after the other, after all have been checked."""
         began, outcomes, say = time.monotonic(), dict[str, TrainingResult](), self.run.events.line
         self.check()
         for line in self._lines:

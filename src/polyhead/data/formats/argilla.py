@@ -16,28 +16,28 @@ SUBMITTED = "submitted"
 RESPONSES = ".responses"
 BESIDE = (".users", ".status")
 SUGGESTIONS = (".suggestion", "-suggestion")
-ENDS_OF_COLUMNS = (RESPONSES, SUGGESTIONS[1])  # which tell a table of this tool
+ENDS_OF_COLUMNS = (RESPONSES, SUGGESTIONS[1])  # columns that identify a table of this tool
 TAKEN = ("fields", "responses", "suggestions", "vectors", "metadata", "status", "_server_id")
 FIRST = ("annotation", "prediction", "status", "inputs")  # columns of the first versions
-KEPT_OF_FIRST = ("id", "text")  # the others say who annotated, and how
+KEPT_OF_FIRST = ("id", "text")  # the other columns say who annotated, and how
 TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
 class Argilla(RecordFormat):
-    """Of the submitted responses the value that most gave is read, of equals the first. Suggestions are no labels."""
+    """Reads the value that most submitted responses give, the first of equals. Suggestions are not labels."""
 
     name = "Argilla"
 
     def begin(self, head: Sequence[Any]) -> None:
-        """Looks at what the records have."""
+        """Detects the fields of the records."""
         self._questions = set[str]()
         for record in head:
-            with suppress(AttributeError, TypeError, BadValue):  # which `rows` says of the record
+            with suppress(AttributeError, TypeError, BadValue):  # included in what `rows` says about the record
                 self._questions |= {name for name, _ in _responses(record)}
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has `fields` and `responses`, or a column of responses beside their users."""
+        """True if each record has `fields` and `responses`, or a column of responses next to one of their users."""
         if all(isinstance(record.get("fields"), dict) and "responses" in record for record in head):
             return True
         return any(_flat(record) or _listed(record) or _is_first(record) for record in head)
@@ -82,7 +82,7 @@ def _responses(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             for each in several or ():
                 if isinstance(each, dict) and _is_submitted(each.get("status")):
                     yield from _value(name, each.get("value"))
-    elif isinstance(responses, list):  # of versions before 2.0: a response holds the values of all questions
+    elif isinstance(responses, list):  # before version 2.0, a response holds the values of all questions
         for each in responses:
             if isinstance(each, dict) and _is_submitted(each.get("status")):
                 for name, value in (each.get("values") or {}).items():
@@ -110,7 +110,7 @@ def _value(name: str, value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _is_submitted(state: object) -> bool:
-    """Whether a response is gold; exports that hold submitted responses alone leave the status out."""
+    """Whether a response is gold; exports with submitted responses only omit the status."""
     return state is None or getattr(state, "value", state) == SUBMITTED
 
 
@@ -123,7 +123,7 @@ def _flat(record: Mapping[str, Any]) -> list[str]:
 
 
 def _listed(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Columns of hub data sets of versions before 2.0: lists of `{user_id, value, status}`, or of each key."""
+    """Columns of hub data sets before version 2.0: lists of `{user_id, value, status}`, or one list per key."""
     columns = {name: _turned(value) if isinstance(value, dict) else value for name, value in record.items()}
     return {
         name: value
@@ -135,14 +135,14 @@ def _listed(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _turned(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Objects from lists of their values."""
+    """A list of objects from an object of lists."""
     if not all(isinstance(values, list) for values in columns.values()) or len(set(map(len, columns.values()))) != 1:
         return []
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _entities(value: object) -> object:
-    """Spans that the first versions wrote as `[label, start, end]`; any other value as it is."""
+    """Spans that the first versions wrote as `[label, start, end]`; any other value unchanged."""
     if not isinstance(value, list) or not all(
         isinstance(e, list) and [type(x) for x in e[1:3]] == [int] * 2 for e in value
     ):

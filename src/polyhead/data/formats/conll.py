@@ -15,17 +15,17 @@ BREAK = "-DOCSTART-"
 
 
 class Conll(FileFormat):
-    """A sentence a row: `tokens` from the first column, `tags` from the last; of CoNLL-U the forms and UPOS tags."""
+    """One row per sentence: `tokens` from the first column, `tags` from the last (CoNLL-U: forms and UPOS tags)."""
 
     name = "CoNLL"
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """The name says it: columns of words look like many things."""
+        """Recognized by the file name: the content alone is ambiguous."""
         return path.lower().removesuffix(".gz").endswith(TAGGED)
 
     def rows(self, path: str) -> Numbered:
-        """Tags of the schemes BILOU and BIOES are written as BIO. A sentence with a line of one column is refused."""
+        """Tags of the schemes BILOU and BIOES are converted to BIO. A sentence with a one-column line is refused."""
         universal = path.lower().removesuffix(".gz").endswith(".conllu")
         sentences = list(_sentences(path, universal=universal))
         if not sentences:

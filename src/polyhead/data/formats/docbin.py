@@ -17,7 +17,7 @@ from polyhead.errors import BadValue, DataError
 from polyhead.files import open_plain
 
 LARGEST_UNPACKED = 2**30  # bytes
-ORTH, ENT_IOB, ENT_TYPE = 65, 77, 78  # spaCy's numbers of what a token has
+ORTH, ENT_IOB, ENT_TYPE = 65, 77, 78  # spaCy's numbers of token attributes
 INSIDE, BEGINS = 1, 3
 MASK, FACTOR = 2**64 - 1, 0xC6A4A7935BD1E995
 AS_JSON_LINES = (
@@ -27,17 +27,17 @@ AS_JSON_LINES = (
 
 
 class SpacyBinary(FileFormat):
-    """A document a row: `text`, `spans` from its entities where it has any attribute of them, `labels` from `cats`."""
+    """One row per document: `text`, `spans` if it has any attribute of entities, and `labels` from `cats`."""
 
     name = "spaCy (DocBin)"
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """The name says it, and the file begins as packed ones do."""
+        """Recognized by the file name and the first packed bytes."""
         return path.lower().endswith(".spacy")
 
     def rows(self, path: str) -> Numbered:
-        """Entities of a document that nobody annotated are None, and so are its labels."""
+        """For a document without annotations, entities and labels are None."""
         packed = _unpacked(path)
         try:
             texts, documents = _documents(packed)
@@ -89,7 +89,7 @@ def _unpacked(path: str) -> dict[str, Any]:
 
 
 def _documents(packed: Mapping[str, Any]) -> tuple[dict[int, str], list[tuple[np.ndarray, np.ndarray, Any]]]:
-    """The strings by hash, and of each document its tokens, uint64 (tokens, attributes), spaces and labels."""
+    """The strings by hash, and each document's tokens, uint64 (tokens, attributes), spaces and labels."""
     attributes = len(packed["attrs"])
     lengths = np.frombuffer(packed["lengths"], np.int32)
     tokens = np.frombuffer(packed["tokens"], np.uint64).reshape(-1, attributes)
@@ -118,7 +118,7 @@ def _row(
     marks = tokens[:, attributes.index(ENT_IOB)].tolist()
     names = tokens[:, attributes.index(ENT_TYPE)].tolist()
     if len(marks) and not any(marks):
-        return {"text": text, "spans": None}  # nobody said of any word whether it is one
+        return {"text": text, "spans": None}  # no word has an annotation of entities
     spans: list[dict[str, Any]] = []
     before = None
     for word, begin, mark, name in zip(words, begins, marks, names, strict=True):

@@ -16,21 +16,21 @@ OFFSETS = ("start_offset", "end_offset")
 
 
 class Doccano(RecordFormat):
-    """Versions count offsets in characters or in units of UTF-16, and the export does not say which."""
+    """Versions of doccano count offsets in characters or in UTF-16 units, and the export does not say which."""
 
     name = "doccano"
 
     def begin(self, head: Sequence[Any]) -> None:
-        """Looks at what the records have."""
+        """Detects the columns of the records."""
         self._key = _key(head) or SPAN_KEYS[0]
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has a text, and one column lists spans."""
+        """True if each record has a text, and one column lists spans."""
         return _key(head) is not None
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """The record with a column `spans` in the place of its own, and the text as `text`."""
+        """The record with its column of spans renamed to `spans`, and its text to `text`."""
         text = next((record[key] for key in TEXT_KEYS if isinstance(record.get(key), str)), None)
         self.counts["texts with relations, which are left out"] += bool(record.get("relations"))
         kept = {name: value for name, value in record.items() if name not in (self._key, *TEXT_KEYS, "relations")}

@@ -1,4 +1,4 @@
-"""Lines as fastText trains on: `__label__a __label__b the text`."""
+"""Lines in fastText's training format: `__label__a __label__b the text`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LABEL = re.compile(rf"(?:(?<=\s)|^){MARK}(\S+)\s*")
 
 
 class FastText(FileFormat):
-    """A line a row; words that begin with the mark are its labels, wherever they stand."""
+    """One row per line; words that begin with the mark are its labels, wherever they are in the line."""
 
     name = "fastText"
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """The first line begins with the mark of a label, and the name is not that of a table or of JSON."""
+        """True if the first line begins with the mark of a label, and the name is not that of a table or of JSON."""
         is_other = path.lower().removesuffix(".gz").endswith(TABLES_AND_JSON)
         return not is_other and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(MARK.encode())
 
     def rows(self, path: str) -> Numbered:
-        """`text` and `label`, a list of labels; None in a line without one."""
+        """`text` and `label`, a list of labels; None for a line without labels."""
         for number, line in text_lines(path):
             if isinstance(line, BadValue):
                 yield line

@@ -1,4 +1,4 @@
-"""Folders as data: a folder of texts for each class, and brat's texts with a file of annotations beside each."""
+"""Folders as data: one folder of texts per class, or brat's texts, each with a file of annotations."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from polyhead.text.prefix import LONGEST_TEXT
 
 NOTES = ".ann"
 SPAN = re.compile(r"T\S*\t(\S+) ([\d; ]+)\t(.*)")
-NO_CLASSES = ("unsup", "unlabelled", "unlabeled")  # folders whose name is no class
+NO_CLASSES = ("unsup", "unlabelled", "unlabeled")  # folders whose name is not a class
 
 
 class Brat(FileFormat):
-    """A row for each text, by name; one without a file of annotations has no label."""
+    """One row per text, by name; a text without a file of annotations has no label."""
 
     name = "brat"
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """A folder that holds a file of annotations."""
+        """True for a folder that holds a file of annotations."""
         return os.path.isdir(path) and any(name.endswith(NOTES) for name in os.listdir(path))
 
     def rows(self, path: str) -> Numbered:
@@ -72,17 +72,17 @@ class Brat(FileFormat):
 
 
 class ClassFolders(FileFormat):
-    """A row for each file, by class and name; the label is the name of the folder."""
+    """One row per file, by class and name; the label is the name of the folder."""
 
     name = "folders a class"
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """Any other folder."""
+        """True for any other folder."""
         return os.path.isdir(path)
 
     def rows(self, path: str) -> Numbered:
-        """`text`, `label` and `file`. Raises DataError for a folder that holds no folders of texts alone."""
+        """`text`, `label` and `file`. Raises DataError for a folder that does not consist of folders of texts."""
         folders = [Path(path, name) for name in sorted(os.listdir(path)) if os.path.isdir(os.path.join(path, name))]
         folders = [folder for folder in folders if not folder.name.startswith(".")]
         inner = [each for folder in folders for each in folder.iterdir() if each.is_dir()]
@@ -117,7 +117,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _text(file: Path, path: str, number: int) -> str | BadValue:
-    """The whole file, its line ends as they are."""
+    """The whole file, with its line ends unchanged."""
     with open_plain(file) as opened:
         raw = opened.read(4 * LONGEST_TEXT + 1)
     try:

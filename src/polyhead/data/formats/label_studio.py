@@ -1,4 +1,4 @@
-"""Exports of Label Studio: JSON, and its short forms JSON-MIN and CSV, which hold what annotators chose alone."""
+"""Exports of Label Studio: JSON, and its short forms JSON-MIN and CSV, which hold only the annotators' choices."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from polyhead.data.formats.base import RecordFormat
 from polyhead.data.formats.offsets import Places
 from polyhead.errors import BadValue
 
-PATH_STEP = " > "  # between the steps of a path in a taxonomy
+PATH_STEP = " > "  # separates the steps of a path in a taxonomy
 NUMERIC = ("rating", "number")
-PLAIN_WORDS = ("selected", "datetime")  # of pairs of texts, and of dates
+PLAIN_WORDS = ("selected", "datetime")  # pairs of texts, and dates
 SHORT = ("annotator", "annotation_id", "lead_time")  # columns of the short forms
 TIMES_OF_SHORT = ("created_at", "updated_at")
 SCALARS = (str, int, float, bool, list)
 
 
 class LabelStudio(RecordFormat):
-    """JSON: of the annotations of a text the one marked as ground truth is read, else the first; no predictions."""
+    """JSON: reads a text's annotation marked as ground truth, else the first; never predictions."""
 
     name = "Label Studio"
 
     def begin(self, head: Sequence[Any]) -> None:
-        """Looks at what the records have."""
+        """Detects the controls of the records."""
         self._data = {name for record in head for name in record.get("data") or ()}
         results = [result for record in head for each in _annotations(record) for result in _results(each)]
         self._spans = {str(result.get("from_name")) for result in results if _is_region(_value(result))}
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has `data`, an object, and a list of annotations, which were called completions."""
+        """True if each record has `data`, an object, and a list of annotations (called completions in old versions)."""
         return all(
             isinstance(record.get("data"), dict)
             and any(isinstance(record.get(key), list) for key in ("annotations", "completions"))
@@ -40,7 +40,7 @@ class LabelStudio(RecordFormat):
         )
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """The data's columns, and one of each control."""
+        """The data's columns, and one column for each control."""
         row: dict[str, object] = {name: value for name, value in record["data"].items() if isinstance(value, SCALARS)}
         texts = {name: value for name, value in row.items() if isinstance(value, str)}
         done = [each for each in _annotations(record) if not (each.get("was_cancelled") or each.get("skipped"))]
@@ -60,12 +60,12 @@ class LabelStudio(RecordFormat):
 
 
 class LabelStudioShort(RecordFormat):
-    """JSON-MIN and CSV: a record for each annotation, of which the first of a text is read."""
+    """JSON-MIN and CSV: one record per annotation; only the first of each text is read."""
 
     name = "Label Studio (JSON-MIN or CSV)"
 
     def begin(self, head: Sequence[Any]) -> None:
-        """Looks at what the records have."""
+        """Detects the controls of the records."""
         self._seen = set[str]()
         values = [(name, _parsed(value)) for record in head for name, value in record.items()]
         self._spans = {name for name, value in values if any(_is_region(each) for each in _listed(value))}
@@ -73,13 +73,13 @@ class LabelStudioShort(RecordFormat):
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has the columns about annotators, or a value lists spans as this tool does."""
+        """True if each record has the columns about annotators, or a value lists spans as this tool does."""
         if all(any(name in record for name in SHORT[:2]) and SHORT[2] in record for record in head):
             return True
         return any(_is_region(each) for record in head for value in record.values() for each in _listed(value))
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """The record with its answers as plain values; none for a text that was there before."""
+        """The record with its answers as plain values; empty for a text that occurred before."""
         number, annotation = record.get("id"), record.get("annotation_id")
         if annotation is not None and number is not None:
             is_first = str(number) not in self._seen
@@ -88,7 +88,7 @@ class LabelStudioShort(RecordFormat):
                 self.counts["further annotations of a text, left out"] += 1
                 return
         texts = {name: value for name, value in record.items() if isinstance(value, str)}
-        # A text whose annotator marked nothing has no column of spans, where the file has one.
+        # If an annotator marked nothing in a text, its record lacks the column of spans that the file has.
         unmarked: dict[str, object] = {
             name: [] for name in self._spans if annotation is not None and name not in record
         }
@@ -107,7 +107,7 @@ class LabelStudioShort(RecordFormat):
 
 
 class _Reading:
-    """What the results of one annotation say, by control."""
+    """The results of one annotation, by control."""
 
     def __init__(self, texts: Mapping[str, str], counts: Any) -> None:
         self.answers: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class _Reading:
             self.answers[control] += [{"start": start, "end": end, "label": label} for label in labels]
 
     def _place(self, value: Mapping[str, Any], to_name: str) -> tuple[int, int]:
-        """The characters of a region, which its own text shows. Offsets of browsers count units of UTF-16."""
+        """The characters of a region, checked against its own text. Browsers count offsets in UTF-16 units."""
         start, end, passage = value["start"], value["end"], value.get("text")
         if type(start) is not int or type(end) is not int:
             raise BadValue(
@@ -198,7 +198,7 @@ def _labels(region: Mapping[str, Any]) -> Any:
 
 
 def _parsed(value: object) -> object:
-    """What a cell of CSV spells in JSON; any other value as it is."""
+    """The JSON value that a cell of CSV spells; any other value unchanged."""
     if isinstance(value, str) and value.startswith(("[{", '{"')):
         with suppress(ValueError, RecursionError):
             return json.loads(value)

@@ -1,4 +1,4 @@
-"""The lines of a text file, numbered, packed or not."""
+"""The numbered lines of a text file, compressed or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_of
 
 @contextmanager
 def unpacked(path: str) -> Iterator[BinaryIO]:
-    """The file, unpacked where its name ends in .gz."""
+    """The file, decompressed if its name ends in .gz."""
     with open_plain(path) as file:
         if not path.lower().endswith(".gz"):
             yield file
@@ -25,7 +25,7 @@ def unpacked(path: str) -> Iterator[BinaryIO]:
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadValue]]:
-    """Lines without their ends; the error in the place of one that is too long, or no UTF-8."""
+    """Lines without their ends; an error in place of a line that is too long or not UTF-8."""
     with unpacked(path) as file:
         for number, line in enumerate(lines_of(file), start=1):
             if line is None:

@@ -1,4 +1,4 @@
-"""Where a span of a text begins and ends, if the tool that wrote it counts otherwise than Python does."""
+"""Character offsets of spans from tools that count in other units than Python."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from polyhead.errors import BadValue
 
 
 class Places:
-    """The characters of a text by the units in which browsers count: those of UTF-16, line ends as one of them."""
+    """The characters of a text by the units of browsers: UTF-16, with each line end as one unit."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.is_plain = not text or (max(text) < "\U00010000" and "\r" not in text)  # every unit is a character
 
     def of_units(self, start: int, end: int) -> tuple[int, int] | None:
-        """The characters between two units of UTF-16; None where there are none."""
+        """The characters between two UTF-16 offsets; None if there are none."""
         return self._inside(start, end) if self.is_plain else _between(self._utf16, start, end)
 
     def of_passage(self, start: int, end: int, passage: str) -> tuple[int, int] | None:
-        """The characters between two offsets that hold the passage, white space aside, in whatever unit they count."""
-        wanted = {_squeezed(passage), _squeezed(passage.replace("\\n", "\n"))}  # line ends may be written out
+        """The characters between two offsets, in whichever unit, that equal the passage, except for white space."""
+        wanted = {_squeezed(passage), _squeezed(passage.replace("\\n", "\n"))}  # line ends may be written as escapes
         ways: list[Callable[[], tuple[int, int] | None]] = [
             lambda: self.of_units(start, end),
             lambda: self._inside(start, end),
@@ -36,9 +36,9 @@ class Places:
         return None
 
     def of_edges(self, start: int, end: int) -> tuple[int, int]:
-        """The characters between two offsets where only one unit, UTF-16's or Python's, ends them at edges of words.
+        """The characters between two offsets, in the only unit (UTF-16's or Python's) in which both are edges of words.
 
-        Raises BadValue where the units differ, and both do or neither does, and where there are no such characters.
+        Raises BadValue if the units differ and both or neither fit, and if there are no such characters.
         """
         wide, plain = self.of_units(start, end), self._inside(start, end)
         got = f"{start} to {end} in {self.text!r}"
@@ -83,7 +83,7 @@ class Places:
 
 
 def _between(begins: list[int], start: int, end: int) -> tuple[int, int] | None:
-    """Of the units at which characters begin, those that are `start` and `end`."""
+    """The numbers of the characters that begin at the units `start` and `end`."""
     first, last = bisect_right(begins, start) - 1, bisect_left(begins, end)
     if not 0 <= first < last < len(begins) or begins[first] != start or begins[last] != end:
         return None

@@ -1,4 +1,4 @@
-"""Exports of Prodigy: JSON Lines in which each record has an answer, of which the accepted ones alone are gold."""
+"""Exports of Prodigy: JSON Lines whose records each have an answer; only accepted records are gold."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TAKEN_APART = ("answer", "accept", "options", "tokens", "spans", "label", "relat
 
 
 class Prodigy(RecordFormat):
-    """Spans, choices, or the verdict on one proposed label, as the first records show."""
+    """Reads spans, choices, or the verdict on one proposed label, depending on the first records."""
 
     name = "Prodigy"
 
     def begin(self, head: Sequence[Any]) -> None:
-        """Looks at what the records have."""
+        """Detects the form of the records."""
         self._has_spans = any(isinstance(record.get("spans"), list) for record in head)
         self._has_choice = any("accept" in record or "options" in record for record in head)
         self._labels = {str(record["label"]) for record in head if isinstance(record.get("label"), str)}
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """The records have no other answers, one of them has one, and one has columns of this tool."""
+        """True if all answers are Prodigy's, at least one record has one, and at least one has columns of this tool."""
         return (
             any("answer" in record for record in head)
             and all(record.get("answer", VERDICTS[0]) in VERDICTS for record in head)
@@ -36,7 +36,7 @@ class Prodigy(RecordFormat):
         )
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """The record's own columns, `spans` where the file has spans, else `label`."""
+        """The record's own columns, and `spans` if the file has spans, else `label`."""
         row = {name: value for name, value in record.items() if name not in (*TAKEN_APART, *MARKS_OF_PRODIGY)}
         verdict = record.get("answer")
         is_gold = verdict == VERDICTS[0]
@@ -52,7 +52,7 @@ class Prodigy(RecordFormat):
         yield row
 
     def _judged(self, record: Any, verdict: object) -> list[str] | None:
-        """The proposed label where it was accepted. Where the file proposes one label alone, a rejection is none."""
+        """The proposed label if it was accepted. If the file proposes only one label, a rejection means no label."""
         label = record.get("label")
         if verdict == VERDICTS[0]:
             if label not in self._labels and len(self._labels) == 1:
@@ -71,7 +71,7 @@ class Prodigy(RecordFormat):
 
 
 def _chosen(record: Any) -> list[str]:
-    """The ids of the options that were chosen; their texts where the ids are numbers."""
+    """The ids of the chosen options; their texts if the ids are numbers."""
     texts = {option.get("id"): option.get("text") for option in record.get("options") or () if isinstance(option, dict)}
     accepted = record.get("accept") or []
     if not isinstance(accepted, list):

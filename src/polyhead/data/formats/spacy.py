@@ -1,4 +1,4 @@
-"""What spaCy trains on: texts with `cats`, a number for each label, and `entities`, as objects or as pairs."""
+"""spaCy's training data: texts with `cats`, a number for each label, and `entities`, as objects or as pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from polyhead.data.formats.base import RecordFormat
 from polyhead.errors import BadValue
 
-FROM_SCORE = 0.5  # of a score that is read as a label
+FROM_SCORE = 0.5  # threshold from which a score is read as a label
 READ_AS = {"cats": "labels", "entities": "spans"}
 
 
@@ -20,7 +20,7 @@ class Spacy(RecordFormat):
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has a text, and one has labels with numbers, or spans as lists."""
+        """True if each record has a text, and one has labels with numbers, or spans as lists."""
         pairs = [_pair(record) for record in head]
         notes = [pair[1] for pair in pairs if pair is not None]
         if len(notes) < len(head):
@@ -46,7 +46,7 @@ class Spacy(RecordFormat):
 
 
 def labels_of_cats(cats: object, counts: Counter[str]) -> list[str] | None:
-    """The labels with 1; None where nobody gave a number. Raises BadValue for what is no object of numbers."""
+    """The labels with score 1; None without any number. Raises BadValue for anything but an object of numbers."""
     if not cats:
         return None
     if not isinstance(cats, dict) or not _is_cats(cats):

@@ -12,19 +12,19 @@ PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 
 
 class Squad(RecordFormat):
-    """A row for each question; plausible answers to impossible questions are no answers."""
+    """One row per question; plausible answers to impossible questions are ignored."""
 
     name, many = "SQuAD", True
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record is an article with a list of paragraphs, and one of these has questions."""
+        """True if each record is an article with a list of paragraphs, and one of these has questions."""
         if not all(isinstance(record.get(PARAGRAPHS), list) for record in head):
             return False
         return any(isinstance(each, dict) and QUESTIONS in each for record in head for each in record[PARAGRAPHS])
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """`id`, `title`, `question`, `context` and `answers`, a list of {text, start}; empty where there is none."""
+        """`id`, `title`, `question`, `context` and `answers`, a list of {text, start}, empty if impossible."""
         for paragraph in record.get(PARAGRAPHS) or ():
             questions = paragraph.get(QUESTIONS) if isinstance(paragraph, dict) else None
             if not isinstance(questions, list) or not all(isinstance(each, dict) for each in questions):

@@ -1,4 +1,4 @@
-"""Values of pyarrow as plain ones at any depth, so that no date, time or text stops a job. It is the extra `store`."""
+"""pyarrow values as plain Python values at any depth, so that no date, time or text stops a job (extra `store`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from polyhead.errors import MissingExtra
 
-UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
+UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a fraction of a second
 
 
 def arrow_for(purpose: str = "Parquet") -> Any:
@@ -21,10 +21,10 @@ def arrow_for(purpose: str = "Parquet") -> Any:
 
 
 def values_of(array: Any) -> list[object]:
-    """One a row. Durations, times finer than Python's, and dates out of its range are texts.
+    """One value per row. Durations, times finer than Python's, and dates outside its range become texts.
 
-    A time zone that this machine does not know is UTC; bytes of a text that are not UTF-8 are lone surrogates. Raises
-    ValueError for a struct with two fields of one name.
+    An unknown time zone becomes UTC; bytes of a text that are not UTF-8 become lone surrogates. Raises ValueError for a
+    struct with two fields of one name.
     """
     arrow, types, kind = arrow_for(), arrow_for().types, array.type
     if types.is_dictionary(kind):
@@ -48,7 +48,7 @@ def values_of(array: Any) -> list[object]:
 
 
 def _times(array: Any) -> list[object]:
-    """Dates and times; those that Python has not are spelt by pyarrow, `10000-01-01`."""
+    """Dates and times; those that Python cannot represent are formatted by pyarrow: `10000-01-01`."""
     arrow, kind = arrow_for(), array.type
     if getattr(kind, "tz", None) is not None and not _is_known(kind):
         array = array.cast(arrow.timestamp(kind.unit, "UTC"))
@@ -91,7 +91,7 @@ def _structs(array: Any) -> list[object]:
 
 
 def _maps(array: Any) -> list[object]:
-    """Lists of pairs: keys may be anything, and repeat."""
+    """Lists of pairs: keys may have any type, and repeat."""
     places = array.offsets.to_pylist() or [0]
     first, inner = places[0], slice(places[0], places[-1])
     pairs = list(zip(values_of(array.keys[inner]), values_of(array.items[inner]), strict=True))
@@ -108,7 +108,7 @@ def _lists(array: Any) -> list[object]:
 
 
 def _duration(count: int, digits: int) -> str:
-    """A duration of ISO 8601 in days and seconds, to the last digit: `P1DT3661.5S`."""
+    """A duration in ISO 8601, in days and seconds, with all digits: `P1DT3661.5S`."""
     seconds, part = divmod(abs(count), 10**digits)
     days, seconds = divmod(seconds, 24 * 60 * 60)
     fraction = f".{part:0{digits}d}".rstrip("0") if part else ""

@@ -1,4 +1,4 @@
-"""What a format of tables does: it reads rows, in order or from any row on, and may write them with new columns."""
+"""The interface of table formats: they read rows, in order or from any row on, and may write them with new columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed"
 """Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
 Met = Word | Literal["long"]
 """Type of one value; `long`: an integer of 64 bits beyond EXACT."""
-EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
+EXACT = 2**53  # the range in which a column of floating-point numbers represents every integer
 Numbered = tuple[int, object] | BadValue
 """A value with the number of its row, from 1; or the error of a row that cannot be read."""
 
@@ -33,19 +33,19 @@ class Row(Value):
 
 
 class Survey(Value):
-    """What a whole table holds."""
+    """Row count and columns of a whole table."""
 
-    rows: int  # including those that cannot be read
-    columns: dict[str, Word]  # type by name, in the order of the file
+    rows: int  # includes unreadable rows
+    columns: dict[str, Word]  # type by name, in file order
 
 
 class NewColumn(Value):
-    """A column that is written beside those of the table; of form `shares` it holds a number for each of `fields`."""
+    """A column written in addition to the table's; of form `shares`, it holds a number for each of `fields`."""
 
     name: str
     form: CellForm
     fields: tuple[str, ...] = ()
-    sparse: bool = False  # null is left out in formats that allow it
+    sparse: bool = False  # null is omitted in formats that allow it
 
 
 class Chunk:
@@ -58,11 +58,11 @@ class Chunk:
         return len(self._rows)
 
     def rows(self, names: Sequence[str]) -> Sequence[Row | BadValue]:
-        """Each row with these columns at least, or the error of one that cannot be read."""
+        """Each row with at least these columns, or the error of an unreadable row."""
         return self._rows
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:
-        """The values of these columns; a row has those that its line has, and none where it cannot be read."""
+        """The values of these columns; a row has those that its line has, and none if it is unreadable."""
         chosen = frozenset(names)
         return [
             {} if isinstance(row, BadValue) else {n: v for n, v in row.values.items() if n in chosen}
@@ -70,7 +70,7 @@ class Chunk:
         ]
 
     def column(self, name: str) -> Any:
-        """The values of one column, a list or an array of pyarrow; None where a row has none."""
+        """The values of one column, a list or an array of pyarrow; None where a row has no value."""
         return [None if isinstance(row, BadValue) else row.values.get(name) for row in self._rows]
 
 
@@ -86,39 +86,39 @@ class Writer(ABC):
         types: Mapping[str, Word] | None = None,
         schema: Any = None,
     ) -> None:
-        """`types` and `schema` (of pyarrow, where the table that is read has one) are those of the kept columns."""
+        """Prepares to write; `types` and `schema` (pyarrow's, if the input table has one) describe the kept columns."""
         self.kept, self.columns, self.packed = tuple(kept), tuple(columns), packed
         self.types, self.kept_schema = dict(types or {}), schema
 
     @abstractmethod
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
-        """A chunk with the cells of `columns` of each of its rows."""
+        """A chunk as bytes, with the cells of `columns` for each of its rows."""
 
     @abstractmethod
     def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The file that these pieces make."""
+        """The file made of these pieces."""
 
 
 class TableFormat(ABC):
-    """A format of tables. An instance reads one file once, and gathers its columns."""
+    """A format of tables. An instance reads one file once, and collects its columns."""
 
     name: ClassVar[str]
-    endings: ClassVar[tuple[str, ...]] = ()  # of the names of its files
-    is_packable: ClassVar[bool] = False  # whether files packed with gzip are read too
-    address: ClassVar[str] = ""  # the beginning of paths that name no file
-    place: ClassVar[str] = ""  # what follows an address, for messages
+    endings: ClassVar[tuple[str, ...]] = ()  # of file names
+    is_packable: ClassVar[bool] = False  # whether gzip-compressed files are read too
+    address: ClassVar[str] = ""  # the prefix of paths that are not files
+    place: ClassVar[str] = ""  # what follows the prefix, for messages
     has_cells: ClassVar[bool] = False  # every value is a string
-    written: ClassVar[tuple[str, ...]] = ()  # endings of files that `writer` makes
+    written: ClassVar[tuple[str, ...]] = ()  # file endings that `writer` supports
     writer: ClassVar[type[Writer]]
 
     def __init__(self, path: str, wanted: Sequence[str] | None) -> None:
         self.path = path
-        self.wanted = wanted  # columns to read, where the format can leave others unread; None: all
+        self.wanted = wanted  # columns to read, if the format can skip others; None: all
         self.columns: dict[str, None] = {}
 
     @classmethod
     def reads(cls, path: str) -> bool:
-        """Whether the path says that it is of this format."""
+        """Whether the path names a table of this format."""
         if cls.address:
             return path.startswith(cls.address)
         name = path.lower()
@@ -126,32 +126,32 @@ class TableFormat(ABC):
 
     @abstractmethod
     def records(self) -> Iterator[Numbered]:
-        """The values of the rows; `columns` holds those of a table with a header before the first of them."""
+        """The values of the rows; for a table with a header, `columns` holds its columns before the first row."""
 
     def head(self) -> list[Any] | None:
-        """The first values, where a format of annotated texts may be known by them; None: those of `records`."""
+        """The first values, if a format of annotated texts can be recognized by them; None: the first of `records`."""
         return None
 
     def survey(self) -> Survey | None:
-        """What the table holds, where that can be known without reading all of it."""
+        """The content of the table, if it can be known without reading everything."""
         return None
 
     def chunks(self, start: int, size: int) -> Iterator[Chunk] | None:
-        """The rows from `start` on, where those before need not be read."""
+        """The rows from `start` on, if earlier rows need not be read."""
         return None
 
     def schema(self, names: Sequence[str]) -> Any:
-        """These columns as a schema of pyarrow; None where the table has no types beyond those of its survey."""
+        """These columns as a schema of pyarrow; None if the table has no types beyond those of its survey."""
         return None
 
     def begin(self, names: Sequence[str], what: str, do: str) -> None:
-        """Takes the columns; raises DataError where two have one name. Some may have none."""
+        """Sets the columns; raises DataError if two share a name. Some may have no name."""
         if twice := twice_in(filter(None, names)):
             raise DataError(f"{what} has two columns of one name", got=twice, do=do)
         self.columns.update(dict.fromkeys(names))
 
     def by_column(self, header: Sequence[str], record: Sequence[str], number: int) -> Numbered:
-        """A record as the cells of its columns; the error of one that is not as the header says."""
+        """A record as the cells of its columns; an error for a record that does not match the header."""
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
             got = f"{len(record)} cells, where the header has {len(header)}"
@@ -161,7 +161,7 @@ class TableFormat(ABC):
         return number, {name: None if cell == NULL else cell for name, cell in zip(header, record, strict=True)}
 
     def bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
-        """The error of one row."""
+        """The error for one row."""
         return bad_row(self.path, number, what, got=got, allowed=allowed, do=do)
 
 
@@ -171,18 +171,18 @@ register_table = TABLES.register
 
 
 def table_format(path: str) -> type[TableFormat] | None:
-    """The format that a path names; None for none."""
+    """The format of a path; None if there is none."""
     return next((table for table in TABLES.values() if table.reads(path)), None)
 
 
 def is_address(path: str) -> bool:
-    """Whether a path names no file: a data set of a hub, or rows in memory."""
+    """Whether a path is an address instead of a file: a hub data set, or rows in memory."""
     table = table_format(path)
     return table is not None and bool(table.address)
 
 
 def file_endings(*, written: bool = False) -> tuple[str, ...]:
-    """The endings of the names of tables that are read, or of those that can be written."""
+    """The file endings of tables that can be read, or of those that can be written."""
     return tuple(
         form + packed
         for table in TABLES.values()
@@ -192,13 +192,13 @@ def file_endings(*, written: bool = False) -> tuple[str, ...]:
 
 
 def written_ending(path: str) -> str:
-    """The ending of a file that takes the rows of this one with answers: of its own format if that is written."""
+    """The file ending for this table's rows with answers: its own, if that format can be written."""
     table = table_format(path)
     return next(iter(table.written), ".csv") if table else ".csv"
 
 
 def word_of(value: object) -> Met:
-    """The type of one value from JSON."""
+    """The type of one JSON value."""
     match value:
         case None:
             return "null"
@@ -219,7 +219,7 @@ def word_of(value: object) -> Met:
 
 
 def joint_word(met: Set[Met]) -> Word:
-    """The type of a column that holds values of these types; null fits any."""
+    """The common type of a column that holds values of these types; null fits any."""
     if "long" in met and "float" in met:
         return "mixed"
     words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}

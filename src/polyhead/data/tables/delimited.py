@@ -18,9 +18,9 @@ from polyhead.tasks.limits import LONGEST_LINE
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
 
-# Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
+# Maximum characters of one CSV cell: limits what an unclosed quote can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
-UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
+UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # the first characters of a UTF-16 file, decoded as invalid UTF-8
 
 
 class CsvWriter(LineWriter):
@@ -31,13 +31,13 @@ class CsvWriter(LineWriter):
         return record_bytes([*self.kept, *(column.name for column in self.columns)])
 
     def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
-        """A record a row."""
+        """One record per row."""
         rows = zip(chunk.kept(self.kept), answers, strict=True)
         return [record_bytes([*(_cell(row.get(n)) for n in self.kept), *map(_cell, cells)]) for row, cells in rows]
 
 
 class Delimited(TableFormat):
-    """Text between separators under a header; in TSV a quote is a plain character, as its registration says."""
+    """Text between separators under a header; in TSV a quote is a plain character (as registered with IANA)."""
 
     name = "CSV"
     endings = (".csv", ".tsv")
@@ -55,7 +55,7 @@ class Delimited(TableFormat):
         with unpacked(self.path) as raw:
             has_escapes = dialect.has_escapes(raw, tabs=tabs)
         style |= {"escapechar": "\\"} if has_escapes else {}
-        # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
+        # Invalid UTF-8 becomes lone surrogates, so that the record can be named.
         with (
             unpacked(self.path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
@@ -74,16 +74,16 @@ class Delimited(TableFormat):
                 yield record if isinstance(record, BadValue) else self.by_column(header, record, number)
 
     def _sample(self) -> tuple[str, bool]:
-        """How the file begins, and whether that is all of it."""
+        """The beginning of the file, and whether that is all of it."""
         with unpacked(self.path) as file:
             sample = file.read(dialect.SAMPLE + 1)
         text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
         return text, len(sample) <= dialect.SAMPLE
 
     def _records(self, reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | BadValue]:
-        """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header.
+        """Non-blank records, with an error in place of a record that is not CSV; number 0 is the header.
 
-        Of what a quote swallows that is never closed the first line alone is lost. Where there is one column, a blank
+        After an unclosed quote, only the first line of what it swallowed is lost. In a table of one column, a blank
         line is a row with an empty cell, unless nothing follows it.
         """
         number, width, blank = 0, 0, 0
@@ -127,10 +127,10 @@ class Delimited(TableFormat):
 
 
 class _Lines:
-    """The lines of a file, of which some can be given back."""
+    """The lines of a file, with the option to push some back."""
 
     def __init__(self, file: TextIO, *, has_escapes: bool, tabs: bool) -> None:
-        self.taken: list[str] = []  # since it was last cleared
+        self.taken: list[str] = []  # lines since the last clear
         self._file, self._back, self.has_escapes = file, deque[str](), has_escapes
         self.tabs = tabs
 
@@ -153,12 +153,12 @@ class _Lines:
         raise csv.Error(f"a line of more than {LONGEST_LINE:,} characters")
 
     def give_back(self) -> None:
-        """All that were taken but the first come again."""
+        """Pushes back all lines taken, except the first."""
         self._back.extendleft(reversed(self.taken[1:]))
 
 
 def record_bytes(cells: Sequence[str]) -> bytes:
-    """A record that ends in LF; cells that hold CR or LF are quoted, for which the csv module needs both as the end."""
+    """A record that ends in LF; cells with CR or LF are quoted, for which the csv module needs both as the line end."""
     record = io.StringIO(newline="")
     csv.writer(record, lineterminator="\r\n").writerow(cells)
     return record.getvalue().removesuffix("\r\n").encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What separates the columns of a CSV file, and whether it escapes by backslashes, as databases write tables."""
+"""The separator of a CSV file's columns, and whether it uses backslash escapes, as databases write tables."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import BinaryIO
 SEPARATORS = (",", ";", "\t", "|", "^", "~", "\x1f", "\x01")
 SAMPLE = 2**16  # bytes from the beginning of a file
 RECORDS = 50  # after the header
-SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by which spreadsheets say the separator
+SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line in which spreadsheets declare the separator
 
-NULL = "\\N"  # a cell by which databases say that there is no value
+NULL = "\\N"  # databases' cell for a missing value
 _MARKS = re.escape("".join(SEPARATORS))
 _NULL_CELL = re.compile(rf"[{_MARKS}\r\n]\\N[{_MARKS}\r\n]".encode())
 _INNER_QUOTE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # inside a cell, and not doubled
-_ESCAPED = {False: r'["\\\r\n]', True: r"[\t\\\r\ntnr]"}  # what a backslash escapes: of cells with quotes, with tabs
+# characters after an escaping backslash: in cells with quotes, with tabs
+_ESCAPED = {False: r'["\\\r\n]', True: r"[\t\\\r\ntnr]"}
 _PLAIN = {tabs: re.compile(rf"\\(?!{marks})") for tabs, marks in _ESCAPED.items()}
 _ESCAPE = {tabs: re.compile(rf"\\{marks}") for tabs, marks in _ESCAPED.items()}
 _BLOCK, _OVERLAP = 2**20, 4  # bytes
 
 
 def has_escapes(file: BinaryIO, *, tabs: bool = False) -> bool:
-    """Whether backslashes may be escapes in the table: a cell is NULL, or a quote stands in a cell by one."""
+    """Whether backslashes may be escapes in the table: a cell is NULL, or a backslash precedes a quote in a cell."""
     kept, block = b"\n", b"begin"
     while block:
         block = file.read(_BLOCK)
@@ -36,21 +37,21 @@ def has_escapes(file: BinaryIO, *, tabs: bool = False) -> bool:
 
 
 def with_plain_backslashes(line: str, *, tabs: bool = False) -> str:
-    """The line for a reader to which a backslash is an escape, so that one that escapes nothing comes out as it is."""
+    """The line for a reader that treats backslashes as escapes, so that a backslash which escapes nothing is kept."""
     return _PLAIN[tabs].sub(r"\\\\", line) if "\\" in line else line
 
 
 def is_escaped(record: str, *, tabs: bool = False) -> bool:
-    """Whether the lines of a record hold a backslash before a mark, a line end or another one."""
+    """Whether the lines of a record hold a backslash before a quote, a line end or another backslash."""
     return "\\" in record and _ESCAPE[tabs].search(record) is not None
 
 
 def delimiter_of(sample: str, *, is_whole: bool) -> str:
-    """The separator of a table that begins so; `is_whole` if nothing follows the sample.
+    """The separator of a table with this beginning; `is_whole` if nothing follows the sample.
 
-    It is the one that gives the header several cells, and at least half of the first records as many. A comma stands
-    first; among others the one that cuts the header into most cells. A table of one column has a comma. A first line
-    such as `sep=;` decides.
+    It splits the header into several cells, and at least half of the first records into as many. A comma is preferred;
+    then the separator that splits the header into most cells. A table of one column counts as comma-separated. A first
+    line such as `sep=;` overrides all of this.
     """
     if (said := SAID.match(sample)) is not None:
         return said[1]
@@ -66,7 +67,7 @@ def _agree(widths: Sequence[int]) -> bool:
 
 
 def _widths(sample: str, mark: str, *, is_whole: bool) -> list[int]:
-    """Cells of the header and of the first records that are not blank; none if the header cannot be read."""
+    """Numbers of cells of the header and of the first non-blank records; empty if the header cannot be read."""
     widths: list[int] = []
     reader = csv.reader(io.StringIO(sample, newline=""), delimiter=mark, strict=True)
     try:

@@ -1,4 +1,4 @@
-"""JSON files that are one document: an array, a frame as pandas writes it, or an object that holds the records."""
+"""JSON files that are one document: an array, a pandas data frame, or an object that holds the records."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import msgspec
 from polyhead.errors import DataError
 from polyhead.tasks.limits import lines_of
 
-LARGEST_DOCUMENT = 2**28  # bytes of a file that is read as a whole
-HEAD_RECORDS, HEAD_BYTES = 200, 2**20  # of lines, from which a format is known
+LARGEST_DOCUMENT = 2**28  # bytes of a file that is read whole
+HEAD_RECORDS, HEAD_BYTES = 200, 2**20  # lines examined to recognize a format
 HOLDERS = ("data", "records", "rows", "examples", "items", "instances", "samples", "entries")
-SERVED = {"row", "row_idx", "truncated_cells"}  # keys of a record as servers of data sets give it
+SERVED = {"row", "row_idx", "truncated_cells"}  # keys of a record in the responses of data set servers
 SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval")
 AS_LINES = "save it as JSON Lines: an object on each line, in a file named .jsonl"
 BY_PANDAS = "write it anew: frame.to_json('rows.jsonl', orient='records', lines=True)"
 
 
 def document_in(file: BinaryIO, path: str) -> list[Any] | None:
-    """The records of a file that is one JSON value; None for one of a value a line.
+    """The records of a file that is one JSON value; None for a file with one value per line.
 
-    It is a document if its first line is no JSON value by itself, or the only one; in a file named .jsonl the only
-    line is a row. Raises DataError for what is too large, no UTF-8 or no JSON, or has no order of records.
+    It is a document if its first line is not a complete JSON value, or is the only one; in a file named .jsonl the only
+    line is a row. Raises DataError for a document that is too large, not UTF-8 or not JSON, or whose records have no
+    order.
     """
     lines = (line for line in lines_of(file) if line is None or line.strip(b"\xef\xbb\xbf \t\r\n"))
     first, second = next(lines, b""), next(lines, b"")
@@ -45,13 +46,13 @@ def document_in(file: BinaryIO, path: str) -> list[Any] | None:
         value = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         if start != b"[":
-            return None  # lines, of which some are damaged
+            return None  # lines, some of them damaged
         raise DataError(f"{path} is no JSON array", got=error, do=AS_LINES) from None
     return value if isinstance(value, list) else _records(value, path)
 
 
 def head_of_lines(file: BinaryIO) -> list[Any]:
-    """The first values of a file of a JSON value a line, without those that cannot be read."""
+    """The first values of a file with one JSON value per line, without unreadable ones."""
     values, size = [], 0
     for line in islice(lines_of(file), HEAD_RECORDS):
         size += len(line or b"")
@@ -79,7 +80,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _records(value: Any, path: str) -> list[Any]:
-    """What an object lists: its records by any of the shapes that are known, else itself as the only one."""
+    """The records of an object in any of the known shapes; else the object itself as the only record."""
     if not isinstance(value, dict) or not value:
         return [value]
     columns, data = value.get("columns"), value.get("data")
@@ -102,7 +103,7 @@ def _are_records(value: object) -> bool:
 
 
 def _unwrapped(records: Sequence[dict[str, Any]]) -> list[Any]:
-    """Records, each of which may stand under `row`, as servers of data sets give them."""
+    """Records, each possibly wrapped in `row`, as data set servers return them."""
     if all(isinstance(each.get("row"), dict) and set(each) <= SERVED for each in records):
         return [each["row"] for each in records]
     return list(records)
@@ -118,7 +119,7 @@ def _of_cells(columns: Sequence[object], data: Sequence[object], path: str) -> l
 
 
 def _of_parts(value: Mapping[str, Any], path: str) -> list[Any]:
-    """The records of the only split; several are not one set of rows."""
+    """The records of the only split; several splits are not one set of rows."""
     if len(value) == 1:
         (records,) = value.values()
         return list(records) if isinstance(records, list) else _records(records, path)
@@ -133,7 +134,7 @@ def _of_parts(value: Mapping[str, Any], path: str) -> list[Any]:
 
 
 def _of_objects(value: Mapping[str, dict[str, Any]], path: str) -> list[Any]:
-    """pandas' orient "columns", of which the inner keys number the rows, or "index", of which the outer ones do."""
+    """pandas' orient "columns", whose inner keys number the rows, or "index", whose outer keys do."""
     outer, inner = list(value), [list(each) for each in value.values()]
     rows_outside, rows_inside = all(map(_is_number, outer)), all(all(map(_is_number, keys)) for keys in inner)
     if rows_inside and not rows_outside:
@@ -155,7 +156,7 @@ def _is_number(key: str) -> bool:
 
 
 def _of_columns(value: Mapping[str, list[Any]]) -> list[Any]:
-    """A list of each column; lists of several lengths are one row."""
+    """One list per column; lists of different lengths are a single row."""
     lengths = {len(cells) for cells in value.values()}
     if len(lengths) > 1 or lengths == {0}:
         return [value]

@@ -1,4 +1,4 @@
-"""Sets of the `datasets` library from the Hugging Face hub, and the names of their classes."""
+"""Data sets of the `datasets` library from the Hugging Face hub, with class names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_NESTED = 20  # features inside features
 
 
 class HubSet(TableFormat):
-    """A set of the `datasets` library; classes by their names."""
+    """A data set of the `datasets` library; classes as their names."""
 
     name = "datasets"
     address, place = "datasets:", "ID[/config][:split]"
@@ -27,7 +27,7 @@ class HubSet(TableFormat):
         parts = name.split("/")
         try:
             dataset = datasets.load_dataset("/".join(parts[:2]), "/".join(parts[2:]) or None, split=split or "train")
-        except Exception as error:  # the library raises many types of its own, and those of the network
+        except Exception as error:  # the library raises many error types of its own and of the network
             allowed = "datasets:owner/name[/config][:split]"
             raise DataError(f"cannot load {self.path}", got=error, allowed=allowed) from error
         self.begin(list(dataset.features), f"the schema of {self.path}", "write it again with a name for each")
@@ -36,10 +36,10 @@ class HubSet(TableFormat):
 
 
 def with_names(value: object, feature: Any, depth: int = 0) -> object:
-    """A value with its classes by their names, as its feature says, however deep they stand.
+    """A value with class indices replaced by names, as its feature declares, at any depth.
 
-    `feature` is one of the `datasets` library or its description in JSON. -1 is the library's mark for no label: it is
-    None, and so is a list of them alone.
+    `feature` is a feature of the `datasets` library or its description in JSON. -1 is the library's mark for a missing
+    label: it becomes None, and so does a list of only such marks.
     """
     if feature is None or value is None or depth > MOST_NESTED:
         return value
@@ -56,7 +56,7 @@ def with_names(value: object, feature: Any, depth: int = 0) -> object:
 
 
 def _field(value: object, feature: Any, depth: int) -> object:
-    """A field of an object; of a list of objects that is kept as an object of lists, each field is a list."""
+    """A field of an object; in a list of objects that is stored as an object of lists, each field is a list."""
     if isinstance(value, list) and _part(feature, "names") is not None:
         return [with_names(item, feature, depth + 1) for item in value]
     return with_names(value, feature, depth + 1)

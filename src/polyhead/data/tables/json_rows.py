@@ -1,4 +1,4 @@
-"""JSON: a value a line, or one document that lists them; written as an object a line."""
+"""JSON: one value per line, or one document that lists them; written as one object per line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, every_line
 
 
 class JsonWriter(LineWriter):
-    """A JSON object a line; numbers that are not finite are null."""
+    """One JSON object per line; numbers that are not finite are null."""
 
     def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
-        """An object a row: kept columns, then the answers."""
+        """One object per row: kept columns, then the answers."""
         lines_out = []
         for row, cells in zip(chunk.kept(self.kept), answers, strict=True):
             for column, cell in zip(self.columns, cells, strict=True):
@@ -37,13 +37,13 @@ class JsonRows(TableFormat):
     written, writer = (".jsonl",), JsonWriter
 
     def head(self) -> list[Any]:
-        """All values of a document, else those of the first lines."""
+        """All values of a document, else the values of the first lines."""
         with unpacked(self.path) as file:
             self._document = documents.document_in(file, self.path)
             return documents.head_of_lines(file) if self._document is None else self._document
 
     def records(self) -> Iterator[Numbered]:
-        """The values, with the numbers of their lines or their places in the document."""
+        """The values, with the numbers of their lines or their positions in the document."""
         document, self._document = self._document, None
         if document is not None:
             yield from enumerate(document, start=1)

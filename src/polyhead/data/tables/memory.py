@@ -1,4 +1,4 @@
-"""Rows in memory, read under an address as long as somebody holds them."""
+"""Rows in memory, readable under an address while they are held."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NUMBERS = count()
 
 
 class InMemory(TableFormat):
-    """Rows that `in_memory` holds."""
+    """A table of rows that `in_memory` holds."""
 
     name = "memory"
     address = ADDRESS
 
     def records(self) -> Iterator[Numbered]:
-        """Each row, numbered from 0 on; rows that came before have negative numbers."""
+        """Each row, numbered from 0; rows before those have negative numbers."""
         if self.path not in _HELD:
             raise DataError(f"no rows are held in memory at {self.path}", do="give the path of a file")
         rows, before = _HELD[self.path]
@@ -35,7 +35,7 @@ class InMemory(TableFormat):
 
 @contextmanager
 def in_memory(rows: Records, *, before: int = 0) -> Iterator[str]:
-    """An address under which these rows are read inside; `before` of them are numbered below 0."""
+    """A context with an address under which these rows are read; `before` of them have negative numbers."""
     address = f"{ADDRESS}{next(_NUMBERS)}"
     _HELD[address] = (rows, before)
     try:

@@ -1,4 +1,4 @@
-"""Parquet: rows read in order or from any row group on, pieces written and joined into one file."""
+"""Parquet: rows read in order or from any row group on; pieces written and joined into one file."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from polyhead.files import open_plain
 from polyhead.tasks.limits import SHORTEN, check_packing, too_long
 from polyhead.text.prefix import LONGEST_TEXT
 
-GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
-METADATA = b"huggingface"  # of a file's schema: the features of its columns
+GROUP_ROWS = 2**16  # minimum rows of a row group, except the last: pieces are joined to reach it
+METADATA = b"huggingface"  # key of a file's schema metadata: the features of its columns
 
 
 class ParquetWriter(Writer):
-    """Pieces and the whole as Parquet."""
+    """Pieces and the whole file as Parquet."""
 
     def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], **about: Any) -> None:
-        """Of kept columns the types are their own, or those that their values have."""
+        """Kept columns have their own types, or those of their values."""
         super().__init__(kept, columns, **about)
         arrow = arrow_for("writing Parquet")
         own = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
         self.schema = arrow.schema([*own, *(arrow.field(column.name, _type_of(column)) for column in columns)])
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
-        """A file of its own, with one row group."""
+        """A complete file with one row group."""
         arrow = arrow_for()
         arrays = [_array(chunk.column(name), field.type) for name, field in zip(self.kept, self.schema, strict=False)]
         for at, column in enumerate(self.columns):
@@ -48,7 +48,7 @@ class ParquetWriter(Writer):
         return written.getvalue()
 
     def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Pieces joined into row groups of at least GROUP_ROWS rows, which are all that is held."""
+        """Pieces joined into row groups of at least GROUP_ROWS rows; only one group is in memory."""
         arrow, sink = arrow_for(), _Sink()
         with arrow.parquet.ParquetWriter(sink, self.schema) as writer:
             waiting: list[Any] = []
@@ -65,14 +65,14 @@ class ParquetWriter(Writer):
 
 
 class Parquet(TableFormat):
-    """A Parquet file; classes by their names, where the file has them."""
+    """A Parquet file; classes as their names, if the file has them."""
 
     name = "Parquet"
     endings = written = (".parquet",)
     writer = ParquetWriter
 
     def records(self) -> Iterator[Numbered]:
-        """The wanted columns of each row; of an export of annotations all, as they belong together."""
+        """The wanted columns of each row; all columns for an export of annotations, since they belong together."""
         open_plain(self.path).close()
         before = 0
         with self._opened() as file:
@@ -88,7 +88,7 @@ class Parquet(TableFormat):
                 before += len(batch)
 
     def survey(self) -> Survey:
-        """From the file's footer."""
+        """Read from the file's footer."""
         with self._opened() as file:
             schema = file.schema_arrow
             if twice := sorted(twice_in(schema.names)):
@@ -111,7 +111,7 @@ class Parquet(TableFormat):
             yield ArrowChunk(arrow_for().Table.from_batches(waiting), self.path, start)
 
     def schema(self, names: Sequence[str]) -> Any:
-        """The types of the file; of a column that is coded by a dictionary, that of its values."""
+        """The types of the file; for a dictionary-encoded column, the type of its values."""
         arrow = arrow_for()
         with self._opened() as file:
             fields = [file.schema_arrow.field(name) for name in names]
@@ -121,12 +121,12 @@ class Parquet(TableFormat):
     def _opened(self) -> Iterator[Any]:
         arrow = arrow_for(f"reading {Path(self.path).name}")
         try:
-            name = os.fsencode(self.path)  # which may be any bytes
+            name = os.fsencode(self.path)  # these may be any bytes
             with arrow.OSFile(name) as raw, arrow.parquet.ParquetFile(raw) as file:
                 yield file
         except (MemoryError, FileNotFoundError):
             raise
-        except (arrow.ArrowException, OSError) as error:  # OSError: a page that is damaged
+        except (arrow.ArrowException, OSError) as error:  # OSError: a damaged page
             raise DataError(f"cannot read {self.path}", got=error, do="give a whole Parquet file") from None
 
 
@@ -141,7 +141,7 @@ class ArrowChunk(Chunk):
         return int(self._table.num_rows)
 
     def rows(self, names: Sequence[str]) -> list[Row | BadValue]:
-        """A row whose text is too long cannot be read."""
+        """The rows; a row with a text that is too long is an error."""
         return [self._row(values, number) for number, values in enumerate(self.kept(names), start=self._before + 1)]
 
     def _row(self, values: Mapping[str, object], number: int) -> Row | BadValue:
@@ -151,14 +151,14 @@ class ArrowChunk(Chunk):
         return Row(number=number, values=values)
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:
-        """Every row has all columns."""
+        """All columns: every row has each of them."""
         columns = [self._values(name) for name in names]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)] or [
             {} for _ in range(len(self))
         ]
 
     def column(self, name: str) -> Any:
-        """A chunked array of pyarrow, decoded if a dictionary codes it."""
+        """A chunked array of pyarrow, decoded if it is dictionary-encoded."""
         column = self._table.column(name)
         return column.cast(_plain_type(column.type))
 
@@ -172,14 +172,14 @@ class ArrowChunk(Chunk):
 
 
 def _schema_of_words(columns: Mapping[str, Word]) -> Any:
-    """The schema of columns that hold these; what Parquet has no plain type for is JSON in a string."""
+    """The schema of columns of these types; types without a plain Parquet equivalent are JSON strings."""
     arrow = arrow_for("writing Parquet")
     types = {"bool": arrow.bool_(), "int": arrow.int64(), "float": arrow.float64()}
     return arrow.schema([arrow.field(name, types.get(word, arrow.string())) for name, word in columns.items()])
 
 
 class _Sink(io.RawIOBase):
-    """Holds what was written until it is taken."""
+    """Buffers written bytes until they are taken."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -197,7 +197,7 @@ class _Sink(io.RawIOBase):
         return self._at
 
     def taken(self) -> list[bytes]:
-        """What was written since the last time."""
+        """The bytes written since the last call."""
         taken, self._written = self._written, []
         return taken
 
@@ -215,7 +215,7 @@ def _batches(file: Any, wanted: list[str], start: int, size: int) -> Iterator[An
 
 
 def _plain_type(kind: Any) -> Any:
-    """The type of the values of a column that is coded by a dictionary; any other as it is."""
+    """The value type of a dictionary-encoded column; any other type unchanged."""
     return kind.value_type if arrow_for().types.is_dictionary(kind) else kind
 
 
@@ -234,7 +234,7 @@ def _word(kind: Any) -> Word:
 
 
 def _array(values: Any, kind: Any) -> Any:
-    """The values of a kept column: an array as it is, a list as an array of this type."""
+    """The values of a kept column: an array unchanged, a list as an array of this type."""
     arrow = arrow_for()
     if not isinstance(values, list):
         return values
@@ -262,7 +262,7 @@ def _cell(column: NewColumn, value: object) -> object:
 
 
 def _features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """The features of a hub file's columns in JSON; none of any other file, or where they cannot be read."""
+    """The features of a hub file's columns in JSON; empty for any other file, or if they cannot be read."""
     with suppress(ValueError, RecursionError, AttributeError):
         features = json.loads(metadata.get(METADATA, b"{}")).get("info", {}).get("features", {})
         return features if isinstance(features, dict) else {}
@@ -276,6 +276,7 @@ def _plain_rows(batch: Any, path: str, before: int) -> list[dict[str, object]]:
     except UnicodeDecodeError as error:
         do = "write the file again with strings in UTF-8, or its column as binary"
         raise DataError(f"{rows} holds a string that is not UTF-8", got=error, do=do) from None
-    except ValueError as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
+    # pyarrow's error for a struct with two fields of one name, and for dates from year 10,000 on
+    except ValueError as error:
         do = "write the file again without this column, or with its values as strings"
         raise DataError(f"{rows} holds a value that Python cannot hold", got=error, do=do) from None

@@ -1,4 +1,4 @@
-"""The first sheet of an .xlsx workbook, as the CSV that it would be saved as."""
+"""The first sheet of an .xlsx workbook, as if saved as CSV."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Sheet(TableFormat):
 
 
 def sheet_records(file: BinaryIO, path: str) -> Iterator[list[str]]:
-    """The cells of each row as text, the header first; blank rows, and columns without a name, are left out.
+    """The cells of each row as text, the header first; blank rows, and columns without a name, are omitted.
 
-    A date is written as ISO 8601, a formula as the value that was saved with it. Raises DataError for a file that is
-    no workbook or unpacks to more than a GiB, MissingExtra without openpyxl.
+    A date is written in ISO 8601, a formula as its saved value. Raises DataError for a file that is not a workbook or
+    unpacks to more than a GiB, MissingExtra without openpyxl.
     """
     try:
         import openpyxl
@@ -48,7 +48,7 @@ def sheet_records(file: BinaryIO, path: str) -> Iterator[list[str]]:
     _check_size(file, path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of styles and extensions that hold no data
+            warnings.simplefilter("ignore")  # warnings about styles and extensions, which hold no data
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             try:
                 yield from _named(book.worksheets[0].iter_rows(values_only=True)) if book.worksheets else ()
@@ -56,7 +56,7 @@ def sheet_records(file: BinaryIO, path: str) -> Iterator[list[str]]:
                 book.close()
     except (DataError, OSError):
         raise
-    except Exception as error:  # whatever a damaged part makes of XML, numbers and dates
+    except Exception as error:  # any error that a damaged part causes in XML, numbers and dates
         raise DataError(f"cannot read {path}", got=error, do="save it again as an .xlsx workbook, or as CSV") from None
 
 

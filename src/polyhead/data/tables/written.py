@@ -1,4 +1,4 @@
-"""Values as text: what JSON and the cells of CSV hold; and formats that write a line for each row."""
+"""Values as text for JSON and cells of CSV, and the base of formats that write one line per row."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from polyhead.text.tokenize import repair
 
 
 class LineWriter(Writer):
-    """Writes a line for each row, under a head; packed with gzip or not."""
+    """Writes one line per row, after a head; gzip-compressed or not."""
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
         """The lines of a chunk."""
         return self._bytes(self.lines(chunk, answers))
 
     def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The head, then the pieces as they are."""
+        """The head, then the pieces unchanged."""
         if head := self.head():
             yield self._bytes([head])
         yield from pieces
 
     @abstractmethod
     def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
-        """A line a row, with its end."""
+        """One line per row, with its line end."""
 
     def head(self) -> bytes:
-        """The line above all rows; none here."""
+        """The line above all rows; empty here."""
         return b""
 
     def _bytes(self, lines: Sequence[bytes]) -> bytes:
@@ -41,7 +41,7 @@ class LineWriter(Writer):
 
 
 def text_of_cell(value: object) -> str:
-    """A string as it is, anything else as JSON."""
+    """A string unchanged, anything else as JSON."""
     if isinstance(value, str):
         return repair(value)
     text = json_bytes(value).decode()
@@ -49,12 +49,12 @@ def text_of_cell(value: object) -> str:
 
 
 def is_null(value: object) -> bool:
-    """Whether JSON writes the value as null, as it does numbers that are not finite."""
+    """Whether JSON writes the value as null, which includes numbers that are not finite."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def without_surrogates(value: object) -> object:
-    """A value of JSON with lone surrogates replaced, as no UTF-8 file can hold them."""
+    """A JSON value with lone surrogates replaced, since no UTF-8 file can hold them."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -63,7 +63,7 @@ def without_surrogates(value: object) -> object:
 
 
 def json_bytes(value: object) -> bytes:
-    """The value in JSON, lone surrogates replaced."""
+    """The value as JSON, with lone surrogates replaced."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -73,7 +73,7 @@ def json_bytes(value: object) -> bytes:
 def _repaired(value: object) -> object:
     try:
         return _each_repaired(value)
-    except RecursionError:  # what json can read it can write
+    except RecursionError:  # the json module can write whatever it has read
         return json.loads(repair(json.dumps(value, ensure_ascii=False)))
 
 

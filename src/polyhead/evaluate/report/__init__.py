@@ -1,1 +1,1 @@
-"""Numbers for people, from files and plain values: never from live objects."""
+"""Reports for people, from files and plain values, never from live objects."""

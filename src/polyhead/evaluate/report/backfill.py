@@ -1,4 +1,4 @@
-"""A picture of a backfill: how many documents have each label, and how sure their answers are."""
+"""A chart of a backfill: the number of documents by label, and the confidence of their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyhead.tasks.task import Task
 from polyhead.values import Value
 
 BINS = 20
-LONGEST = 30  # labels that are drawn, the most frequent ones
+LONGEST = 30  # labels drawn, the most frequent ones
 BLUE, ORANGE = "#2f6db3", "#d1581b"
 
 
@@ -22,8 +22,8 @@ class ColumnCounts(Value):
     """Counts of one column over a whole store."""
 
     column: str
-    documents: int  # that have an answer
-    labels: dict[str, int]  # documents by label; none for a task whose answers are numbers
+    documents: int  # documents with an answer
+    labels: dict[str, int]  # documents by label; empty for a task whose answers are numbers
     low: float  # of the first bin
     high: float  # of the last one
     bins: tuple[int, ...]  # documents by score, or by value
@@ -52,7 +52,7 @@ def row_counts(store: CorpusStore, column: ResultColumn, task: Task) -> ColumnCo
 
 
 def plot_counts(several: Sequence[ColumnCounts], path: Path | str) -> None:
-    """Draws documents by label and by score, a row a column, into `path` (.svg, .png or .pdf).
+    """Draws documents by label and by score, one row per column, into `path` (.svg, .png or .pdf).
 
     Raises MissingExtra without matplotlib.
     """

@@ -1,4 +1,4 @@
-"""The report of `polyhead evaluate`: a page of what stands behind each task's score."""
+"""The report of `polyhead evaluate`: a page with the details of each task's score."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from polyhead.evaluate.scores import Interval, Sliced
 from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import Value
 
-MOST_LABELS = 24  # of a confusion table that is drawn; of more its largest mistakes are listed
-WIDE = 10  # columns of a confusion table beyond which it has a row of the page for itself
-LEAST = 0.1  # share of what an answer is sure of that an effect must reach to be shaded fully
+MOST_LABELS = 24  # labels of a drawn confusion table; with more, its largest mistakes are listed
+WIDE = 10  # columns of a confusion table beyond which it takes the full width of the page
+LEAST = 0.1  # effect, as a share of the answer's confidence, that is shaded fully
 MOST_PAIRS, MOST_SCORES, MOST_CHANGES = 25, 60, 40
 
 
 class Reported(Value):
-    """All that a report shows."""
+    """The content of a report."""
 
     title: str
-    facts: tuple[str, ...]  # lines below the title: of what, when, computed by what
+    facts: tuple[str, ...]  # lines below the title: data, time, runtime
     details: tuple[Details, ...]
     comparisons: tuple[Comparison, ...] = ()
 
@@ -306,7 +306,7 @@ def _mistake(mistake: ShownMistake) -> str:
 
 
 def _explained(explanation: Explanation, about: Said) -> str:
-    """The texts with words shaded by their effect on one thing that the answer says; slight ones stay pale."""
+    """The texts with words shaded by their effect on one part of the answer; weak effects stay pale."""
     most = max([LEAST * abs(about.support), *(abs(part.effect) for part in about.parts)]) or 1.0
     lines = []
     for place, text in enumerate(explanation.texts):

@@ -1,4 +1,4 @@
-"""The frontier of score against cost as a plot, with what the rule chooses at several prices of a layer."""
+"""A plot of the frontier of score against cost, with the rule's choices at several prices of a layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALES = {
 
 
 class Baseline(Value):
-    """A mean score over the tasks to compare with, and its cost in the price's unit."""
+    """A mean score over the tasks, for comparison, and its cost in the price's unit."""
 
     name: str
     score: float
@@ -26,7 +26,7 @@ class Baseline(Value):
 
 
 def separate_models(name: str, scores: Sequence[float], price: LayerPrice, *, layers: int) -> Baseline:
-    """One model of so many layers for each task, nothing shared."""
+    """One model with this many layers for each task, nothing shared."""
     return Baseline(
         name=name, score=sum(scores) / len(scores), cost=len(scores) * (price.base + layers * price.private)
     )
@@ -43,8 +43,7 @@ def plot_frontier(
 ) -> None:
     """Draws the frontier of `options`, the rule's choices and baselines into `path` (.svg, .png or .pdf).
 
-    The rule chooses among `offered` (default: all of them) at each of `rates`. Raises MissingExtra without
-    matplotlib.
+    The rule chooses among `offered` (default: all of them) at each of `rates`. Raises MissingExtra without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
@@ -71,7 +70,7 @@ def plot_frontier(
         axes.annotate(
             f"c = {names}",
             (allocation.cost / scale, allocation.score),
-            xytext=(14, -10 - 15 * index),  # one under the other: neighbours may be a layer apart
+            xytext=(14, -10 - 15 * index),  # stacked: neighbours may differ by one layer only
             textcoords="offset points",
             arrowprops={"arrowstyle": "-", "color": "grey", "linewidth": 0.6},
             va="top",

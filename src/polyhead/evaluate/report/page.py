@@ -1,6 +1,6 @@
-"""A page of HTML that stands alone, and charts for it: no script, no font, no image and no address is fetched by it.
+"""A self-contained HTML page, and charts for it: it fetches no script, font, image or address.
 
-All that comes from data goes through 'html_text'."""
+All data passes through 'html_text'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polyhead.text.tokenize import repair
 from polyhead.values import Value
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-# Characters that no HTML file may hold, and those that turn the direction of what follows them.
+# Characters that no HTML file may contain, and those that change the direction of the text after them.
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff]"
 )
@@ -69,12 +69,12 @@ def html_page(title: str, body: Iterable[str]) -> str:
 
 
 def html_text(value: object) -> str:
-    """A value as text of HTML, also inside a quoted attribute: nothing of it can be markup."""
+    """A value as HTML text, also inside a quoted attribute: nothing in it can be markup."""
     return html.escape(CONTROLS.sub("\ufffd", repair(str(value))), quote=True)
 
 
 def isolated(value: object) -> str:
-    """The same, of which no character turns the direction of what stands around it."""
+    """The same, isolated so that its characters cannot change the direction of the surrounding text."""
     return f"<bdi>{html_text(value)}</bdi>"
 
 
@@ -84,7 +84,7 @@ def card(title: str, *parts: str, is_wide: bool = False) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """A table; the head is text, cells are HTML, the first `left` columns stand to the left."""
+    """A table; the head is text, cells are HTML, the first `left` columns are left-aligned."""
     marks = [' class="left"' if column < left else "" for column in range(len(head))]
     top = "".join(f"<th{mark}>{html_text(name)}</th>" for name, mark in zip(head, marks, strict=True))
     lines = (
@@ -103,7 +103,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 420, 260, 44, 36, 10, 12
 
 
 class Bar(Value):
-    """From `start` to `stop` on the horizontal axis, so high."""
+    """A bar from `start` to `stop` on the horizontal axis, with a height."""
 
     start: float
     stop: float
@@ -130,12 +130,12 @@ class Axes(Value):
     up_title: str
 
     def x(self, value: float) -> float:
-        """Where a value stands, from the left."""
+        """The horizontal position of a value."""
         low, high = self.across
         return LEFT + (value - low) / ((high - low) or 1.0) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Where a value stands, from the top."""
+        """The vertical position of a value."""
         low, high = self.up
         return HEIGHT - BOTTOM - (value - low) / ((high - low) or 1.0) * (HEIGHT - TOP - BOTTOM)
 
@@ -148,7 +148,7 @@ def plot(
     guide: Sequence[tuple[float, float]] = (),
     label: str,
 ) -> str:
-    """Bars, a line with points, and a dashed guide, over axes with ticks; `label` says what it shows."""
+    """Bars, a line with points, and a dashed guide, over axes with ticks; `label` describes the content."""
     parts = [_grid(axes)]
     for bar in bars:
         x, y = axes.x(bar.start) + 0.5, axes.y(bar.height)
@@ -171,7 +171,7 @@ def plot(
 
 
 def dots(several: Sequence[Dot], *, at: float | None, label: str) -> str:
-    """A row for each named value, from the least to the largest there is; a dashed line stands at `at`."""
+    """One row per named value, over the range of all values; a dashed line marks `at`."""
     ends = [end for dot in several for end in (dot.value, dot.low, dot.high) if end is not None]
     ends += [] if at is None else [at]
     low, high = min(ends), max(ends)
@@ -224,7 +224,7 @@ def _grid(axes: Axes) -> str:
 
 
 def _ticks(ends: tuple[float, float], most: int = 5) -> list[float]:
-    """At most so many round numbers between the ends: steps of 1, 2 or 5 times a power of ten."""
+    """At most this many round numbers between the ends: steps of 1, 2 or 5 times a power of ten."""
     low, high = ends
     if not high > low:
         return [low]

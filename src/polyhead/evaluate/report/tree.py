@@ -9,10 +9,10 @@ ARROW = " → "
 
 
 def tree(plan: Plan) -> list[str]:
-    """A line for each step that tasks share, and a line, with the task's name first, for its other steps.
+    """One line for each step that tasks share, and one line, with the task's name first, for its other steps.
 
-    A shared step is computed once for all tasks below it. Isolated prompts form a group of their own: the text does not
-    see them, so its layers run once for them and for all tasks that read the plain trunk.
+    A shared step is computed once for all tasks below it. Isolated prompts form a separate group: the text does not see
+    them, so its layers run once for them and for all tasks that read the plain trunk.
     """
     lines: list[str] = []
     nodes = {root: plan.steps[root].node for root in plan.children(-1)}
@@ -57,7 +57,7 @@ def _widths(ways: list[list[str]]) -> list[int]:
 
 
 def _way(plan: Plan, index: int) -> list[str]:
-    """The steps from here to the task's answer."""
+    """The steps from the current one to the task's answer."""
     below = list(plan.children(index))
     rest = _way(plan, below[0]) if below else []
     return [describe(plan.steps[index].node), *rest]

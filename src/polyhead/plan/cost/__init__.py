@@ -1,7 +1,7 @@
-"""The cost of a plan, from shapes alone: FLOPs, parameters, bytes and layer evaluations, by one fold.
+"""The cost of a plan, computed from shapes alone: FLOPs, parameters, bytes and layer evaluations.
 
-`arrays` says which arrays a plan reads and who owns them, `work` how many multiplications it takes; neither
-needs weights. What the papers count, these functions count (Du et al. 2020, Stickland and Murray 2019, and others).
+`arrays` says which arrays a plan reads and who owns them, `work` how many multiplications it takes; neither needs
+weights. The counts follow the papers (Du et al. 2020, Stickland and Murray 2019, and others).
 """
 
 from polyhead.plan.cost.arrays import OwnedArray, arrays_of, arrays_of_path, arrays_of_plan, parameters, part_arrays

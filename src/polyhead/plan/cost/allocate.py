@@ -1,4 +1,4 @@
-"""The option to keep for each task: by a price for each layer, or the best within one budget for all tasks.
+"""The choice of one option per task: by a price per layer, or the best within one budget for all tasks.
 
 A task's options are its students and its undistilled branches: each reads the trunk at a tap and runs private
 layers above it. Together they cost the trunk up to the deepest tap among them, once, and the private layers of
@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from polyhead.arguments import twice_in
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.plan.cost import cost_of
-from polyhead.values import Value
+from polyhead.values import Value, from_json
 
 Unit = Literal["layers", "flops", "bytes"]
+UNIT_NAMES: dict[Unit, str] = {"layers": "layers", "flops": "FLOPs", "bytes": "bytes"}
 SCALE = 10**9  # scores are added as whole billionths of a point, so that no order of adding changes a tie
 
 
 class AllocationOption(Value):
-    """One way to run a task: `layers` private layers above the trunk's first `tap`, and what it scored."""
+    """One way to run a task: `layers` private layers above the trunk's first `tap`, and its score."""
 
     task: str
     name: str  # unique in the task
@@ -58,15 +62,35 @@ class LayerPrice(Value):
 
 
 class OptionsFile(Value):
-    """The file that training writes beside a bundle of branches, for `polyhead allocate`."""
+    """The file that training writes next to a bundle of branches, for `polyhead allocate`."""
 
     options: tuple[AllocationOption, ...]
     trunk: Architecture | None = None
     full: dict[str, float] = {}  # task -> score of full fine-tuning, in points
 
+    @classmethod
+    def read(cls, file: str, trunk: Architecture | None = None) -> OptionsFile:
+        """The file, its trunk replaced by this one if it is given; raises ConfigError for a tap below the trunk."""
+        content = from_json(FilePath(file).read_bytes(), cls, source=file)
+        content = content if trunk is None else msgspec.structs.replace(content, trunk=trunk)
+        for choice in content.options:
+            if content.trunk is not None and choice.tap > content.trunk.layers:
+                raise ConfigError(
+                    f"option '{choice.name}' of task '{choice.task}' reads deeper than the trunk",
+                    got=choice.tap,
+                    allowed=f"a tap of 0 to {content.trunk.layers}",
+                )
+        return content
+
+    @property
+    def full_scores(self) -> list[float]:
+        """The scores of full fine-tuning, if the file has them for every task; else none."""
+        tasks = dict.fromkeys(choice.task for choice in self.options)
+        return [self.full[task] for task in tasks] if set(tasks) <= set(self.full) else []
+
 
 class Allocation(Value):
-    """One option a task, and what they cost together: `base + D shared + sum(l) private`, D the deepest tap."""
+    """One option per task, and their total cost: `base + D shared + sum(l) private`, D the deepest tap."""
 
     chosen: dict[str, AllocationOption]
     cost: int
@@ -80,10 +104,10 @@ class Allocation(Value):
 
 
 def by_rule(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
-    """For each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
+    """For each task, the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
 
-    This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is looked
-    at alone, so the trunk's depth does not count; `best_under` counts it.
+    This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is considered
+    alone, so the trunk's depth does not count; `best_under` counts it.
     """
     price = _exact(_checked_rate(c))
     return {
@@ -93,14 +117,14 @@ def by_rule(options: Sequence[AllocationOption], c: float) -> dict[str, Allocati
 
 
 def greedy(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
-    """The paper's wording: of each task, add layers as long as the next step gains at least c for each layer.
+    """The paper's wording: for each task, add layers as long as the next step gains at least c per layer.
 
-    It stops before a dip: a step that loses hides all later ones, where `by_rule` looks over it.
+    It stops before a dip: a losing step hides all later ones, which `by_rule` does consider.
     """
     price = _exact(_checked_rate(c))
     chosen = {}
     for task, candidates in _by_task(options).items():
-        # One option a depth: the best, of equals that with the shallower tap.
+        # One option per depth: the best, among equals the one with the shallower tap.
         steps = {o.layers: o for o in sorted(candidates, key=lambda o: (_exact(o.score), -o.tap))}
         first, *later = (steps[layers] for layers in sorted(steps))
         for option in later:
@@ -114,7 +138,7 @@ def greedy(options: Sequence[AllocationOption], c: float) -> dict[str, Allocatio
 def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> LayerPrice:
     """The cost of layers on one text of `tokens` tokens: evaluations, FLOPs or bytes (float32).
 
-    The base is what the embeddings cost: nothing in layers, their arrays in bytes, in FLOPs their projection if
+    The base is the cost of the embeddings: nothing in layers; in bytes, their arrays; in FLOPs, their projection if
     they are narrower than the trunk.
     """
     embed = Embed(trunk="any")
@@ -141,9 +165,9 @@ def allocation_of(chosen: Mapping[str, AllocationOption], price: LayerPrice) -> 
 
 
 def best_under(options: Sequence[AllocationOption], budget: int, price: LayerPrice) -> Allocation:
-    """The highest mean score whose cost is within `budget`, exact; of equals the cheapest.
+    """The choice with the highest mean score whose cost is within `budget`, exact; among equals the cheapest.
 
-    Raises ConfigError when not even the cheapest choice is within the budget, and names its cost.
+    Raises ConfigError, with the cheapest choice's cost, if not even that is within the budget.
     """
     allocations = frontier(options, price)
     within = [allocation for allocation in allocations if allocation.cost <= budget]
@@ -158,11 +182,11 @@ def best_under(options: Sequence[AllocationOption], budget: int, price: LayerPri
 
 
 def frontier(options: Sequence[AllocationOption], price: LayerPrice) -> tuple[Allocation, ...]:
-    """Every choice that no other beats in cost and score, by cost, exact; each scores more than those before it.
+    """Every choice that no other beats in cost and score, by cost, exact; each scores higher than those before it.
 
-    For each depth that the trunk may have, the options with such a tap are combined task by task; of choices with
-    equally many private layers only the best goes on. Of equals: the shallower trunk, then the options that are
-    listed first.
+    For each possible depth of the trunk, the options with taps up to that depth are combined task by task; of choices
+    with equally many private layers only the best is kept. Among equals: the shallower trunk, then the options listed
+    first.
     """
     tasks = _by_task(options)
     points = []
@@ -180,6 +204,75 @@ def frontier(options: Sequence[AllocationOption], price: LayerPrice) -> tuple[Al
     return tuple(kept)
 
 
+class LayerPrices(Value):
+    """The price of a layer in each unit; FLOPs and bytes are known with the trunk's shape only."""
+
+    layers: LayerPrice
+    flops: LayerPrice | None = None
+    bytes: LayerPrice | None = None
+
+    @property
+    def known(self) -> dict[Unit, LayerPrice]:
+        """Those that are known."""
+        prices: dict[Unit, LayerPrice | None] = {"layers": self.layers, "flops": self.flops, "bytes": self.bytes}
+        return {unit: price for unit, price in prices.items() if price is not None}
+
+    def costs(self, chosen: Mapping[str, AllocationOption]) -> dict[Unit, int]:
+        """What a choice costs in each unit."""
+        return {unit: allocation_of(chosen, price).cost for unit, price in self.known.items()}
+
+
+class AllocationReport(Value):
+    """A choice, what it costs, and what no choice beats in the unit that was asked for and in score."""
+
+    how: str
+    unit: Unit
+    chosen: dict[str, AllocationOption]
+    prices: LayerPrices
+    costs: dict[Unit, int]
+    score: float
+    frontier: tuple[Allocation, ...]
+
+    @property
+    def price(self) -> LayerPrice:
+        """The price in the report's unit."""
+        return self.prices.known[self.unit]
+
+
+def allocate(
+    content: OptionsFile,
+    *,
+    rule: Literal["marginal", "greedy"],
+    c: float,
+    budget: int | None,
+    unit: Unit,
+    tokens: int,
+    how: str = "",
+) -> AllocationReport:
+    """The choice by a rule, or the best within a budget; `how` says in words which it was.
+
+    Raises ConfigError for a unit that needs the trunk's shape where it is not known, and for a budget that nothing is
+    within.
+    """
+    prices = LayerPrices(layers=LayerPrice(shared=1, private=1, unit="layers"))
+    if (shape := content.trunk) is not None:
+        flops, size = price_of("flops", shape, tokens), price_of("bytes", shape)
+        prices = LayerPrices(layers=price_of("layers", shape), flops=flops, bytes=size)
+    if unit not in prices.known:
+        raise ConfigError(
+            f"{UNIT_NAMES[unit]} are counted from the trunk's shape, and the options do not say it",
+            do="add 'trunk' to the file, or give --bundle",
+        )
+    options, price = content.options, prices.known[unit]
+    points = frontier(options, price)
+    if budget is not None:
+        chosen = best_under(options, budget, price).chosen
+    else:
+        chosen = (greedy if rule == "greedy" else by_rule)(options, c)
+    costs, score = prices.costs(chosen), allocation_of(chosen, price).score
+    return AllocationReport(how=how, unit=unit, chosen=chosen, prices=prices, costs=costs, score=score, frontier=points)
+
+
 class _Point(NamedTuple):
     """Options of the first tasks, by their index in each task."""
 
@@ -189,9 +282,9 @@ class _Point(NamedTuple):
 
 
 def _within(tasks: Iterable[Sequence[AllocationOption]], depth: int) -> list[_Point]:
-    """Over options with taps up to `depth`: for each number of private layers the best, if fewer do not equal it.
+    """Over options with taps up to `depth`: the best for each number of private layers, unless fewer layers equal it.
 
-    Empty when a task has no such option.
+    Empty if a task has no such option.
     """
     points = [_Point(0, 0, ())]
     for options in tasks:

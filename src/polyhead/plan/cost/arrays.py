@@ -1,4 +1,4 @@
-"""Which arrays a path reads, who owns them and how large they are; each is counted once."""
+"""The arrays that a path reads, their owners and sizes; each array is counted once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from polyhead.values import Value
 
 
 class Offset(Value):
-    """The states that the next node of a path reads."""
+    """The states that a path's next node reads."""
 
     trunk: str  # digest
     width: int
     depth: int = 0
     prompts: tuple[int, ...] = ()  # rows of each prompt before the text
     isolated: bool = False
-    words: bool = False  # one vector for each word, behind a pool of that kind
+    words: bool = False  # one vector for each word, after a pool of that kind
 
     @property
     def prompt_rows(self) -> int:
@@ -38,7 +38,7 @@ class Offset(Value):
 
 
 def places(plan: Plan, shape: Architecture) -> list[Offset]:
-    """The place before each step; raises PlanError where a path does not fit the trunk's shape."""
+    """The states before each step; raises PlanError if a path does not fit the trunk's shape."""
     after: list[Offset] = []
     before: list[Offset] = []
     for step in plan.steps:
@@ -48,7 +48,7 @@ def places(plan: Plan, shape: Architecture) -> list[Offset]:
 
 
 def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
-    """The place before each node of the path; raises PlanError where it does not fit the trunk's shape."""
+    """The states before each node of the path; raises PlanError if it does not fit the trunk's shape."""
     before = [_start(path.nodes[0], shape)]
     for node in path.nodes[:-1]:
         before.append(place_after(node, before[-1], shape))
@@ -57,7 +57,7 @@ def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
 
 
 def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
-    """The place behind the node; poolers and heads leave the width and depth as they were."""
+    """The states after the node; poolers and heads do not change width and depth."""
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
             what = "a pool by attention has heads, and reads states as wide as a multiple of them"
@@ -71,7 +71,7 @@ def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
 
 
 def check_layers(node: Layers, width: int, shape: Architecture) -> None:
-    """Raises PlanError when layers cannot run on states of this width, or the trunk has no such layers."""
+    """Raises PlanError if layers cannot run on states of this width, or the trunk has no such layers."""
     where = f"layers [{node.start}, {node.stop}) of '{node.weights}'"
     whole = node.attention and node.residual and node.feed_forward != 0
     own = node.width is not None or node.feed_forward is not None or node.heads is not None or not whole
@@ -109,12 +109,12 @@ class OwnedArray(Value):
 
     @property
     def size(self) -> int:
-        """The number of its parameters."""
+        """The number of parameters."""
         return math.prod(self.shape)
 
     @property
     def is_matrix(self) -> bool:
-        """True if it counts without biases: everything but biases and layer norms."""
+        """True if it counts as a weight without biases: any array but biases and layer norms."""
         return not (self.name.endswith(".bias") or ".norm." in self.name)
 
 
@@ -123,15 +123,15 @@ def arrays_of(
 ) -> Iterator[OwnedArray]:
     """The arrays that one node reads, on states of `width` after `depth` layers (default: the trunk's end).
 
-    A tied delta's encoder and decoder are named without a layer, so that nodes cut from one another name the
-    same arrays.
+    The encoder and decoder of a tied delta are named without a layer, so that nodes cut from one another name the same
+    arrays.
     """
     width, depth = width or shape.width, shape.layers if depth is None else depth
     match node:
         case Embed():
             yield from _owned(TRUNK, embedding_arrays(shape))
             for prompt in node.prompts:
-                # Prompts stand beside the word vectors, before the embedding's norm and projection.
+                # Prompts are concatenated with the word vectors, before the embedding's norm and projection.
                 yield OwnedArray(
                     owner=prompt.part, name="prompt.weight", shape=(prompt.rows, shape.embedding_width or shape.width)
                 )
@@ -161,7 +161,7 @@ def arrays_of(
 
 
 def arrays_of_path(path: Path, shape: Architecture) -> Iterator[OwnedArray]:
-    """All arrays that the path reads, each once; raises PlanError where it does not fit the trunk's shape."""
+    """All arrays that the path reads, each once; raises PlanError if it does not fit the trunk's shape."""
     yield from _once(zip(path.nodes, places_of_path(path, shape), strict=True), shape)
 
 
@@ -171,7 +171,7 @@ def arrays_of_plan(plan: Plan, shape: Architecture) -> Iterator[OwnedArray]:
 
 
 def part_arrays(path: Path, shape: Architecture, owner: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the arrays that `owner` gives to the path; empty when it gives none."""
+    """Names and shapes of the arrays that `owner` contributes to the path; empty if it contributes none."""
     return {array.name: array.shape for array in arrays_of_path(path, shape) if array.owner == owner}
 
 
@@ -218,12 +218,12 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
 
 
 def feed_forward_of(node: Layers, shape: Architecture) -> int:
-    """Width inside the feed-forward half, 0 for none."""
+    """Inner width of the feed-forward half, 0 for none."""
     return shape.feed_forward if node.feed_forward is None else node.feed_forward
 
 
 def delta_hidden(delta: Delta) -> int:
-    """Width inside a `feed_forward` delta: 3/2 of its size, so that it weighs what projected attention does.
+    """Inner width of a `feed_forward` delta: 3/2 of its size, so that it has as many parameters as projected attention.
 
     `2 d_s (3/2 d_s) = 3 d_s^2` (306 for 204).
     """
@@ -281,5 +281,5 @@ def _pool(pool: Pool, width: int, depth: int) -> Iterator[ArrayShape]:
 
 
 def head_inputs(head: Head, width: int) -> int:
-    """Width of what the head reads: four vectors side by side for a pair read as two texts."""
+    """Input width of the head: four concatenated vectors for a pair read as two texts."""
     return 4 * width if head.separate else width

@@ -1,4 +1,4 @@
-"""The whole cost of a plan, what one task adds to it, and the bytes that a store keeps for one text."""
+"""The total cost of a plan, the cost that one task adds, and the bytes that a store keeps for one text."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Cost(Value):
     flops: int
     parameters: int
     bytes: int  # of the arrays, in float32
-    stored_bytes: int  # what a store keeps for one text of that length
-    layer_evaluations: int  # layers run on the text, shared ones counted once
+    stored_bytes: int  # bytes in a store for one text of that length
+    layer_evaluations: int  # layers run on the text; shared layers count once
     owners: tuple[OwnerCost, ...]
 
 
 @typed
 def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
-    """All of the plan on one text of `tokens` tokens, special ones included; `folded` as `flops` says."""
+    """The cost of the plan on one text of `tokens` tokens, special tokens included; `folded` as for `flops`."""
     return _cost(
         work_of(plan, shape, tokens, folded=folded),
         list(arrays_of_plan(plan, shape)),
@@ -46,12 +46,12 @@ def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
 
 
 def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
-    """The cost that `task` adds, by itself, to a pass of the plain trunk that is run anyway.
+    """The cost that `task` alone adds to a pass of the plain trunk that is run anyway.
 
-    FLOPs and layer evaluations are those of the steps that no other task passes, from where the path leaves
-    the plain trunk (the trunk's own layers without prompts and deltas): a branch, a pooler, a head; for an
-    in-layer delta also the trunk's layers, run anew. Parameters and bytes are those of owners that no other
-    task reads. Raises PlanError when the plan has no such task.
+    FLOPs and layer evaluations count the steps that only this task uses, from where its path leaves the plain trunk
+    (the trunk's own layers without prompts and deltas): a branch, a pooler, a head; for an in-layer delta also the
+    trunk's layers, which are run again. Parameters and bytes are those of owners whose arrays no other task reads.
+    Raises PlanError if the plan has no such task.
     """
     plan.path(task)
     return added_each(plan, [task], shape, tokens, folded=folded)[task]
@@ -60,8 +60,8 @@ def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bo
 def added_each(
     plan: Plan, tasks: Sequence[str], shape: Architecture, tokens: int, *, folded: bool = False
 ) -> dict[str, Cost]:
-    """`added` for many tasks, with one pass over the plan's steps."""
-    # The rows of a text under isolated prompts are shared by steps of other paths, so all must be seen.
+    """The result of `added` for many tasks, with one pass over the plan's steps."""
+    # Steps of other paths share a text's rows under isolated prompts, so all steps must be considered.
     is_near = len(tasks) == 1 and not any(isinstance(step.node, Embed) and step.node.isolated for step in plan.steps)
     near, steps = _along(plan, tasks[0]) if is_near else plan, _steps_of(plan)
     work: dict[tuple[str, ...], list[Work]] = {}
@@ -86,10 +86,10 @@ def added_each(
 def flops_by_sharers(
     plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False
 ) -> dict[tuple[str, ...], int]:
-    """FLOPs beyond the plain trunk's pass, by the tasks that share the work; with that pass they are the plan's.
+    """FLOPs beyond the plain trunk's pass, by the tasks that share the work; with that pass they add up to the plan's.
 
-    A single task's are what `added` says of it. What several tasks pass together, such as the input of a joint prompt
-    group or layers with an adapter that they share, stands under all of them.
+    A single task's are those of `added`. Work that several tasks share, such as the input of a joint prompt group or
+    layers with a shared adapter, is listed under all of them.
     """
     flops: dict[tuple[str, ...], int] = {}
     for work in work_of(plan, shape, tokens, folded=folded):
@@ -98,13 +98,13 @@ def flops_by_sharers(
     return flops
 
 
-TELLING = 0.01  # of the whole: what tasks share and is less is not told apart from the pass that all share
+TELLING = 0.01  # of the whole: smaller shared work is not listed separately
 
 
 def shared_flops(plan: Plan, shape: Architecture, tokens: int) -> dict[tuple[str, ...], int]:
-    """FLOPs that tasks take together beyond the plain trunk's pass, for joint prompts say: by these tasks.
+    """FLOPs that these tasks share beyond the plain trunk's pass, such as those of joint prompts, by the tasks.
 
-    They go only if all of these tasks go. Shares below TELLING of all are left out.
+    They are saved only if all of these tasks are removed. Shares below TELLING of the total are omitted.
     """
     flops = flops_by_sharers(plan, shape, tokens, folded=True)
     least = TELLING * cost_of(plan, shape, tokens, folded=True).flops
@@ -132,7 +132,7 @@ def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
 
 
 def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[frozenset[str], int]:
-    """Bytes a store keeps for one text, each distinct value once, by the tasks that read it."""
+    """Bytes in a store for one text, each distinct value once, by the tasks that read it."""
     kept: dict[tuple[int, Pool], tuple[Offset, set[str]]] = {}
     for step, at in zip(plan.steps, places(plan, shape), strict=True):
         if isinstance(step.node, Pool):
@@ -146,7 +146,7 @@ def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[froze
 
 
 def _own(plan: Plan) -> dict[str, set[str]]:
-    """For each task the owners that only it reads, without the trunk."""
+    """For each task, the owners that only it reads, without the trunk."""
     readers: dict[str, list[Step]] = {}
     for step in plan.steps:
         for owner in set(owners_of_node(step.node)) - {TRUNK}:
@@ -162,7 +162,7 @@ def _own(plan: Plan) -> dict[str, set[str]]:
 def _is_of_others(step: Step, task: str) -> bool:
     """True if another task reads arrays that the step owns.
 
-    A prompt of a joint group stands in every task's input; it belongs to the task that pools it.
+    A prompt of a joint group is in every task's input; it belongs to the task that pools it.
     """
     return step.tasks != (task,) and not (task in step.tasks and isinstance(step.node, Embed))
 
@@ -177,7 +177,7 @@ def _steps_of(plan: Plan) -> dict[str, list[Step]]:
 
 
 def _along(plan: Plan, task: str) -> Plan:
-    """The steps of the task's path, each with all tasks that pass it."""
+    """The steps of the task's path, each with all tasks that use it."""
     steps = [step for step in plan.steps if task in step.tasks]
     return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))
 
@@ -192,8 +192,8 @@ def stored_bytes(
 ) -> int:
     """Bytes kept for one text of `tokens` tokens so that `pool` can be computed from them (Du et al. 2020, Table 2).
 
-    A pool that learns over positions needs all tokens, one that learns over layers all `layers` (default: the
-    trunk's, without the embedding's output). A codec before the mean keeps each of the averaged layers.
+    A pool that learns over positions needs all tokens, one that learns over layers all `layers` (default: the trunk's,
+    without the embedding's output). With a codec before the mean, each of the averaged layers is kept.
     """
     if tokens < 1:
         raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")

@@ -1,9 +1,8 @@
-"""How many multiplications and additions a plan takes on one text, and how many layers it runs.
+"""The number of multiplications and additions of a plan on one text, and of the layers that it runs.
 
-Rule (it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a
-dense map d -> m on t positions is `2 t d m`; the two products of attention are `4 t^2 d`. A layer with
-d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups, norms, biases, softmax, GELU, scaling and plain sums do not
-count.
+Rule (it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a dense map d -> m on t positions is
+`2 t d m`; the two products of attention are `4 t^2 d`. A layer with d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups,
+norms, biases, softmax, GELU, scaling and plain sums are not counted.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from polyhead.values import Value
 
 
 class Work(Value):
-    """One piece of work, done once for all its tasks with the arrays of one owner."""
+    """One piece of work, done once for all its tasks, with the arrays of one owner."""
 
     owner: str
     tasks: tuple[str, ...]
     flops: int
     layers: int = 0  # run on the text's rows
-    is_plain: bool = False  # of the trunk without prompts, deltas or anything private before it
+    is_plain: bool = False  # layers of the trunk without prompts, deltas or anything private before them
 
 
 class _Rate(Value):
-    """FLOPs for each row, and for each pair of rows where one sees the other."""
+    """FLOPs per row, and per pair of rows of which one sees the other."""
 
     row: int
     pair: int = 0
@@ -48,8 +47,8 @@ class _Extent(Value):
 def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> int:
     """FLOPs of the plan on one text of `tokens` tokens, special ones included.
 
-    `folded` counts attention poolers as they are served. A head that reads words is counted
-    at every token, the most there can be; a pair read as two texts is counted as one text and one answer.
+    `folded` counts attention poolers as served. A head that reads words is counted at every token, an upper bound; a
+    pair read as two texts is counted as one text and one answer.
     """
     return sum(work.flops for work in work_of(plan, shape, tokens, folded=folded))
 
@@ -57,14 +56,14 @@ def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False)
 def layer_evaluations(plan: Plan) -> int:
     """Layers run on one text: each range once for all tasks that share it (Wei et al. 2021, "overhead").
 
-    A trunk to depth D with branches of l_i layers gives `D + sum l_i`. Isolated prompts share the text's.
+    A trunk to depth D with branches of l_i layers gives `D + sum l_i`. Isolated prompts share the text's layers.
     """
     seen = {key: s.node for s, key in zip(plan.steps, _text_keys(plan), strict=True)}
     return sum(node.stop - node.start for node in seen.values() if isinstance(node, Layers))
 
 
 def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> list[Work]:
-    """Every piece of work of the plan, shared ones once; PlanError when a path does not fit the shape."""
+    """Every piece of work of the plan, shared ones once; raises PlanError if a path does not fit the shape."""
     if tokens < 1:
         raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
     keys, plain = _text_keys(plan), _plain(plan)
@@ -94,7 +93,7 @@ def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
 
 
 def _text_keys(plan: Plan) -> list[int]:
-    """For each step, which value of the text's rows it computes: isolated prompts leave those rows alone."""
+    """For each step, a key of the text rows' value that it computes: isolated prompts do not change those rows."""
     known: dict[tuple[int, Node], int] = {}
     keys: list[int] = []
     for step in plan.steps:
@@ -119,7 +118,7 @@ def _plain(plan: Plan) -> list[bool]:
 
 
 def _extents(at: Offset, tokens: int) -> tuple[_Extent, _Extent]:
-    """Rows and visible pairs that all share, and those of isolated prompts, which see text and themselves."""
+    """Shared rows and visible pairs, and those of isolated prompts, which see the text and themselves."""
     if not at.isolated:
         rows = tokens + at.prompt_rows
         return _Extent(rows=rows, pairs=rows**2), _Extent(rows=0, pairs=0)
@@ -144,7 +143,7 @@ def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tu
 
 
 def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[str, _Rate]]:
-    """One layer's, by owner (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
+    """FLOPs of one layer's delta, by owner (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
     size, ends = delta.size, 4 * width * delta.size
     if delta.kind in ADDED:
         yield delta.ends or delta.part, _Rate(row=ends)
@@ -165,7 +164,7 @@ def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[
 
 
 def _end_flops(node: Pool | Head, at: Offset, tokens: int, *, folded: bool) -> Iterator[tuple[str, int]]:
-    """FLOPs by owner: of a pooler over the text's tokens, or of a head on what it reads."""
+    """FLOPs by owner: of a pooler over the text's tokens, or of a head on its input."""
     if isinstance(node, Pool):
         if node.part is not None:
             yield node.part, _pool_flops(node, at, tokens, folded=folded)
@@ -190,10 +189,10 @@ def _pool_flops(pool: Pool, at: Offset, tokens: int, *, folded: bool) -> int:
 def summary_flops(shape: Seq2SeqShape, tokens: int, steps: int) -> int:
     """FLOPs of reading a document of `tokens` tokens and writing `steps` tokens, one after another, one beam.
 
-    Keys and values are kept: each is computed once, those of the document for every decoder layer, and step t attends
-    to t tokens of the summary. For n tokens, width d and feed-forward width f: an encoder layer is
-    `2 n (4 d^2 + 2 d f) + 4 n^2 d`; a decoder layer `4 n d^2` once and `2 (6 d^2 + 2 d f) + 4 d (n + t)` a step; the
-    vocabulary of V `2 d V` a step.
+    Keys and values are cached: each is computed once, those of the document for every decoder layer, and step t attends
+    to t tokens of the summary. For n tokens, width d and feed-forward width f: an encoder layer is `2 n (4 d^2 + 2 d f)
+    + 4 n^2 d`; a decoder layer `4 n d^2` once and `2 (6 d^2 + 2 d f) + 4 d (n + t)` per step; the vocabulary of V `2 d
+    V` per step.
     """
     width, total = shape.width, 0
     encoder = 4 * width**2 + 2 * width * shape.encoder_feed_forward

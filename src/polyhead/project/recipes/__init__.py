@@ -1,9 +1,9 @@
-"""Recipes: which arrays learn, from which tasks, how often and how much. Light: checked values, no tensors.
+"""Recipes: which arrays are trained, on which tasks, how often and how much. Checked values, no tensors.
 
-`frozen` trains parts over a frozen trunk, so that tasks come and go. `donors` does so for prompts, each task in an
-input of its own, as a start for other runs. `joint` trains trunk and parts together, which makes another trunk; its
-tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen one. `leave_out` makes such
-trunks without some of the tasks, for those. `fine_tune` makes each task a trunk of its own.
+`frozen` trains parts over a frozen trunk, so that tasks can come and go. `donors` does so for prompts, each task in its
+own input, as a start for other runs. `joint` trains trunk and parts together, which makes another trunk; its tasks are
+then a separate bundle, or are dropped and the trunk serves as a better frozen one. `leave_out` makes such trunks
+without some of the tasks, for those tasks. `fine_tune` gives each task its own trunk.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from polyhead.project.recipes.joint import (
 )
 from polyhead.values import Value
 
-EPOCHS, PATIENCE = 30, 6  # passes over the rows, where nothing is said
-LEAST_UPDATES = 1500  # and at least so many updates: few rows make short passes
-PATIENT = 8  # a run of at least so many updates is patient for an eighth of them
-ROUND = 25  # updates between two validations, at least, where updates are counted
+EPOCHS, PATIENCE = 30, 6  # passes over the rows by default
+LEAST_UPDATES = 1500  # minimum number of updates: few rows make short passes
+PATIENT = 8  # runs of at least this many updates have a patience of an eighth of them
+ROUND = 25  # minimum number of updates between two validations, if updates are counted
 
 
 class Schedule(Value):
-    """How long a training run is. A round is what lies between two validations: one or several passes over the rows."""
+    """The length of a training run. A round lies between two validations: one or several passes over the rows."""
 
     passes: int  # in a round
     rounds: int  # at most
@@ -48,22 +48,23 @@ class Schedule(Value):
 class Training(Value):
     """How parts are trained on frozen features: AdamW, linear warm-up and decay, early stopping on validation.
 
-    Where `epochs` is not given, updates count: a run takes 30 passes over the rows, and on few rows as many more as
-    1,500 updates need, unless validation says stop. The same holds for `least_updates` that are given.
+    Without `epochs`, updates count: a run takes 30 passes over the rows, and on few rows as many more as 1,500 updates
+    need, unless validation stops it. The same holds for a given `least_updates`.
     """
 
     seed: int = 1
-    epochs: int | None = None  # passes over the rows, at most; None: 30
+    epochs: int | None = None  # maximum passes over the rows; None: 30
     patience: int | None = None  # epochs without a better validation score before stopping; None: 6
-    least_updates: int | None = None  # None: 1,500 where `epochs` is not given, else 0
+    least_updates: int | None = None  # None: 1,500 without `epochs`, else 0
     batch: int = 32
     learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/project/log.md)
     weight_decay: float = 0.01
     warmup: float = 0.06  # share of all steps
-    dropout: float = 0.1  # on the pooled vector and before the output layer; as heads of RoBERTa have it
+    dropout: float = 0.1  # on the pooled vector and before the output layer, as in heads of RoBERTa
     class_weights: bool = False  # balanced: n / (labels * n of the label)
     clip: float = 1.0  # global norm of the gradients
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the frozen trunk; auto: bfloat16 where native
+    # precision of the frozen trunk; auto: bfloat16 if native
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
     def __post_init__(self) -> None:
         check_positive("training.", self, "epochs", "patience", "batch", "learning_rate", "clip")
@@ -72,13 +73,13 @@ class Training(Value):
 
     @property
     def most_epochs(self) -> int:
-        """Passes over the rows at most, where these alone count."""
+        """Maximum passes over the rows, if only passes count."""
         return EPOCHS if self.epochs is None else self.epochs
 
     def schedule(self, steps: int, *, passes: int | None = None) -> Schedule:
-        """The length of a run whose pass over the rows takes `steps` updates.
+        """The length of a run with `steps` updates per pass over the rows.
 
-        `passes` are those of a round; None: as many as it takes to `ROUND` updates, where updates count.
+        `passes` are those of a round; None: as many as make `ROUND` updates, if updates count.
         """
         least = self.least_updates
         if least is None:
@@ -95,39 +96,39 @@ class Training(Value):
 
 
 class Frozen(Value, tag="frozen", tag_field="kind"):
-    """Parts only: the trunk stays as it is, and so do the answers of all other tasks."""
+    """Parts only: the trunk stays the same, and so do the answers of all other tasks."""
 
 
 class Donors(Value, tag="donors", tag_field="kind"):
-    """Each prompted task alone over the frozen trunk, as a start for runs in which prompts stand in one input.
+    """Each prompted task alone over the frozen trunk, as a start for runs in which prompts share an input.
 
     Epochs and rate are the strategy's `donor_epochs` and `donor_learning_rate` (paper 002, single-task prompts).
     """
 
 
-ALL = "all-tasks"  # the one round that leaves nothing out
+ALL = "all-tasks"  # the only round that leaves nothing out
 
 
 class Round(Value):
-    """One trunk of several: which tasks it learns from, and which then learn new parts over it."""
+    """One of several trunks: the tasks it is trained on, and those that then train new parts over it."""
 
     name: str  # of its bundle
-    tasks: tuple[str, ...]  # that stand on it
-    learned: tuple[str, ...]  # that it learns from
+    tasks: tuple[str, ...]  # tasks with parts over it
+    learned: tuple[str, ...]  # tasks it is trained on
 
 
 class LeaveOut(Value, tag="leave_out", tag_field="kind"):
-    """What a trunk gives to tasks that it never saw (Du et al. 2020, both stages).
+    """The benefit of a trunk for tasks that it was not trained on (Du et al. 2020, both stages).
 
     Every round leaves out one task, or all tasks of one of `groups`, while the others train a trunk; then the trunk is
-    frozen and what was left out learns new parts over it. With `leave = "nothing"` one trunk learns from all tasks, and
-    each learns a new part over it. A round is a bundle of its own, named after what it leaves out, in the project's
+    frozen and the tasks left out train new parts over it. With `leave = "nothing"` one trunk is trained on all tasks,
+    and each trains a new part over it. A round is a separate bundle, named after what it leaves out, in the project's
     folder of bundles.
     """
 
     leave: Literal["task", "group", "nothing"] = "task"
-    groups: dict[str, tuple[str, ...]] = {}  # of "group": every task in one of them
-    learn: TrunkOnly = TrunkOnly()  # how the trunks learn; their own heads are dropped
+    groups: dict[str, tuple[str, ...]] = {}  # for "group": every task in one of them
+    learn: TrunkOnly = TrunkOnly()  # how the trunks are trained; their own heads are dropped
     training: Training | None = None  # of the trunks; the project's is that of the new parts
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
             )
 
     def rounds(self, tasks: Sequence[str]) -> tuple[Round, ...]:
-        """What each trunk learns from, of these tasks; raises ConfigError where groups and tasks do not fit."""
+        """The tasks that each trunk is trained on; raises ConfigError if groups and tasks do not fit."""
         if self.leave == "nothing":
             return (Round(name=ALL, tasks=tuple(tasks), learned=tuple(tasks)),)
         groups = self.groups if self.leave == "group" else {task: (task,) for task in tasks}
@@ -167,7 +168,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
         return tuple(rounds)
 
     def learn_in(self, trunk_round: Round) -> TrunkOnly:
-        """How a round's trunk learns: weights and shares that are given by task, without those that are left out."""
+        """How a round's trunk is trained: weights and shares by task, without the tasks left out."""
         weighting, sampling = self.learn.weighting, self.learn.sampling
         if weighting.fixed:
             fixed = {task: weight for task, weight in weighting.fixed.items() if task in trunk_round.learned}
@@ -183,13 +184,13 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
         return msgspec.structs.replace(self.learn, weighting=weighting, sampling=sampling)
 
     def unknown(self, tasks: Sequence[str]) -> list[str]:
-        """Names in weights and shares that are none of these tasks'."""
+        """Names in weights and shares that are not among these tasks."""
         named = {*self.learn.weighting.fixed, *(t for epoch in self.learn.sampling.schedule for t in epoch)}
         return sorted(named - set(tasks))
 
 
 class SearchPoint(Value):
-    """What one fine-tuning of a search takes; `dropout` is that inside the layers and that around the head."""
+    """The settings of one fine-tuning run of a search; `dropout` applies inside the layers and around the head."""
 
     learning_rate: float = 1e-4
     epsilon: float = 1e-8  # Adam's
@@ -201,7 +202,7 @@ class SearchPoint(Value):
 
 
 class SearchGrid(Value):
-    """Every combination is tried, in this order; the paper names the three numbers and not their values."""
+    """Every combination is tried, in this order; the paper names the three settings and not their values."""
 
     learning_rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)
     epsilons: tuple[float, ...] = (1e-8, 1e-6)
@@ -218,7 +219,7 @@ class SearchGrid(Value):
 
     @property
     def candidates(self) -> tuple[SearchPoint, ...]:
-        """All of them."""
+        """All combinations."""
         grid = itertools.product(self.learning_rates, self.epsilons, self.dropouts)
         return tuple(SearchPoint(learning_rate=r, epsilon=e, dropout=d) for r, e, d in grid)
 
@@ -227,19 +228,19 @@ class FineTune(Value, tag="fine_tune", tag_field="kind"):
     """Each task alone fine-tunes the whole trunk, once for every candidate of a small fixed search.
 
     The second stage of Aghajanyan et al. 2021: the trunk is a pre-trained or a pre-finetuned one. The candidate with
-    the best validation score is kept (ties: the first), and each becomes a bundle of its own, named after its task, in
-    the project's folder of bundles. With `head = "kept"` a task starts from the part that the task of its name has in
-    the bundle whose trunk this is, and head and trunk learn at once.
+    the best validation score is kept (ties: the first), and each becomes a separate bundle, named after its task, in
+    the project's folder of bundles. With `head = "kept"` a task starts from the part of the same name in the bundle
+    with this trunk, and head and trunk train together.
     """
 
     search: SearchGrid = SearchGrid()
     head: Literal["fresh", "kept"] = "fresh"
-    head_rate: float = 1.0  # learning rate of the part over that of the trunk
-    head_epochs: int = 0  # before: a fresh part learns alone over the frozen trunk
+    head_rate: float = 1.0  # learning rate of the part relative to that of the trunk
+    head_epochs: int = 0  # before: a fresh part is trained alone over the frozen trunk
     head_learning_rate: float = 1e-3  # of those epochs
-    tokens: int | None = None  # of a batch at most, padding included; None: `batch` alone bounds it
+    tokens: int | None = None  # maximum in a batch, padding included; None: only `batch` limits it
     smoothing: Smoothing | None = None
-    validation_rows: int | None = None  # read after every epoch; None: all
+    validation_rows: int | None = None  # recompute layers in the backward pass: less memory, a third more time
     checkpointing: bool = False  # layers are computed again in the backward pass: less memory, a third more time
 
     def __post_init__(self) -> None:
@@ -253,7 +254,7 @@ class FineTune(Value, tag="fine_tune", tag_field="kind"):
 
     @property
     def joint(self) -> Joint:
-        """The recipe of one candidate: one task, heads of their own."""
+        """The recipe of one candidate: one task with its own head."""
         return Joint(
             families=(),
             micro_batches=1,

@@ -1,4 +1,4 @@
-"""Trunk and parts learn together: which task comes when, what its loss counts, how answers are smoothed."""
+"""Joint training of trunk and parts: the order of tasks, the weights of their losses, and smoothing."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Parallel = Literal["ddp", "fsdp"]
 
 
 class Sampling(Value):
-    """From which task each micro-batch comes: `p_i ∝ min(N_i, cap)^exponent` of the tasks' numbers of examples.
+    """The task of each micro-batch: `p_i ∝ min(N_i, cap)^exponent`, N_i the tasks' numbers of examples.
 
-    `size`: exponent 1 is proportional, 0.5 the square root, 0 uniform. `annealed`: the exponent falls in equal steps an
-    epoch from `exponent` to `end` (Stickland and Murray 2019). `round_robin`: the tasks in turn. `all`: every update
-    holds one micro-batch of each task (Du et al. 2020). `shuffled`: each pass takes every task's batches once, in
-    random order (Liu et al. 2019). `schedule`: the shares are given for each epoch.
+    `size`: exponent 1 is proportional, 0.5 the square root, 0 uniform. `annealed`: the exponent falls in equal steps
+    per epoch from `exponent` to `end` (Stickland and Murray 2019). `round_robin`: the tasks in turn. `all`: every
+    update holds one micro-batch of each task (Du et al. 2020). `shuffled`: each pass takes every task's batches once,
+    in random order (Liu et al. 2019). `schedule`: the shares are given for each epoch.
     """
 
     kind: SamplingKind = "size"
     exponent: float = 1.0
-    end: float = 0.2  # of `annealed`: the exponent of the last epoch
-    cap: int | None = None  # examples of a task that count; None: all
-    schedule: tuple[dict[str, float], ...] = ()  # of `schedule`: tasks' shares, by epoch; the last stay
+    end: float = 0.2  # `annealed`: the exponent of the last epoch
+    cap: int | None = None  # maximum examples of a task that count; None: all
+    schedule: tuple[dict[str, float], ...] = ()  # `schedule`: tasks' shares, by epoch; the last ones remain
 
     def __post_init__(self) -> None:
         check_least("sampling.", self, {"exponent": 0, "end": 0, "cap": 1})
@@ -46,12 +46,12 @@ class Sampling(Value):
 
 
 class Weighting(Value):
-    """What a micro-batch's loss is multiplied by.
+    """The factor of a micro-batch's loss.
 
-    `size`: `N_i^exponent / sum_j N_j^exponent` (Du et al. 2020, the printed exponent read as their text means it;
-    `literal` takes it as printed, 1 / exponent). These sum to 1 over the tasks. `fixed`: as given, 1 for others.
-    `uncertainty`: a learned variance a task (Kendall et al. 2018).
-    `scaled` divides each example's loss by ln n(x), n the outcomes that compete for x (Aghajanyan et al. 2021).
+    `size`: `N_i^exponent / sum_j N_j^exponent` (Du et al. 2020, with the exponent as their text means it; `literal`
+    uses it as printed, 1 / exponent). These sum to 1 over the tasks. `fixed`: as given, 1 for others. `uncertainty`: a
+    learned variance per task (Kendall et al. 2018). `scaled` divides each example's loss by ln n(x), n the number of
+    possible outcomes for x (Aghajanyan et al. 2021).
     """
 
     kind: Literal["none", "size", "fixed", "uncertainty"] = "none"
@@ -77,55 +77,57 @@ class Smoothing(Value):
     """R3F and R4F (Aghajanyan et al. 2020): symmetric KL between the answers to a text and to its noisy word vectors.
 
     `L + weight * [KL(f(x) || f(x + z)) + KL(f(x + z) || f(x))]`, z uniform in [-size, size] or normal with that
-    deviation, added to the word vectors before positions and layer norm. Regressions have no such term. The paper's
-    choices that its code makes silently are options here.
+    deviation, added to the word vectors before positions and layer norm. Regressions have no such term. Choices that
+    the paper's code makes without mention are options here.
     """
 
     weight: float = 1.0  # lambda
     size: float = 1e-5  # epsilon
     noise: Literal["uniform", "normal"] = "uniform"
-    spectral: bool = False  # R4F: the output layer's matrix divided by its largest singular value
-    detached: bool = True  # the noisy pass starts from word vectors that get no gradient from it
-    dropout: bool = True  # both passes run with dropout, each with its own mask
-    both: bool = True  # the gradient flows through both answers, not through the noisy one alone
-    scaled: bool = True  # the term too is divided by ln n(x), where losses are
+    spectral: bool = False  # R4F: divide the output layer's matrix by its largest singular value
+    detached: bool = True  # no gradient flows from the noisy pass to the word vectors
+    dropout: bool = True  # both passes use dropout, each with its own mask
+    both: bool = True  # the gradient flows through both answers, not only through the noisy one
+    scaled: bool = True  # the term is divided by ln n(x) too, if losses are
 
     def __post_init__(self) -> None:
         check_least("smoothing.", self, {"weight": 0, "size": 0})
 
 
 class Joint(Value, tag="joint", tag_field="kind"):
-    """Trunk and parts learn together; an update averages the gradients of `micro_batches` single-task batches.
+    """Trunk and parts train together; an update averages the gradients of `micro_batches` single-task batches.
 
-    `heterogeneous`: each micro-batch's task is drawn by itself (Aghajanyan et al. 2021). `batch`: one draw for all of
-    an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
-    `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
+    `heterogeneous`: each micro-batch's task is drawn independently (Aghajanyan et al. 2021). `batch`: one draw per
+    update. `dataset`: all updates of one task, then all of the next. The numbers of training are `[training]`'s:
+    `epochs`, each of `steps` updates, `batch` examples per micro-batch, patience on the mean of the tasks' validation
     scores. With `head_epochs` training begins as linear probing, then fine-tuning (Kumar et al. 2022). With `tokens` a
-    micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
-    ones; a single text that is longer stands alone.
+    micro-batch of long texts holds fewer examples, so that a pass has more and smaller ones; a single longer text is a
+    micro-batch of its own.
 
-    The trunk that is written is `blend` of the learned weights and the rest of those from which they began (WiSE-FT,
-    Wortsman et al. 2022, eq. 1): some of what was known before is kept. The heads fit the learned trunk alone, so
-    that goes with `strip`, and validation scores are the learned trunk's.
+    The saved trunk is `blend` times the learned weights plus the rest of the initial ones (WiSE-FT, Wortsman et al.
+    2022, eq. 1), which keeps some earlier abilities. The heads fit only the learned trunk, so this requires `strip`,
+    and validation scores are the learned trunk's.
     """
 
-    heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
-    families: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if kind.shares_head)  # one head for all
+    heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds only the learned trunk
+    # shared: one head for all
+    families: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if kind.shares_head)
     sampling: Sampling = Sampling()
     weighting: Weighting = Weighting()
     scheme: Scheme = "heterogeneous"
-    micro_batches: int = 4  # of all devices together
-    tokens: int | None = None  # of a micro-batch at most, padding included; None: `batch` alone bounds it
-    steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
-    layer_dropout: float = 0.1  # inside the trunk, while it learns
-    head_rate: float = 1.0  # learning rate of parts over that of the trunk
-    head_epochs: int = 0  # before: parts learn alone over the frozen trunk, so that random heads do not distort it
+    micro_batches: int = 4  # over all devices
+    tokens: int | None = None  # maximum in a micro-batch, padding included; None: only `batch` limits it
+    steps: int | None = None  # updates per epoch; None: enough to read every task's examples once
+    layer_dropout: float = 0.1  # inside the trunk, while it is trained
+    head_rate: float = 1.0  # learning rate of parts relative to that of the trunk
+    # before: parts are trained alone over the frozen trunk, so that random heads do not distort it
+    head_epochs: int = 0
     head_learning_rate: float = 1e-3  # of those epochs
-    blend: float = 1.0  # share of what was learned in the trunk that is written
+    blend: float = 1.0  # share of the learned weights in the saved trunk
     smoothing: Smoothing | None = None
     validation_rows: int | None = None  # of each task, read after every epoch; None: all
-    checkpointing: bool = False  # layers are computed again in the backward pass: less memory, a third more time
-    parallel: Parallel = "ddp"  # on several devices: everything on each of them, or (fsdp) a slice of it
+    checkpointing: bool = False  # recompute layers in the backward pass: less memory, a third more time
+    parallel: Parallel = "ddp"  # on several devices: full copies on each, or (fsdp) a slice
 
     def __post_init__(self) -> None:
         for name in self.families:
@@ -154,7 +156,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
 
 
 class TrunkOnly(Joint, tag="joint", tag_field="kind"):
-    """Trunk and parts learn together, and the trunk alone is kept."""
+    """Trunk and parts train together, and only the trunk is kept."""
 
     heads: Literal["strip"] = "strip"
 

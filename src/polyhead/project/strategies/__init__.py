@@ -1,4 +1,4 @@
-"""Strategies, one file each: settings, path and training of a way of sharing the trunk. Light: no torch."""
+"""Strategies for sharing the trunk, one file each: settings, path and training. No torch."""
 
 from __future__ import annotations
 

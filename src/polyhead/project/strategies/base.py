@@ -1,6 +1,6 @@
 """The interface of a strategy: the path of a task, how its tasks are trained, and what they share.
 
-Everything here is light. A trainer stands in the torch half and is named by a string, which a run of training resolves.
+No torch is imported here. A trainer is in the torch half and is named by a string, which a training run resolves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polyhead.values import Open
 
 Owners = Sequence[str]
 """Owners of parts, in order."""
-LIVE = Codec(name=EXACT)  # states as the trunk gives them
+LIVE = Codec(name=EXACT)  # states as the trunk returns them
 
 LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
 """Defaults of strategies whose tasks read live states of a frozen trunk: every epoch runs the trunk over all texts, so
@@ -30,7 +30,7 @@ there are few of them, at the higher rates that a frozen trunk calls for."""
 
 
 class DeltaStart(msgspec.Struct, frozen=True, kw_only=True):
-    """How one delta starts, and what is dropped inside it while it learns."""
+    """The initial values of one delta, and its dropout in training."""
 
     init: Literal["zero", "normal"] = "zero"
     norm_init: Literal["one", "legacy"] = "one"
@@ -38,7 +38,7 @@ class DeltaStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One head over kept features: its strategy, and whether it is solved for as a linear one or trained in steps."""
+    """One head over kept features: its strategy, and whether it is solved as a linear one or trained in steps."""
 
     name: str
     strategy: Strategy
@@ -58,9 +58,9 @@ STRATEGIES: Registry[type[Strategy]] = Registry("strategy", name_of=kind_of_stra
 class Strategy(Open):
     """A way of sharing the trunk: a tagged value whose fields are the keys of `strategy = { kind = "...", ... }`.
 
-    A new one is one file: `class Mine(Strategy, Value, tag="mine", tag_field="kind")` with `path`, and what differs
-    from the defaults below, then `register_strategy(Mine)`. The defaults are those of a strategy that reads features
-    kept of a frozen trunk. Parts are made from the path alone (`sharing.make_part`), so serving needs no strategy.
+    A new one is one file: `class Mine(Strategy, Value, tag="mine", tag_field="kind")` with `path`, and deviations from
+    the defaults below, then `register_strategy(Mine)`. The defaults are those of a strategy that reads features of a
+    frozen trunk. Parts are made from the path alone (`sharing.make_part`), so serving needs no strategy.
     """
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class Strategy(Open):
     group_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that all tasks of one prompt group have alike."""
 
-    # Settings that some strategies have.
+    # Settings that only some strategies have.
     isolated: bool = False
     """Whether the text's states are those of the trunk without the task, though the task is live."""
     stop_gradient: bool = False
@@ -101,32 +101,32 @@ class Strategy(Open):
         return kind_of_strategy(type(self))
 
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
-        """The task's path over the trunk of this digest and shape; raises ConfigError where the task does not fit.
+        """The task's path over the trunk of this digest and shape; raises ConfigError if the task does not fit.
 
-        `group` holds the owners of its prompt group in order, by default its own alone; `codec` is that of kept
+        `group` holds the owners of its prompt group in order, by default only its own; `codec` is that of kept
         features, with its constants.
         """
         raise ConfigError(f"strategy '{self.kind}' has no path", do="define `path` in its class")
 
     def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
-        """The heads that are tried over kept features of a trunk of `depth` layers, the simplest first."""
+        """The heads to try over kept features of a trunk of `depth` layers, the simplest first."""
         return (HeadCandidate(name=self.kind, strategy=self, solver="steps"),)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
-        """The codec of kept features, without constants, and what one set of constants is for."""
+        """The codec of kept features, without constants, and the scope of one set of constants."""
         return Codec(name=HALF), "tensor"
 
     @property
     def names_codec(self) -> bool:
-        """Whether its settings say how features are kept; else that of a store is taken where one is trained from."""
+        """Whether its settings fix the codec of features; else a store used for training decides it."""
         return False
 
     def settled(self) -> Strategy:
-        """The same with a codec that its settings leave open, for records of parts that no store has decided."""
+        """The same with a default codec, if its settings leave it open, for parts trained without a store."""
         return self
 
     def describe(self, path: Path) -> str:
-        """Words that a run prints about a trained task beside its scores; "" for none."""
+        """Words that a run prints about a trained task next to its scores; "" for none."""
         return ""
 
     @property
@@ -135,39 +135,39 @@ class Strategy(Open):
         return False
 
     def bonds(self) -> frozenset[str]:
-        """What its tasks share: tasks with a bond in common are trained and written in one step."""
+        """What its tasks share: tasks with a common bond are trained and written in one step."""
         return frozenset()
 
     @property
     def prompt_group(self) -> str | None:
-        """The group whose tasks' prompts stand in one input; None for none."""
+        """The group of tasks whose prompts share one input; None for none."""
         return None
 
     @property
     def frequent_rows(self) -> int:
-        """How many prompt rows start as word vectors of frequent tokens."""
+        """The number of prompt rows initialized with word vectors of frequent tokens."""
         return 0
 
     def donor_arrays(self) -> tuple[str, ...]:
-        """Beginnings of the names of the arrays that start from a donor."""
+        """Prefixes of the names of arrays that start from a donor."""
         return ()
 
     def donor(self, task: str, training: Training) -> tuple[Strategy, Training] | None:
-        """How the task's donor is trained alone over the frozen trunk; None where there are no donors."""
+        """How the task's donor is trained alone over the frozen trunk; None without donors."""
         return None
 
     def delta_starts(self, path: Path) -> Iterator[tuple[Delta, DeltaStart]]:
-        """The deltas on a path of this strategy, each with how it starts."""
+        """The deltas on a path of this strategy, each with its initial values."""
         return iter(())
 
     @property
     def layer_dropout(self) -> float | None:
-        """Dropout inside layers of a task's own while they learn over a frozen or joint trunk; None: the recipe's."""
+        """Dropout inside a task's own layers while they are trained; None: the recipe's."""
         return None
 
 
 class LiveStrategy(Strategy):
-    """A strategy whose tasks change what the trunk's layers read or compute, and so read live states."""
+    """A strategy whose tasks change the inputs or computation of the trunk's layers, and so read live states."""
 
     __slots__ = ()
 
@@ -181,7 +181,7 @@ StrategyT = TypeVar("StrategyT", bound=type[Strategy])
 
 
 def register_strategy(strategy: StrategyT) -> StrategyT:
-    """Adds a strategy under its tag, as a decorator too; raises ConfigError where the tag is missing or taken."""
+    """Adds a strategy under its tag (usable as a decorator); raises ConfigError if the tag is missing or taken."""
     if not issubclass(strategy, msgspec.Struct) or strategy.__struct_config__.tag_field != "kind":
         raise ConfigError(
             f"{strategy.__name__} is no strategy that a project file can name",
@@ -192,9 +192,9 @@ def register_strategy(strategy: StrategyT) -> StrategyT:
 
 
 def prompt_groups(tasks: Sequence[tuple[Task, Strategy]]) -> dict[str, tuple[str, ...]]:
-    """For each task the owners of its prompt group in the given order; its own alone where it has none.
+    """For each task, the owners of its prompt group in the given order; only its own without a group.
 
-    Raises ConfigError where tasks of a group differ in what makes their one input.
+    Raises ConfigError if tasks of a group differ in settings of their common input.
     """
     groups: dict[str, list[tuple[Task, Strategy]]] = {}
     for task, strategy in tasks:
@@ -218,7 +218,7 @@ POOLER = "family:pooler"  # owner of the hidden layer that tasks share
 
 
 def last_state(task: Task, shape: Architecture, positions: Literal["first", "mean", "attention"]) -> Pool:
-    """A pool of the last state; a task that is answered by words reads the first sub-token of each."""
+    """A pool of the last state; a task that answers per word reads the first sub-token of each."""
     if kind_of(task).per_word:
         return Pool(positions="tokens")
     if positions == "attention":
@@ -227,7 +227,7 @@ def last_state(task: Task, shape: Architecture, positions: Literal["first", "mea
 
 
 def head_of(task: Task, shape: Architecture, hidden: int | None, *, bias: bool = True, shared: bool = False) -> Head:
-    """The head of the task; `hidden` None is the trunk's width, 0 no hidden layer; `shared`: it is the family's."""
+    """The head of the task; `hidden` None is the trunk's width, 0 no hidden layer; `shared`: by all tasks."""
     if shared and task.pair == "separate":
         raise ConfigError(
             f"task '{task.name}' cannot share its pooler: a pair read separately has a wider one",
@@ -245,12 +245,12 @@ def head_of(task: Task, shape: Architecture, hidden: int | None, *, bias: bool =
 
 
 def with_shared_pooler(path: Path) -> Path:
-    """The same path, its head's hidden layer that of all tasks."""
+    """The same path, with the hidden layer of its head shared by all tasks."""
     return Path(nodes=(*path.nodes[:-1], msgspec.structs.replace(path.head, hidden_part=POOLER)))
 
 
 def narrowed(shape: Architecture, *, multiple_of: int = 1) -> int:
-    """204 of 768 (Stickland and Murray 2019), in proportion to the trunk's width."""
+    """204 of 768 (Stickland and Murray 2019), scaled to the trunk's width."""
     return multiple_of * max(1, round(shape.width * 204 / 768 / multiple_of))
 
 

@@ -22,20 +22,20 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
     """Strategy `branch` (Wei et al. 2021): private layers above a tap, each task trained alone on kept states.
 
     Without `layers` the depth is searched, each depth from `least` to `most` at `seeds` seeds. `students` are shorter
-    branches distilled from the one trained; which one is kept, `[allocation]` says.
+    branches distilled from the trained one; `[allocation]` decides which is kept.
     """
 
     layers: int | None = None  # private layers; None: searched
-    tap: int | None = None  # the private layers stand above this state; None: the trunk's depth less `layers`
+    tap: int | None = None  # the private layers start from this state; None: the trunk's depth minus `layers`
     least: int = 1
     most: int | None = None  # None: the trunk's depth
     search: Literal["halving", "grid"] = "halving"
-    seeds: int = 1  # of each depth in the search
+    seeds: int = 1  # per depth of the search
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    dropout: float = 0.1  # inside the private layers, while training; the trunk below has none
+    dropout: float = 0.1  # inside the private layers, in training; the trunk below has none
     students: tuple[int, ...] = ()  # private layers of each student
-    init: Literal["teacher", "pretrained"] = "teacher"  # what a student starts from
+    init: Literal["teacher", "pretrained"] = "teacher"  # initial weights of a student
     temperature: float = 2.0  # of distillation
     noisy_teacher: bool = False  # the teacher keeps its dropout, as in the paper's code
 
@@ -64,7 +64,7 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
             raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
-        """The path of a branch whose depth is given; raises ConfigError where it is to be searched."""
+        """The path of a branch of a given depth; raises ConfigError if the depth is to be searched."""
         if self.layers is None:
             raise ConfigError(f"task '{task.name}': the depth of a branch must be decided before it has a path")
         tap = shape.layers - self.layers if self.tap is None else self.tap
@@ -72,17 +72,17 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a depth is searched, or students stand beside the branch."""
+        """Whether a depth is searched, or there are students."""
         return self.layers is None or bool(self.students)
 
     def describe(self, path: Path) -> str:
-        """How many private layers stand above which tap."""
+        """The number of private layers, and their tap."""
         own = private_layers(path)
         return f"{len(own)} private {'layer' if len(own) == 1 else 'layers'} above tap {own.start}"
 
 
 def as_branch(strategy: Strategy) -> Branch:
-    """The strategy, which branches alone are trained with."""
+    """The strategy; raises for others, since only branches are trained this way."""
     if not isinstance(strategy, Branch):
         raise ConfigError("this strategy has no branches to train", got=strategy.kind, allowed="branch")
     return strategy
@@ -106,7 +106,7 @@ def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture
 
 
 def tap_of(path: Path) -> int:
-    """How many of the trunk's own layers the path runs before its first private one."""
+    """The number of the trunk's own layers before the path's first private one."""
     return max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
 
 
@@ -117,9 +117,9 @@ def private_layers(path: Path) -> range:
 
 
 def tap_path(path: Path, *, precision: str) -> Path:
-    """The value at the path's tap, every position: what is kept while a branch is trained.
+    """The value at the path's tap, at every position: kept while a branch is trained.
 
-    A bfloat16 trunk's states fit float16, whose fraction is longer; a float32 trunk's are kept whole.
+    A bfloat16 trunk's states fit in float16, which has a longer fraction; a float32 trunk's are kept in full.
     """
     codec = Codec(name=HALF if precision == "bfloat16" else EXACT)
     before = tuple(n for n in path.nodes if isinstance(n, Embed) or _is_shared(n))

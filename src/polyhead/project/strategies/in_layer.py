@@ -1,4 +1,4 @@
-"""Strategy `in_layer` (Stickland and Murray 2019): the trunk's layers, with functions of the task's own inside."""
+"""Strategy `in_layer` (Stickland and Murray 2019): the trunk's layers, with a task's own functions inside."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ SHARED = "family:adapters"  # owner of the deltas, or of their encoders and deco
 
 
 class Adapter(Value):
-    """One function that a task adds in a range of the trunk's layers; see `plan.Delta` for the kinds."""
+    """One function that a task adds to a range of the trunk's layers; see `plan.Delta` for the kinds."""
 
     delta: DeltaKind = "projected_attention"
     start: int = 0
     stop: int | None = None  # None: the trunk's depth
-    size: int | None = None  # None: 204 of 768, in proportion to the trunk's width; 0 for `scale`; 8 rows or ranks
+    size: int | None = None  # None: 204 of 768, scaled to the trunk's width; 0 for `scale`; 8 rows or ranks
     heads: int = 6  # of projected attention, as in the released code
-    tied: bool | None = None  # encoder and decoder over the layers; None: but for low rank
-    # what all tasks with this strategy share: encoders and decoders, or all
+    tied: bool | None = None  # one encoder and decoder for all layers; None: all kinds but low rank
+    # shared by all tasks with this strategy: encoders and decoders, or everything
     share: Literal["nothing", "ends", "all"] = "nothing"
     gelu: GeluPlace = "none"
     serial: bool = False
-    scaled: bool = False  # what is added, times 2 sigmoid(r)
+    scaled: bool = False  # the added term is multiplied by 2 sigmoid(r)
     alpha: float = 16.0  # of `lora`
     targets: tuple[Dense, ...] = ("attention.query", "attention.value")  # of `lora`
-    # of the decoder: the trunk unchanged, or N(0, 0.02) as in the paper's code
+    # initial decoder: zero (the trunk unchanged), or N(0, 0.02) as in the paper's code
     init: Literal["zero", "normal"] = "zero"
-    norm_init: Literal["one", "legacy"] = "one"  # of a serial norm: gain N(0, 0.02), as the released code has it
-    dropout: float = 0.1  # inside projected attention, and on prefixes, while training
+    norm_init: Literal["one", "legacy"] = "one"  # of a serial norm: gain N(0, 0.02), as in the released code
+    dropout: float = 0.1  # inside projected attention, and on prefixes, in training
 
     def __post_init__(self) -> None:
         check_least("adapters: ", self, {"start": 0, "size": 0, "heads": 1})
@@ -100,7 +100,7 @@ class Adapter(Value):
 class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
     """Strategy `in_layer` (projected attention layers, Stickland and Murray 2019): the trunk's layers, with adapters.
 
-    Adapters of different kinds may sit in different ranges of layers.
+    Adapters of different kinds may be in different ranges of layers.
     """
 
     adapters: tuple[Adapter, ...] = (Adapter(),)
@@ -122,7 +122,7 @@ class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
 
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
-        """`Embed, Layers(trunk, delta)..., Pool, Head`, plain layers where no adapter sits."""
+        """`Embed, Layers(trunk, delta)..., Pool, Head`, with plain layers outside the adapters' ranges."""
         return Path(
             nodes=(
                 Embed(trunk=trunk),
@@ -138,7 +138,7 @@ class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
         return frozenset(adapters | ({"pooler"} if self.pooler == "shared" else set()))
 
     def delta_starts(self, path: Path) -> Iterator[tuple[Delta, DeltaStart]]:
-        """The delta of each adapter on the path, with how it starts."""
+        """The delta of each adapter on the path, with its initial values."""
         for node in path.layers:
             for adapter in self.adapters:
                 if node.delta is not None and adapter.start <= node.start < (adapter.stop or math.inf):

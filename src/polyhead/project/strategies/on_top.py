@@ -1,4 +1,4 @@
-"""Strategy `on_top` (Stickland and Murray 2019): layers of the task's own above the whole trunk."""
+"""Strategy `on_top` (Stickland and Murray 2019): a task's own layers above the whole trunk."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from polyhead.values import Value, check_unused
 
 
 class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
-    """Strategy `on_top` (Stickland and Murray 2019): layers of the task's own above the whole trunk.
+    """Strategy `on_top` (Stickland and Murray 2019): a task's own layers above the whole trunk.
 
-    `attention`: projected attention, narrow layers between an encoder and a decoder. `feed_forward`: the same with the
-    feed-forward half alone. `layer`: whole layers of the trunk's shape.
+    `attention`: projected attention, narrow layers between an encoder and a decoder. `feed_forward`: the same with only
+    the feed-forward half. `layer`: whole layers of the trunk's shape.
     """
 
     form: Literal["attention", "feed_forward", "layer"] = "attention"
     layers: int | None = None  # None: 6 of attention, else 1
-    width: int | None = None  # of narrow layers; None: 204 of 768, in proportion to the trunk's width
+    width: int | None = None  # of narrow layers; None: 204 of 768, scaled to the trunk's width
     heads: int = 6
-    feed_forward: int | None = None  # of that form; None: what weighs as much as attention, 408 or twice 252 of 204
+    feed_forward: int | None = None  # of that form; None: as many parameters as attention: 408, or twice 252, for 204
     hidden_layers: int = 1  # of that form
-    residual: bool = True  # False: nothing added and no norm
+    residual: bool = True  # False: no residual and no norm
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh pooler, 0 for none; None: the trunk's width
     pooler: Literal["private", "shared"] = "private"
-    norm_init: Literal["one", "legacy"] = "one"  # gains N(0, 0.02), as the released code has them by mistake
-    dropout: float = 0.1  # inside the layers, while training
+    norm_init: Literal["one", "legacy"] = "one"  # gains N(0, 0.02), as by mistake in the released code
+    dropout: float = 0.1  # inside the layers, in training
 
     def __post_init__(self) -> None:
         check_least(
@@ -64,7 +64,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Layers(N, N + layers, part), Pool, Head`.
 
-        Narrow layers stand between the part's `enter` and `leave`; whole ones have the trunk's shape.
+        Narrow layers are between the part's `enter` and `leave`; whole ones have the trunk's shape.
         """
         return Path(
             nodes=(
@@ -82,7 +82,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
 
     @property
     def layer_dropout(self) -> float | None:
-        """Dropout inside its layers while they learn."""
+        """Dropout inside its layers in training."""
         return self.dropout
 
 
@@ -111,6 +111,6 @@ def _own(task: Task, strategy: OnTop, shape: Architecture) -> Layers:
 
 
 def _inner(width: int, hidden_layers: int) -> int:
-    """The width h of n hidden layers that weigh `4 width^2`, as attention does: `2 width h + (n - 1) h^2`."""
+    """The width h of n hidden layers with `4 width^2` parameters, as attention has: `2 width h + (n - 1) h^2`."""
     more = hidden_layers - 1
     return 2 * width if not more else round(width * (math.sqrt(1 + 4 * more) - 1) / more)

@@ -1,4 +1,4 @@
-"""Strategy `pooled` (Du et al. 2020, stage 2): frozen features, a pooler and a head of the task's own."""
+"""Strategy `pooled` (Du et al. 2020, stage 2): frozen features, with a task's own pooler and head."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 
 
 class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
-    """Strategy `pooled` (Du et al. 2020, second stage): frozen features, a pooler and a head of the task's own.
+    """Strategy `pooled` (Du et al. 2020, second stage): frozen features, with a task's own pooler and head.
 
-    With positions `auto` several heads are tried over a frozen trunk, and the rows that are held out choose: linear
-    ones on mean vectors, and the attention head that the other fields describe. Where the trunk learns too, `auto` is
-    that attention head. Its defaults, attention over the mean of the last four layers, were the best of the frozen
-    poolers that were measured on two tweet tasks on validation (rows of results/first_light_quality.json).
+    With positions `auto` several heads are tried over a frozen trunk, and held-out rows decide: linear ones on mean
+    vectors, and the attention head that the other fields describe. If the trunk is trained too, `auto` is that
+    attention head. Its defaults, attention over the mean of the last four layers, were the best of the frozen poolers
+    measured on two tweet tasks on validation (rows of results/first_light_quality.json).
     """
 
     layers: Literal["last", "mean", "learned"] = "mean"
-    of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
+    of: int = 4  # number of last layers that `mean` averages; at most the trunk's depth
     positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    codec: str | None = None  # the name of a registered codec; None: that of the store trained from, else float16
-    codec_per: Literal["tensor", "dimension"] = "tensor"  # of its constants, where it has any
+    codec: str | None = None  # the name of a registered codec; None: that of the store used for training, else float16
+    codec_per: Literal["tensor", "dimension"] = "tensor"  # scope of its constants, if it has any
     codec_before_mean: bool = False
 
     default_pair: ClassVar[Literal["separate", "joined"]] = "separate"
@@ -52,7 +52,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Pool, Head`; a tagging task reads the first sub-token of each word.
 
-        Positions `auto` are attention here: `candidates` makes a strategy of each head that is tried.
+        Positions `auto` mean attention here: `candidates` makes a strategy for each head to try.
         """
         owner, kind = owner_of(task), kind_of(task)
         positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
@@ -77,7 +77,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
 
     def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
-        """The heads to try over a trunk of `depth` layers; one, where the settings say which."""
+        """The heads to try over a trunk of `depth` layers; one, if the settings fix it."""
         kind = kind_of(task)
         if self.positions != "auto":
             return (HeadCandidate(name=self.positions, strategy=self, solver="steps"),)
@@ -85,7 +85,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         trained = HeadCandidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
         if kind.loss == "span_cross_entropy":  # two outputs of every word compete with those of all others
             return (trained,)
-        if kind.per_word:  # every mix would be another store of all words
+        if kind.per_word:  # every mix would need another store of all words
             linear = msgspec.structs.replace(own, hidden=0)
             return (HeadCandidate(name="linear", strategy=linear, solver="linear"), trained)
         linears = [
@@ -96,7 +96,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         return (*linears, trained)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
-        """The codec of kept features, without constants, and what one set of constants is for."""
+        """The codec of kept features, without constants, and the scope of one set of constants."""
         return Codec(name=self.codec or HALF, before_mean=self.codec_before_mean), self.codec_per
 
     @property
@@ -105,11 +105,11 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         return self.codec is not None
 
     def settled(self) -> Pooled:
-        """With the codec that features of texts are kept by."""
+        """The strategy with the default codec for texts."""
         return msgspec.structs.replace(self, codec=self.codec or HALF)
 
     def _mean_of(self, of: int) -> Pooled:
-        """A linear head on the mean vectors of the last `of` layers, kept by the same codec."""
+        """A linear head on the mean vectors of the last `of` layers, with the same codec."""
         return Pooled(
             layers="mean" if of > 1 else "last",
             of=of if of > 1 else Pooled().of,
@@ -122,7 +122,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
 
 def baseline_of(task: Task) -> Pooled:
-    """The head that every other is compared with: linear, on mean vectors."""
+    """The baseline head: linear, on mean vectors."""
     return Pooled()._mean_of(next(iter(_mixes(task))))
 
 

@@ -26,18 +26,18 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
     """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler reading them.
 
-    The tasks of one `group` stand in one input and see each other: they are one unit and are trained together. With
-    `isolated` the text sees no prompt and a prompt sees the text and itself, so that tasks come and go over a frozen
-    trunk. Donors are the same prompt, pooler and head trained for the task alone over the frozen trunk.
+    The tasks of one `group` share one input and see each other: they are one unit and are trained together. With
+    `isolated` the text sees no prompt and a prompt sees the text and itself, so that tasks can come and go over a
+    frozen trunk. Donors are the same prompt, pooler and head trained for the task alone over the frozen trunk.
     """
 
-    group: str = "prompts"  # unless isolated
+    group: str = "prompts"  # required unless isolated
     isolated: bool = False
     rows: int = 2  # L_P
-    shared: int = 0  # task-agnostic rows before those of the tasks; they always learn and are not pooled
-    shift: bool = False  # the text's positions count the rows before it
+    shared: int = 0  # task-agnostic rows before those of the tasks; always trained, never pooled
+    shift: bool = False  # positions of the text count the rows before it
     hidden: int | None = None  # width of the tanh pooler; None: the trunk's width
-    stop_gradient: bool = True  # a task's step leaves the other tasks' prompts alone
+    stop_gradient: bool = True  # a task's step does not change the other tasks' prompts
     init: Literal["random", "frequent", "donors"] = "random"  # of the prompts
     pooler_init: Literal["random", "donors"] = "random"
     donor_epochs: int = 5
@@ -58,7 +58,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
         check_least("strategy.", self, {"rows": 1, "shared": 0, "hidden": 1, "donor_epochs": 1})
         check_positive("strategy.", self, "donor_learning_rate")
         if not _GROUP.fullmatch(self.group) or ".." in self.group or self.group.endswith("."):
-            raise ConfigError(  # the name of a folder where the group has shared rows
+            raise ConfigError(  # a folder is named after a group with shared rows
                 "strategy.group cannot have this name",
                 got=self.group,
                 allowed="a name as tasks have them: 1 to 64 letters, digits, '.', '_', '-'; a letter or digit first",
@@ -79,7 +79,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
     def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed(prompts), Layers(0, N, trunk), Pool(own rows), Head`; the output layer has no bias, as in MTOP.
 
-        An isolated task has its own prompt alone. A task that is answered by words reads those of the text, which see
+        An isolated task has only its own prompt. A task that answers per word reads the words of the text, which see
         the group's prompts.
         """
         owner = owner_of(task)
@@ -117,20 +117,20 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
 
     @property
     def frequent_rows(self) -> int:
-        """How many prompt rows start as word vectors of frequent tokens."""
+        """The number of prompt rows initialized with word vectors of frequent tokens."""
         return self.rows if self.init == "frequent" else 0
 
     def donor_arrays(self) -> tuple[str, ...]:
-        """Beginnings of the names of the arrays that start from a donor."""
+        """Prefixes of the names of arrays that start from a donor."""
         return tuple(start for start, field in DONATED.items() if getattr(self, field) == "donors")
 
     def donor(self, task: str, training: Training) -> tuple[Strategy, Training] | None:
-        """The donor stands alone in its input and starts at random; it has the donors' epochs and learning rate."""
+        """The donor is alone in its input and starts at random, with the donors' epochs and learning rate."""
         strategy = msgspec.structs.replace(
             self.without_donors(),
             init="random",
             shared=0,
-            stop_gradient=True,  # there is no other prompt
+            stop_gradient=True,  # it is the only prompt
             group=self.group if self.isolated else task,
         )
         return strategy, msgspec.structs.replace(
@@ -138,7 +138,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
         )
 
     def without_donors(self) -> Prompted:
-        """The same, begun without donors."""
+        """The same strategy with a start without donors."""
         plain = Prompted()
         return msgspec.structs.replace(
             self,

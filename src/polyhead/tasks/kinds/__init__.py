@@ -1,4 +1,4 @@
-"""The kinds of task, one file each: everything about a kind is in its file."""
+"""The kinds of task, one self-contained file each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of task can do, and the checks that several kinds share."""
+"""Helpers and checks that several kinds share."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK
 from polyhead.tasks.task import Arrays, Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
-MOST_WHOLE = 2**53  # below it a float holds every whole number
+MOST_WHOLE = 2**53  # below it a float represents every integer
 
 
 def listed(cell: str, otherwise: object) -> object:
-    """The list that a cell spells, in JSON or in Python, as frames are saved; `otherwise` for what begins like none.
+    """The list that a cell spells, in JSON or as a Python literal (as data frames do); `otherwise` for anything else.
 
-    A cell that only begins like one stays as it is.
+    A cell that begins like a list but is not one is returned unchanged.
     """
     if not cell.lstrip().startswith("["):
         return otherwise
     for read in (json.loads, ast.literal_eval):
         try:
             value = read(cell.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # a thousand brackets are no list either
+        # a thousand nested brackets are not a list either
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         return value if isinstance(value, list) else cell
     return cell
 
 
 def single(value: object) -> object:
-    """The label of a list of one, as tools write an only choice; None for an empty list, any other value as it is."""
+    """The label of a one-item list, as tools write a single choice; None for an empty list, other values unchanged."""
     return (value[0] if value else None) if isinstance(value, list) and len(value) < 2 else value
 
 
 def as_float(number: float) -> float:
-    """The number; infinity for a whole one of more than 308 digits."""
+    """The number as a float; infinity for an integer of more than 308 digits."""
     try:
         return float(number)
     except OverflowError:
@@ -48,9 +49,9 @@ def as_float(number: float) -> float:
 
 
 def spelled(label: object) -> str | None:
-    """How a label is written in a task's list; None for what cannot be a label (fractions, lists).
+    """The spelling of a label in a task's list; None for values that cannot be labels (fractions, lists).
 
-    1.0 is 1: frames hold whole numbers as floats where a cell is empty.
+    1.0 becomes 1: data frames hold integers as floats if a cell is empty.
     """
     if isinstance(label, bool):
         return "true" if label else "false"
@@ -87,18 +88,18 @@ def label_index(task: Task, label: object, example: Example) -> int:
 
 
 def other_spelling(name: str) -> str:
-    """1.0 for 1 and 1 for 1.0, as frames write one whole number where a cell is empty and where none is."""
+    """1.0 for 1 and 1 for 1.0: data frames write an integer in either way, depending on empty cells in its column."""
     whole = name.removesuffix(".0")
     if not whole.removeprefix("-").isdecimal():
         return name
     return whole if whole != name else f"{name}.0"
 
 
-_KEPT: list[tuple[tuple[str, ...], dict[str, int]]] = []  # of the tasks whose rows were read last
+_KEPT: list[tuple[tuple[str, ...], dict[str, int]]] = []  # for the tasks used last
 
 
 def _places_of(labels: tuple[str, ...]) -> dict[str, int]:
-    """The index of each label, made once for the rows of a task: a search would take as long as there are labels."""
+    """The index of each label, computed once per task: a linear search would grow with the number of labels."""
     for kept, places in _KEPT:
         if kept is labels:
             return places
@@ -111,13 +112,13 @@ def _places_of(labels: tuple[str, ...]) -> dict[str, int]:
 def bad_value(
     task: Task, example: Example, what: str, *, got: object, allowed: object, do: str = "fix the row"
 ) -> BadValue:
-    """The error of one row, with the facts that every such error carries."""
+    """The error for one row, with the facts that every such error includes."""
     what, source, row = f"{where(task, example)}: {what}", example.source, example.row
     return BadValue(what, got=got, allowed=allowed, do=do, task=task.name, source=source, row=row)
 
 
 def where(task: Task, example: Example) -> str:
-    """`task 'cola', train.jsonl row 17`, or as much of it as is known."""
+    """`task 'cola', train.jsonl row 17`, or the part of it that is known."""
     file, row = PurePath(example.source).name, example.row
     place = " ".join(part for part in (file, "" if row is None else f"row {row}") if part)
     return f"task '{task.name}'" + (f", {place}" if place else "")
@@ -178,16 +179,16 @@ def softmax(outputs: np.ndarray) -> np.ndarray:
 
 
 def softmax_of_each(outputs: Arrays) -> list[np.ndarray]:
-    """`softmax` of several arrays (rows, width) of any widths above 0, to the bit, in fewer steps than one by one."""
+    """`softmax` of several arrays (rows, width) of any widths above 0, bit-equal to single calls, in fewer steps."""
     if not sum(map(len, outputs)):
         return [softmax(rows) for rows in outputs]
-    widths = np.repeat([rows.shape[1] for rows in outputs], [len(rows) for rows in outputs])  # of every row
+    widths = np.repeat([rows.shape[1] for rows in outputs], [len(rows) for rows in outputs])  # maximum of every row
     stops = np.cumsum(widths)
     flat = np.concatenate([rows.ravel() for rows in outputs], dtype=np.float64)
     flat = np.exp(flat - np.repeat(np.maximum.reduceat(flat, stops - widths), widths))
     ends = np.cumsum([rows.size for rows in outputs]).tolist()
     parts = [flat[end - rows.size : end].reshape(rows.shape) for rows, end in zip(outputs, ends, strict=True)]
-    totals = np.concatenate([part.sum(axis=-1) for part in parts])  # row by row, as `softmax` adds
+    totals = np.concatenate([part.sum(axis=-1) for part in parts])  # row by row, in the order of additions of `softmax`
     flat /= np.repeat(totals, widths)
     return parts
 

@@ -1,4 +1,4 @@
-"""Kind `multi_label`: any number of the task's labels, none included."""
+"""Kind `multi_label`: any number of the task's labels, including none."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAMES, BY_NAMES = "the names of the labels that apply", "write names, or a colum
 
 
 def are_marks(row: Sequence[object]) -> bool:
-    """Whether a list holds 0 and 1 alone, as numbers or bools, and at least two of them."""
+    """Whether a list holds only 0 and 1, as numbers or bools, and at least two of them."""
     return len(row) > 1 and all(isinstance(mark, (int, float)) and mark in (0, 1) for mark in row)
 
 
 class MultiLabel(RowKind):
-    """A sigmoid for each label; the answer holds those that reach the task's threshold."""
+    """One sigmoid per label; the answer holds the labels that reach the task's threshold."""
 
     name = "multi_label"
     other_names = ("multilabel", "multi_label_classification", "multilabel_classification", "textcat_multilabel")
@@ -51,11 +51,11 @@ class MultiLabel(RowKind):
             )
 
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """`accuracy` counts rows whose whole set of labels is right."""
+        """The metrics; `accuracy` counts rows whose whole set of labels is right."""
         return ("micro_f1", "macro_f1", "accuracy")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """A JSON list, so that `[]` can say that no label fits, or labels between separators."""
+        """A JSON list, where `[]` means no label, or labels between separators."""
         return base.listed(cell, [part.strip() for part in cell.split(separator)] if separator else cell)
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
@@ -77,7 +77,7 @@ class MultiLabel(RowKind):
         return target
 
     def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
-        """As they are: each label has a probability of its own."""
+        """The probabilities unchanged: labels are independent."""
         return numbers.astype(np.float32)
 
     def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
@@ -116,13 +116,13 @@ class MultiLabel(RowKind):
     def label_scores(
         self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
-        """Of rows."""
+        """Scores over rows."""
         wanted, answered = np.stack(targets) > 0, base.sigmoid(np.stack(outputs)) >= task.threshold
         counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
         return metrics.scores_by_label(task.labels, *counts)
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """All but differences, of each label of each row; confusion says how often a label is given and left out."""
+        """Everything except differences, per label of each row; confusion counts labels given and omitted."""
         wanted, scores = np.stack(targets) > 0, base.sigmoid(np.stack(outputs))
         given, labels = scores >= task.threshold, len(task.labels)
         is_right = given == wanted
@@ -149,36 +149,36 @@ class MultiLabel(RowKind):
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
-        """The probability of each label that is given; where none is, that of the likeliest not to fit."""
+        """The probability of each given label; if there is none, of the likeliest label not applying."""
         if not answer["labels"]:
             return {"none of the labels": 1 - max(other["scores"].values())}
         return {name: other["scores"][name] for name in answer["labels"]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """Other labels; the probability of the surest of those decisions that are wrong."""
+        """The labels given instead, and the probability of the most confident wrong decision."""
         truth, given = list(compress(task.labels, target > 0)), answer["labels"]
         surest = {name: p if name in given else 1 - p for name, p in answer["scores"].items()}
         wrong = set(truth) ^ set(given)
         return Mistake(truth=truth, answer=given, score=max(surest[name] for name in wrong)) if wrong else None
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
-        """The set of labels that scores best by the task's metric if every row gets it.
+        """The set of labels that scores best by the task's metric when given for every row.
 
-        By `micro_f1` these are the most frequent labels, as many as is best; by `macro_f1` all that occur; by
-        `accuracy` the most frequent set.
+        By `micro_f1`, the most frequent labels, in the best number; by `macro_f1` all labels that occur; by `accuracy`
+        the most frequent set.
         """
         wanted = np.stack(targets) > 0
         given = _best_set(wanted, self.default_metric(task))
         shares = np.clip(wanted.mean(axis=0), 0.5 / len(targets), 1 - 0.5 / len(targets))
-        least, most = min(task.threshold * 1.01, 1 - 1e-6), task.threshold * 0.99  # on this side of the threshold
+        least, most = min(task.threshold * 1.01, 1 - 1e-6), task.threshold * 0.99  # on the given side of the threshold
         shares = np.where(given, np.maximum(shares, least), np.minimum(shares, most))
         return [np.log(shares / (1 - shares)).astype(np.float32)] * len(examples)
 
     def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
-        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced weights.
+        """The weight of a positive against a negative row, per label: n_0 / n_1, the ratio of balanced weights.
 
-        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as positive weight; 1
-        for a label that every row or no row has.
+        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', in the form of a loss's positive weight; 1 for
+        a label that every row or no row has.
         """
         rows = np.asarray(targets, np.float64).reshape(-1, len(task.labels))
         positive = rows.sum(axis=0)
@@ -188,7 +188,7 @@ class MultiLabel(RowKind):
 
 
 def _best_set(wanted: np.ndarray, metric: str) -> np.ndarray:
-    """Which labels one answer for all rows gives, bool (labels,)."""
+    """The labels of the best constant answer, bool (labels,)."""
     counts = wanted.sum(axis=0)
     if metric == "macro_f1":
         return np.asarray(counts > 0)

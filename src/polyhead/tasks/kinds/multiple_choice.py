@@ -1,7 +1,7 @@
-"""Kind `multiple_choice`: one of the options that come with each question, as many as it has.
+"""Kind `multiple_choice`: one of the options that come with each question, in any number.
 
-The trunk reads a pair of texts for each option (`text.question`), the head gives each one number, and the options of
-one question compete in a softmax: sentence ranking.
+The trunk reads a pair of texts for each option (`text.question`), the head returns one number for each, and a softmax
+ranks the options of one question (sentence ranking).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MultipleChoice(Kind):
     cell, cell_key, score_cell = "places", "ranked", "numbers"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """Share of the questions that get the right option."""
+        """The share of questions with the right option."""
         return ("accuracy",)
 
     def parse(self, cell: str, separator: str | None) -> object:
@@ -41,7 +41,7 @@ class MultipleChoice(Kind):
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The index of the right option, int64 (); `label` is that index, from 0, or the option's text.
 
-        Digits that no option spells are an index.
+        Digits that are not an option's text are an index.
         """
         options = example.options
         if isinstance(label, str):
@@ -82,7 +82,7 @@ class MultipleChoice(Kind):
         return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """Recount and decisions, of questions."""
+        """The recount and the decisions, for questions."""
         answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         confidence = np.array([base.softmax(row)[place] for row, place in zip(outputs, answered, strict=True)])
         is_right = answered == np.array(targets, np.int64)
@@ -97,14 +97,14 @@ class MultipleChoice(Kind):
         return {answer["option"]: other["scores"][answer["index"]]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """Another option; its probability."""
+        """The option given instead, and its probability."""
         place = answer["index"]
         if place == int(target):
             return None
         return Mistake(truth=example.options[int(target)], answer=answer["option"], score=answer["scores"][place])
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
-        """The place that is right most often."""
+        """The position that is right most often."""
         places = np.array(targets, np.int64)
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])
         counts = np.bincount(places, minlength=most).astype(np.float32)

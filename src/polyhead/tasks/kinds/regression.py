@@ -14,8 +14,8 @@ from polyhead.tasks.judging import Judged, confusion_of, correlations
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
-PARTS = 10  # of the range, between which confusion tells
-CLOSE = 0.01  # of the range: numbers that differ by less are one answer
+PARTS = 10  # of the range: bins of the confusion
+CLOSE = 0.01  # of the range: numbers that differ by less count as one answer
 # Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -32,7 +32,7 @@ class Regression(RowKind):
     cell, cell_key = "number", "value"
 
     def check(self, task: Task) -> None:
-        """A finite range, the lower end first."""
+        """Checks for a finite range, the lower end first."""
         low, high = map(base.as_float, task.range or (0.0, 0.0))
         if not (low < high and math.isfinite(high - low)):
             raise ConfigError(
@@ -43,11 +43,11 @@ class Regression(RowKind):
             )
 
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """Correlations, on the values that the task answers (clipped to the range)."""
+        """Correlations of the task's answers (clipped to the range) with the truth."""
         return ("pearson", "spearman")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """The cell as a number, where it is a plain decimal one; else as it stands, for `encode` to refuse."""
+        """The cell as a number, if it is a plain decimal; else unchanged, for `encode` to refuse."""
         return float(cell) if NUMBER.fullmatch(cell) else cell
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
@@ -81,7 +81,7 @@ class Regression(RowKind):
         return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """All but decisions: a number comes without a probability. Confusion is between tenths of the range."""
+        """Everything except decisions: a number has no probability. Confusion is between tenths of the range."""
         low, high = _range(task)
         wanted = low + np.stack(targets).reshape(-1).astype(np.float64) * (high - low)
         answered = _values(task, np.stack(outputs)).reshape(-1)
@@ -99,7 +99,7 @@ class Regression(RowKind):
         return {"value": other["value"]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """A number that is off by more than CLOSE of the range; by how much of it."""
+        """The number, if it is off by more than CLOSE of the range, and the error as a fraction of the range."""
         low, high = _range(task)
         truth = float(low + float(target) * (high - low))
         off = abs(answer["value"] - truth) / (high - low)
@@ -112,7 +112,7 @@ class Regression(RowKind):
 
 
 def _range(task: Task) -> tuple[float, float]:
-    assert task.range is not None  # Task.__post_init__ checks it
+    assert task.range is not None  # checked by Task.__post_init__
     return task.range
 
 

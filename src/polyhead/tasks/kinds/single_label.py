@@ -13,8 +13,8 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
-ROUNDING = 0.02  # by which the probabilities of a row may miss a sum of 1: two decimals, or float16
-RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
+ROUNDING = 0.02  # how far the sum of a row's probabilities may differ from 1: two decimals, or float16
+RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, for two labels and for more
 BY_LABEL = ("f1", "macro_f1", "macro_recall", "matthews")
 
 
@@ -45,7 +45,7 @@ class SingleLabel(RowKind):
             )
 
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """`f1` is that of the positive label, where one is declared; it is then the default."""
+        """The metrics; `f1` is that of the positive label, and the default if one is declared."""
         return (*(("f1",) if task.positive else ()), "accuracy", "macro_f1", "macro_recall", "matthews")
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
@@ -53,7 +53,7 @@ class SingleLabel(RowKind):
         return np.asarray(base.label_index(task, label, example), np.int64)
 
     def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
-        """Divided by their sum, which is 1 up to rounding."""
+        """Normalized to a sum of 1, which they have up to rounding."""
         total = float(numbers.sum())
         if abs(total - 1) > ROUNDING:
             what = "soft labels of one row sum to 1"
@@ -73,7 +73,7 @@ class SingleLabel(RowKind):
         return Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
 
     def decode_tasks(self, tasks: Sequence[Task], outputs: Arrays) -> list[Decoded]:
-        """`label` and `scores` of each."""
+        """`label` and `scores` of each task."""
         scores = base.softmax_of_each(outputs)
         return [Decoded(label=o.argmax(axis=-1), scores=s) for o, s in zip(outputs, scores, strict=True)]
 
@@ -107,13 +107,13 @@ class SingleLabel(RowKind):
     def label_scores(
         self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
-        """Of rows."""
+        """Scores over rows."""
         wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
         counts = (np.bincount(of, minlength=len(task.labels)) for of in (wanted[wanted == answered], answered, wanted))
         return metrics.scores_by_label(task.labels, *counts)
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """All but differences, of rows."""
+        """Everything except differences, for rows."""
         wanted, probabilities = np.array(targets, np.int64), base.softmax(np.stack(outputs))
         answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
         place = 0 if task.positive is None else task.labels.index(task.positive)
@@ -134,22 +134,22 @@ class SingleLabel(RowKind):
         return {answer["label"]: other["scores"][answer["label"]]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """Another label; its probability."""
+        """The label given instead, and its probability."""
         truth, given = task.labels[int(target)], answer["label"]
         return None if truth == given else Mistake(truth=truth, answer=given, score=answer["scores"][given])
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
-        """The shares of the labels, of which the most frequent is answered; by `f1` the positive label is."""
+        """The shares of the labels, so that the most frequent is answered; by `f1`, the positive label."""
         shares = _shares(task, targets).astype(np.float32)
         if task.positive is not None and self.default_metric(task) == "f1":
             shares[task.labels.index(task.positive)] += 1
         return [shares] * len(examples)
 
     def fitting_metric(self, task: Task, targets: Arrays) -> str | None:
-        """`matthews` where the rarer of two labels has less than a fifth of the rows.
+        """`matthews` if the rarer of two labels has less than a fifth of the rows.
 
-        `macro_f1` where one of more labels has more than half of them. Accuracy is then high for a task that always
-        answers the most frequent label.
+        `macro_f1` if one of more than two labels has more than half of the rows. Accuracy would be high for a task that
+        always answers the most frequent label.
         """
         if task.positive is not None:
             return None
@@ -159,7 +159,7 @@ class SingleLabel(RowKind):
         return "macro_f1" if most > FREQUENT else None
 
     def offsets(self, task: Task, targets: Arrays) -> list[np.ndarray]:
-        """Half of `-log p(label)`, and all of it (Menon et al. 2021), for metrics by which labels count alike."""
+        """Half of `-log p(label)`, and all of it (Menon et al. 2021), for metrics that count labels equally."""
         if task.metric not in BY_LABEL and not (task.positive is not None and task.metric is None):
             return []
         shares = np.maximum(_shares(task, targets), 1 / max(len(targets), 1))

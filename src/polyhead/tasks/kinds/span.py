@@ -1,9 +1,9 @@
-"""Kind `span`: the words of a text (the context) that answer a question about it, or that there is no answer.
+"""Kind `span`: the words of a text (the context) that answer a question, or that there is no answer.
 
-The question and the context are read as one pair. An example's places are: (-1, -1) first, which stands for
-"no answer" and is read at the first token, then the context's words as character offsets (`text.words.places_of`).
-The head gives each place two numbers, for the answer's first word and for its last; rows of NaN are places that no
-token of an encoding stands for.
+The question and the context are read as one pair. An example's places are: first (-1, -1), which means "no answer" and
+is read at the first token, then the context's words as character offsets (`text.words.boundary_places`). The head
+returns two numbers per place, for the answer's first word and its last; NaN rows are places that no token of an
+encoding represents.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TRUTHS, OUTCOMES = (
     ("an answer", "no answer"),
     ("a right answer", "a part of it, or more", "another answer", "no answer"),
 )
-LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
+LONGEST = 30  # words of an answer; SQuAD scripts have the same limit in tokens
 ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
 
 
 class BestSpan(Value):
-    """The best span of some outputs: places of its first and last word, and the sum of their two numbers."""
+    """The best span of an output: the places of its first and last word, and the sum of their two numbers."""
 
     first: int
     last: int
@@ -51,7 +51,7 @@ class Span(Kind):
     label_key, column_keys = "answers", ("answers",)
 
     def check(self, task: Task) -> None:
-        """No labels of its own; always over a joined pair of question and context."""
+        """Checks for no labels of its own, and a joined pair of question and context."""
         if task.pair != "joined":
             raise ConfigError(
                 f"task '{task.name}': kind 'span' reads question and context together",
@@ -62,11 +62,11 @@ class Span(Kind):
             )
 
     def width(self, task: Task) -> int:
-        """Two outputs of each place: how well the answer begins there, and ends there."""
+        """Two outputs per place: how well the answer begins there, and ends there."""
         return 2
 
     def metrics(self, task: Task) -> tuple[str, ...]:
-        """F1 over the words of an answer, and whole answers, each against the right answer that is nearest."""
+        """Word-level F1, and exact matches, each against the closest right answer."""
         return ("f1", "exact_match")
 
     def parse(self, cell: str, separator: str | None) -> object:
@@ -79,8 +79,8 @@ class Span(Kind):
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """Every right answer, int64 (answers, 4): places of its first and last word, and its characters [start, end).
 
-        `label` is a list of {"text", "start"}. An answer that begins or ends inside a word takes the whole word. No
-        answer is one row of zeros.
+        `label` is a list of {"text", "start"}. An answer that begins or ends inside a word is widened to whole words.
+        No answer is one row of zeros.
         """
         answers, text, places = _answers(label), example.text, example.places
         wrong = partial(base.bad_value, task, example)
@@ -112,9 +112,9 @@ class Span(Kind):
         return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
-        """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
+        """`{"text", "start", "end", "score"}` with offsets in the context; without an answer, only the score is set.
 
-        The score is the product of the two probabilities, each a softmax over the places that were read.
+        The score is the product of the two probabilities, each a softmax over the places read.
         """
         outputs, places = np.asarray(outputs, np.float64).reshape(-1, 2), example.places
         _check_places(task, outputs, places)
@@ -148,14 +148,14 @@ class Span(Kind):
         return {"f1": metrics.answer_f1(wanted, answers), "exact_match": metrics.exact_match(wanted, answers)}
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
-        """No answer where there may be none, else the first word."""
+        """No answer if the task allows it, else the first word."""
         outputs = [np.zeros((len(example.places), 2), np.float32) for example in examples]
         for output in outputs:
             output[0] = 1.0
         return outputs
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """All but differences, of questions."""
+        """Everything except differences, for questions."""
         answers = self.decode_all(task, outputs, examples)
         sums, outcome = np.zeros((len(targets), 3)), np.zeros(len(targets), np.int64)
         has_answer = np.array([bool(target[:, 1].any()) for target in targets])
@@ -181,34 +181,34 @@ class Span(Kind):
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
-        """The score of the same text, or of no answer; 0 where something else is answered."""
+        """The score, if the text is the same or both are no answer; else 0."""
         said = "no answer" if answer["text"] is None else answer["text"]
         return {said: other["score"] if other["text"] == answer["text"] else 0.0}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """A text that is none of the right ones, as `exact_match` compares them; its score."""
+        """A text that is none of the right ones, as compared by `exact_match`, and its score."""
         text, given = example.text, answer["text"]
         truth = [text[start:end] for start, end in target[:, 2:].tolist() if end > start]
         is_right = metrics.exact_match([truth or [""]], [given or ""]) == 1
         return None if is_right else Mistake(truth=truth, answer=given, score=answer["score"])
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """The first right answer, where the window holds it whole, else "no answer" (as scripts of SQuAD have it)."""
+        """The first right answer if the window holds all of it, else "no answer" (as in SQuAD scripts)."""
         answer = target[:1]
         if not np.isin(answer[0, :2], read[whole]).all():
             return np.zeros_like(answer)
         return np.concatenate([np.searchsorted(read, answer[:, :2]), answer[:, 2:]], axis=1)
 
     def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
-        """Like `merge_words`, for windows that give every place, NaN where the window did not read."""
+        """Like `merge_words`, for windows that return every place, NaN where the window did not read."""
         places = np.arange(len(outputs[0]))
         return self.merge_words(task, outputs, [places] * len(outputs), places)
 
     def merge_words(self, task: Task, outputs: Arrays, read: Arrays, best: np.ndarray) -> np.ndarray:
-        """The window whose best span is best, (places, 2), and in row 0 the least likely "no answer" of all windows.
+        """The window with the best span, (places, 2), with the least likely "no answer" of all windows in row 0.
 
-        As the scripts of SQuAD 2.0 have it: a text has no answer only if no window has one. `best` is only counted, as
-        a span lies within one window.
+        As in SQuAD 2.0 scripts: a text has no answer only if no window has one. Only the length of `best` is used,
+        since a span lies within one window.
         """
         windows = [np.asarray(window, np.float32).reshape(-1, 2) for window in outputs]
         stretches = [_stretch(window, words) for window, words in zip(windows, read, strict=True)]
@@ -222,7 +222,7 @@ class Span(Kind):
 
 
 def _stretch(outputs: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """Place 0, then the places from the first to the last word that a window read; NaN between for those it did not."""
+    """Place 0, then the places from the first to the last word that a window read; NaN for skipped words."""
     words = read > 0
     places = read[words]
     first, stop = (int(places.min()), int(places.max()) + 1) if len(places) else (1, 1)
@@ -235,7 +235,7 @@ def _stretch(outputs: np.ndarray, read: np.ndarray) -> np.ndarray:
 def best_span(outputs: np.ndarray) -> BestSpan | None:
     """The words first <= last, at most LONGEST of them, with the largest sum `start[first] + end[last]`.
 
-    Of equals the one that begins first, then the shortest. None where no word was read.
+    Among equals the one that begins first, then the shortest. None if no word was read.
     """
     words = np.asarray(outputs, np.float64).reshape(-1, 2)[1:]
     if not len(words):
@@ -251,7 +251,7 @@ def best_span(outputs: np.ndarray) -> BestSpan | None:
 
 
 def answered(task: Task, outputs: np.ndarray) -> BestSpan | None:
-    """The best span; None for no answer: no word was read, or "no answer" scores more and the task allows it."""
+    """The best span; None for no answer: no word was read, or "no answer" scores higher and the task allows it."""
     best = best_span(outputs)
     if best is None or (task.null_answers and float(np.asarray(outputs[0], np.float64).sum()) > best.score):
         return None
@@ -259,7 +259,7 @@ def answered(task: Task, outputs: np.ndarray) -> BestSpan | None:
 
 
 def _answers(label: object) -> list[tuple[str, int]] | None:
-    """Texts and starts; None where the label does not say them. A dict of two lists is the form of hub data sets."""
+    """Texts and starts; None for another form of label. Hub data sets use a dict of two lists."""
     if isinstance(label, dict):
         texts, starts = label.get("text"), label.get("start", label.get("answer_start"))
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
@@ -278,7 +278,7 @@ def _answers(label: object) -> list[tuple[str, int]] | None:
 
 
 def _characters(span: BestSpan, places: np.ndarray, outputs: np.ndarray) -> tuple[int, int]:
-    """Its characters, with the words after it in the token of its last word: they touch it and have its outputs."""
+    """Its characters, extended by words that share the last word's token: they adjoin it and have its outputs."""
     last = span.last
     while last + 1 < len(places) and places[last + 1, 0] == places[last, 1] and _are_equal(outputs, last):
         last += 1

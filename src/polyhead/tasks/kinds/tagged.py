@@ -1,7 +1,7 @@
-"""Tagged words: which label each gets, and the spans that answers and gold have, compared by their characters.
+"""Labels of words, and the comparison of answered and gold spans by their characters.
 
-Gold spans are those of the file. Where one of them begins or ends inside a word, the example's words are cut there, so
-that training can learn both sides; answers are made of whole words, so such a span can never be answered.
+Gold spans come from the file. If one begins or ends inside a word, the example's words are cut there, so that training
+can learn both sides; answers consist of whole words, so such a span can never be answered.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Characters = tuple[int, int, str]
 
 
 class TaggedRow(Value, eq=False):
-    """One row's answer beside its gold, over whole words."""
+    """One row's answer with its gold, over whole words."""
 
     outputs: np.ndarray  # (words, labels)
-    answer: np.ndarray  # int64 (words,): UNREAD where a word was not read
-    target: np.ndarray  # int64 (words,): of a word that gold cuts, the label of its first part
-    gold: frozenset[Characters]  # the spans as the file has them; none of plain labels
-    spans: frozenset[Characters]  # those that are answered
+    answer: np.ndarray  # int64 (words,): UNREAD if a word was not read
+    target: np.ndarray  # int64 (words,): for a word that gold cuts, the label of its first part
+    gold: frozenset[Characters]  # the spans of the file; empty for plain labels
+    spans: frozenset[Characters]  # the answered spans
     near: frozenset[Characters]  # gold spans widened to whole words
 
 
 def whole_words(values: np.ndarray, example: Example) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of `values`, one a word, and the words (words, 2), without the cuts that gold made in them.
+    """The rows of `values`, one per word, and the words (words, 2), without the cuts at gold spans.
 
-    The first part of a word is read at the word's own token, so its row is what the word gets in answering.
+    The first part of a word is read at the word's own token, so its row is what the whole word gets.
     """
     places = example.places
     if example.gold is None or len(values) != len(places):
@@ -47,9 +47,9 @@ def whole_words(values: np.ndarray, example: Example) -> tuple[np.ndarray, np.nd
 
 
 def tagged_rows(task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> list[TaggedRow]:
-    """Every row's answer by the task's decoder, beside its gold; of examples without gold spans by word numbers.
+    """Every row's answer by the task's decoder, with its gold; without gold spans, words are compared by number.
 
-    Raises DataError for a row that has more or fewer outputs than labels.
+    Raises DataError for a row with different numbers of outputs and labels.
     """
     rows = []
     for place, (row, target) in enumerate(zip(outputs, targets, strict=True)):
@@ -85,14 +85,14 @@ def _characters(task: Task, labels: np.ndarray, words: np.ndarray) -> frozenset[
 
 
 def is_bio(task: Task) -> bool:
-    """Whether the labels are BIO: any of them begins with `B-` or `I-`."""
+    """Whether the labels are BIO: at least one begins with `B-` or `I-`."""
     return any(label.startswith(("B-", "I-")) for label in task.labels)
 
 
 def parts_marked(outputs: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
-    """The outputs (words, labels), in which words that share the token of the word before go on with its label.
+    """The outputs (words, labels), with a mark on words that share the token, and so the label, of the word before.
 
-    Such a row is 0 and otherwise NaN; rows of words that were not read are NaN alone. `outputs` is changed.
+    A marked row is 0 and otherwise NaN; rows of unread words are all NaN. `outputs` is changed in place.
     """
     outputs[goes_on] = np.nan
     outputs[goes_on, 0] = 0.0
@@ -100,16 +100,16 @@ def parts_marked(outputs: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
 
 
 def parts_of(outputs: np.ndarray) -> np.ndarray:
-    """Which words go on with the label of the word before, bool (words,); the first does not."""
+    """Which words continue the label of the word before, bool (words,); the first does not."""
     is_part = np.asarray(~np.isnan(outputs[:, 0]) & np.isnan(outputs).any(axis=-1))
     is_part[:1] = False
     return is_part
 
 
 def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN.
+    """The label index of each word by the task's decoder, int64 (words,); UNREAD for NaN rows.
 
-    A word that shares the token of the word before goes on with its label: inside the span that begins there.
+    A word that shares the token of the word before continues its label: inside the span that begins there.
     """
     is_part = parts_of(outputs)
     own = outputs[~is_part]
@@ -123,22 +123,22 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
 
 
 def inside_of(labels: Sequence[str]) -> np.ndarray:
-    """For each label that of the next part of a word that has it: `I-x` for `B-x`, else itself; int64 (labels,)."""
+    """For each label, the label of the continuation of its word: `I-x` for `B-x`, else itself; int64 (labels,)."""
     place = {label: index for index, label in enumerate(labels)}
     names = (f"I{label[1:]}" if label.startswith("B-") else label for label in labels)
     return np.array([place.get(name, index) for index, name in enumerate(names)], np.int64)
 
 
 def best(outputs: np.ndarray) -> np.ndarray:
-    """The label index of each word, int64 (words,); UNREAD for rows of NaN."""
+    """The best label index of each word, int64 (words,); UNREAD for NaN rows."""
     unread = np.isnan(outputs).any(axis=-1)
     return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
 
 
 def allowed_transitions(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Which labels may come first, bool (labels,), and which may follow which, bool (labels, labels) as [from, to].
+    """Labels that may come first, bool (labels,), and that may follow each other, bool (labels, labels) as [from, to].
 
-    `O` and every `B-x` may stand anywhere; `I-x` follows `B-x` or `I-x` alone.
+    `O` and every `B-x` may occur anywhere; `I-x` only follows `B-x` or `I-x`.
     """
     heads, _, names = zip(*(label.partition("-") for label in labels), strict=True)
     inside, begun, name = np.array(heads) == "I", np.isin(heads, ("B", "I")), np.array(names)
@@ -148,10 +148,10 @@ def allowed_transitions(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     """The allowed sequence of label indices with the largest sum of log-probabilities, int64 (words,).
 
-    `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number a word,
-    which all sequences share. A word whose row is NaN gets some label that its neighbours allow: it may be the
-    beginning of a span that goes on after it. Where the best label of each word gives an allowed sequence, that is
-    the one; of equal sequences, the one whose last word has the first label, then the word before it, and so on.
+    `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number per word,
+    which all sequences share. A NaN word gets some label that its neighbours allow: a span that continues after it may
+    begin there. If the best labels of the single words form an allowed sequence, that is the result; among equal
+    sequences, the one whose last word has the first label, then the word before it, and so on.
     """
     scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
     scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)

@@ -1,11 +1,11 @@
 """Kind `tagging`: one label for each word; BIO labels are read as spans.
 
-A word that the trunk did not read (cut away, or without a token) has an output row of NaN: it counts as `O`
-for BIO labels, and as a wrong answer for plain ones.
+A word that the trunk did not read (cut off, or without a token) has a NaN output row: it counts as `O` for BIO labels,
+and as a wrong answer for plain ones.
 
-Each word gets its own best label (`decoder = "greedy"`), or all words the best labels that make sense in a row
-(`"constrained"`, see `best_path`). Taken alone, words may give an `I-x` after something else than `B-x` or `I-x`:
-it is then read as the beginning of a span, in answers and in `span_f1`, as conlleval and seqeval read it.
+Each word gets its own best label (`decoder = "greedy"`), or all words get the best allowed sequence (`"constrained"`,
+see `best_path`). With the former, an `I-x` may follow something else than `B-x` or `I-x`: it then begins a span, in
+answers and in `span_f1`, as in conlleval and seqeval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 
 
 class Tagging(Kind):
-    """Softmax over the labels at the first sub-token of each word; the task's decoder chooses; the first of equals."""
+    """Softmax over the labels at each word's first sub-token; the task's decoder selects, the first among equals."""
 
     name = "tagging"
     other_names = ("ner", "token_classification", "pos", "chunking", "sequence_labeling", "sequence_labelling")
@@ -39,7 +39,7 @@ class Tagging(Kind):
     column_keys = ("tokens", "tags", "spans")
 
     def check(self, task: Task) -> None:
-        """At least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
+        """Checks for at least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
         base.check_labels(task, least=self.least_labels)
         if is_bio(task):
             _check_bio(task)
@@ -69,9 +69,10 @@ class Tagging(Kind):
         return np.array([base.label_index(task, name, example) for name in label], np.int64)
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
-        """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
-        words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
-        not read.
+        """`{"spans": [...]}` for BIO labels, or `{"words": [...]}` for plain ones, without unread words.
+
+        A span is `{"start", "end", "label", "text", "score"}`, with the mean score of its words; a word is
+        `{"start", "end", "label", "score"}`.
         """
         return self.decode_all(task, [outputs], [example])[0]
 
@@ -92,7 +93,7 @@ class Tagging(Kind):
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
         several = [flat] if task.decoder == "greedy" else rows
         indices = np.concatenate([chosen(task, row) for row in several])
-        whole = np.maximum.accumulate(np.where(parts_of(flat), 0, np.arange(len(flat))))  # each part's first part
+        whole = np.maximum.accumulate(np.where(parts_of(flat), 0, np.arange(len(flat))))  # each first part of a word
         scores = np.take_along_axis(base.softmax(flat[whole]), indices[whole][:, None], axis=-1)[:, 0]
         if is_bio(task):
             texts = [example.text for example in examples]
@@ -114,8 +115,8 @@ class Tagging(Kind):
     def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`.
 
-        Spans are compared by their characters with those of the file. Where words cannot give all of these,
-        `widened_span_f1` is the F1 with gold spans that were widened to whole words.
+        Spans are compared by their characters with those of the file. If words cannot represent all of these,
+        `widened_span_f1` is the F1 with gold spans widened to whole words.
         """
         base.check_split(task, outputs, targets)
         rows = tagged_rows(task, outputs, targets, examples)
@@ -127,7 +128,7 @@ class Tagging(Kind):
     def label_scores(
         self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
-        """Of whole spans by their label (BIO), or of words; a word that was not read got no label."""
+        """Scores of whole spans by their label (BIO), or of words; an unread word got no label."""
         rows = tagged_rows(task, outputs, targets, examples)
         if not is_bio(task):
             wanted, answered = (
@@ -143,11 +144,11 @@ class Tagging(Kind):
         return metrics.scores_by_label(names, *(np.array([of[name] for name in names]) for of in counts))
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
-        """All but differences, of words; the confidence of a word is the probability of its label."""
+        """Everything except differences, for words; the confidence of a word is the probability of its label."""
         rows, labels = tagged_rows(task, outputs, targets, examples), len(task.labels)
         wanted, answered = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
         is_read, flat = answered != UNREAD, np.concatenate([row.outputs for row in rows])
-        decided = ~np.isnan(flat).any(axis=-1)  # parts of a token's words go on with one decision
+        decided = ~np.isnan(flat).any(axis=-1)  # words that share a token are one decision
         probabilities = base.softmax(flat[decided])
         return Judged(
             recount=self._recount(task, rows),
@@ -178,14 +179,14 @@ class Tagging(Kind):
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
-        """The score of each span, by its label and text; 0 where it is gone. None of labels that are no spans."""
+        """The score of each span, by its label and text; 0 if the span is missing. None for labels without spans."""
         still: dict[str, float] = {}
         for span in other.get("spans", []):
             still.setdefault(_named(span), span["score"])
         return {_named(span): still.get(_named(span), 0.0) for span in answer.get("spans", [])}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
-        """Other spans, or other labels of words; the score of the surest one that should not be there."""
+        """The spans, or labels of words, given instead, and the score of the most confident wrong one."""
         given = _plain(self.cell_of(answer))
         if example.gold is None:
             sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
@@ -203,7 +204,7 @@ class Tagging(Kind):
         return Mistake(truth=truth, answer=given, score=max(scores, default=None))
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
-        """The counts of the labels, for every word: the most frequent one is answered."""
+        """The counts of the labels, for every word, so that the most frequent is answered."""
         words = np.concatenate([np.asarray(target, np.int64) for target in targets])
         counts = np.bincount(words, minlength=len(task.labels)).astype(np.float32)
         return [np.tile(counts, (len(example.places), 1)) for example in examples]
@@ -213,8 +214,7 @@ class Tagging(Kind):
         return base.balanced(np.concatenate([np.asarray(t, np.int64) for t in targets]), len(task.labels))
 
     def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
-        """Each word's row from the first window that read it; every window gives all words, NaN where it did
-        not.
+        """Each word's row from the first window that read it; windows return all words, NaN for unread ones.
 
         `text.words.best_windows` says which window should read a word.
         """
@@ -230,9 +230,9 @@ def _named(span: dict[str, Any]) -> str:
 
 
 def _sums(task: Task, rows: Sequence[TaggedRow]) -> np.ndarray:
-    """Of each row, float64 (rows, 5): twice its right spans, all spans, right words, words, twice those near gold.
+    """For each row, float64 (rows, 5): twice its right spans, all spans, right words, words, twice the spans near gold.
 
-    The fifth is there only where words cannot give all gold spans of all rows.
+    The fifth column exists only if words cannot represent all gold spans of all rows.
     """
     outside = task.labels.index("O")
     sums = np.zeros((len(rows), 5))
@@ -244,7 +244,7 @@ def _sums(task: Task, rows: Sequence[TaggedRow]) -> np.ndarray:
 
 
 def _span_scores(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """The metrics of BIO labels from sums of `_sums`, (..., 4 or 5)."""
+    """The metrics of BIO labels from the sums of `_sums`, (..., 4 or 5)."""
     scores = {
         "span_f1": metrics.ratio(sums[..., 0], sums[..., 1]),
         "accuracy": metrics.ratio(sums[..., 2], sums[..., 3]),
@@ -255,7 +255,7 @@ def _span_scores(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _greedy(task: Task) -> Task:
-    """The task without a decoder, which would change what is given to be decoded."""
+    """The task without a decoder, which would change the labels to be decoded."""
     return msgspec.structs.replace(task, decoder="greedy")
 
 
@@ -281,9 +281,9 @@ def _check_bio(task: Task) -> None:
 def _spans(
     task: Task, indices: np.ndarray, scores: np.ndarray, starts: np.ndarray, places: np.ndarray, texts: Sequence[str]
 ) -> list[list[dict[str, object]]]:
-    """Each text's spans, as `metrics.spans_of` reads its labels; its words begin at `starts` and end at the next."""
+    """Each text's spans, read as in `metrics.spans_of`; a text's words begin at `starts` and end at the next start."""
     head, name = _read(task.labels)
-    inside = np.where(indices == UNREAD, 0, head[indices])  # 0 outside, 1 begins, 2 goes on
+    inside = np.where(indices == UNREAD, 0, head[indices])  # 0 outside, 1 begins, 2 continues
     first = np.zeros(len(indices) + 1, bool)
     first[starts] = True
     named = name[indices]
@@ -295,7 +295,7 @@ def _spans(
     answers: list[list[dict[str, object]]] = [[] for _ in texts]
     if not len(begins):
         return answers
-    # The sum of each span by itself, so that no score depends on other texts' words.
+    # Each span is summed separately, so that no score depends on other texts' words.
     sums = np.add.reduceat(np.append(scores, 0.0).astype(np.float64), np.stack([begins, stops], 1).ravel())[::2]
     row = np.searchsorted(starts, begins, side="right") - 1
     columns = (row, places[begins, 0], places[stops - 1, 1], indices[begins], sums / (stops - begins))

@@ -1,1 +1,1 @@
-"""From a project file to examples: rows checked, leaks dropped, features kept."""
+"""From a project file to examples: checked rows, removed leaks, kept features."""

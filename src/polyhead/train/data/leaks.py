@@ -1,7 +1,7 @@
-"""No text on which one task is evaluated stays among the texts on which another one trains.
+"""Removal of leaks: no text on which one task is evaluated remains in another task's training texts.
 
-Of two rows with the same text the training row goes: evaluation splits stay whole, so that scores stay comparable
-with those of other work. Within one task nothing is looked for; its files are taken as they are.
+Of two rows with the same text the training row is dropped: evaluation splits stay whole, so that scores remain
+comparable with other work. Nothing is dropped within one task; its files are used as they are.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
 
-LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
-PARALLEL = 0.9  # share of one task's training inputs that another holds, from which on the two read the same rows
-NAMED = 4  # splits for which rows are dropped; the rest are counted
+LEAST = 25  # minimum letters and digits of a compared text; shorter ones are equal by chance
+PARALLEL = 0.9  # share of one task's training inputs in another from which on both read the same rows
+NAMED = 4  # splits whose texts are removed from training; the others are counted
 
 
 class Leak(Value):
-    """Rows of a task's evaluation split that have a text on which another task trained before rows were dropped."""
+    """Rows of a task's evaluation split with a text on which another task trained before rows were dropped."""
 
     evaluated: str
     split: str
     trained: str
     rows: int
-    share: float  # of the split's rows
+    share: float  # share of the split's rows
 
 
 class Reason(Value):
-    """Counts of a task's dropped rows that hold a text of another task's evaluation split."""
+    """Counts of a task's dropped rows with a text of another task's evaluation split."""
 
     evaluated: str
     split: str
@@ -42,7 +42,7 @@ class Reason(Value):
 
 
 class Dropped(Value):
-    """Training rows that a task lost, of so many, and for which splits: the most rows first, some for several."""
+    """Training rows that a task lost, their total, and the splits responsible, the most rows first."""
 
     task: str
     rows: int
@@ -51,14 +51,14 @@ class Dropped(Value):
 
 
 class LeakReport(Value):
-    """Leaks, the largest shares first, and the rows that were dropped for them."""
+    """Leaks, the largest shares first, and the rows dropped because of them."""
 
     leaks: tuple[Leak, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     parallel: tuple[tuple[str, str], ...] = ()  # pairs of tasks that read the same rows
 
     def lines(self) -> list[str]:
-        """For printing, one fact a line."""
+        """Lines to print, one fact each."""
         if not self.leaks:
             return ["no text that a task is evaluated on is among the training texts of another task"]
         leaked = [
@@ -76,16 +76,16 @@ class LeakReport(Value):
 def without_leaks(
     prepared: Sequence[Prepared], *, others: Sequence[Prepared] = ()
 ) -> tuple[list[Prepared], LeakReport]:
-    """The tasks, without the training rows that hold a text of another task's evaluation rows, and what was dropped.
+    """The tasks without training rows that contain a text of another task's evaluation rows, and a report.
 
-    `others` are tasks that train elsewhere: no text of their evaluation splits is trained on here either. Texts are
-    sentences, members of a pair, questions, contexts, documents and options of at least `LEAST` letters and digits,
-    and whole pairs and questions of as many in all; two are the same when they differ in case, spaces and punctuation
-    only. Training rows are dropped and evaluation rows never.
+    `others` are tasks trained elsewhere: no text of their evaluation splits remains here either. Compared texts are
+    sentences, members of a pair, questions, contexts, documents and options of at least `LEAST` letters and digits, and
+    whole pairs and questions of this total length; two are equal if they differ only in case, spaces and punctuation.
+    Only training rows are dropped, never evaluation rows.
 
-    Tasks that ask different things of the same rows (found by their training inputs) share most of their texts. Among
-    these, what the evaluated task trains on itself is no leak, and whole inputs are looked for besides single texts.
-    Raises EmptyData, with both tasks named, when a task has no training row left.
+    Tasks about the same rows (recognized by their training inputs) share most of their texts. Among these, texts on
+    which the evaluated task trains itself are not leaks, and whole inputs are compared in addition to single texts.
+    Raises EmptyData, naming both tasks, if a task has no training row left.
     """
     known = _Known([*prepared, *others], learning=len(prepared))
     kept, dropped = [], []
@@ -103,7 +103,7 @@ def without_leaks(
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):
-    """The digests of one row: of its whole input, and of what is looked for in it."""
+    """The digests of one row: of its whole input, and of its compared texts."""
 
     whole: bytes
     texts: tuple[bytes, ...]
@@ -114,7 +114,7 @@ class _Known:
 
     def __init__(self, tasks: Sequence[Prepared], *, learning: int) -> None:
         self.tasks = tasks
-        self.learning = (1 << learning) - 1  # the tasks that train here
+        self.learning = (1 << learning) - 1  # the tasks trained here
         self.rows = [[[_row(value) for value in split.examples.inputs] for split in p.splits] for p in tasks]
         self.trained = _holders((text for row in splits[0] for text in row.texts) for splits in self.rows)
         self.evaluated = _holders(
@@ -123,7 +123,7 @@ class _Known:
         self.parallel = _parallel(self.rows)
 
     def in_evaluation(self, task: int, row: _Row) -> int:
-        """The tasks whose evaluation a training row of `task` would spoil."""
+        """The tasks whose evaluation a training row of `task` would leak."""
         sources = 0
         for text in row.texts:
             sources |= self._spoiled(task, text)
@@ -134,7 +134,7 @@ class _Known:
         return by & ~(self.parallel[task] & self.trained[text])
 
     def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
-        """For which splits training rows of `task` are dropped; `sources` are what `in_evaluation` says of them."""
+        """The splits because of which training rows of `task` are dropped; `sources` are results of `in_evaluation`."""
         lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
         reasons = []
         for index, other in enumerate(self.tasks):
@@ -183,7 +183,7 @@ class _Known:
         )
 
     def _counted(self, sources: Iterable[int]) -> dict[int, int]:
-        """Rows by task, in the order of the tasks."""
+        """Rows by task, in task order."""
         counts = Counter(sources)
         rows = {
             task: sum(count for source, count in counts.items() if source >> task & 1)
@@ -193,7 +193,7 @@ class _Known:
 
 
 def _holders(of_tasks: Iterable[Iterable[bytes]]) -> dict[bytes, int]:
-    """The tasks that have each digest."""
+    """The tasks with each digest."""
     holders: dict[bytes, int] = {}
     for index, digests in enumerate(of_tasks):
         for digest in digests:
@@ -202,7 +202,7 @@ def _holders(of_tasks: Iterable[Iterable[bytes]]) -> dict[bytes, int]:
 
 
 def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
-    """For each task those that read the same rows, whichever split they have them in."""
+    """For each task, those that read the same rows, in whichever splits."""
     holders = _holders((row.whole for rows in splits for row in rows) for splits in of_tasks)
     parallel = [0] * len(of_tasks)
     for index, splits in enumerate(of_tasks):

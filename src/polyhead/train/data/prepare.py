@@ -1,4 +1,4 @@
-"""From a project file to checked examples: what each task trains on, what was skipped, which donor it starts from."""
+"""From a project file to checked examples: training rows of each task, skipped rows, and donors."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from polyhead.train.runs import stream
 
 
 def prepare(project: Project, folder: FilePath, *, stored: StoredScores | None = None) -> list[Prepared]:
-    """Reads every task's files; errors name task, file and row. `stored` are scores that tasks may learn from.
+    """Reads every task's files; errors name task, file and row. `stored` are scores to use as soft labels.
 
-    Where tasks that are trained together read the same rows or texts, they hold out the same ones for validation.
+    Tasks that are trained together and read the same rows or texts hold out the same ones for validation.
     """
     donors = kept_donors(project, folder)
     whole = {entry.name: _whole(entry, folder, stored) for entry in project.tasks}
@@ -57,7 +57,7 @@ def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> T
 
 
 def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:
-    """The rows of one file, with soft labels where the task declares some."""
+    """The rows of one file, with soft labels if the task declares them."""
     task = entry.task()
     if not isinstance(entry.soft, str) or not is_stored(entry.soft):
         return read(entry.source(file, folder), task)
@@ -68,12 +68,12 @@ def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: 
             do="train with --features STORE, over a frozen trunk",
         )
     source = entry.source(file, folder)
-    columns_of(source, task)  # what the declaration itself has wrong comes before what the store lacks
+    columns_of(source, task)  # errors in the declaration come before missing columns of the store
     return read(source, task, stored=stored.of(task, entry.soft))
 
 
 def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tuple[Examples, Examples]]:
-    """(kept, held out) of the tasks that hold a share out."""
+    """(kept, held out) of the tasks that hold out a share."""
     shares = {e.name: e.validation for e in project.tasks if isinstance(e.validation, float)}
     seeds = {e.name: training_of(project, e).seed for e in project.tasks}
     halves: dict[str, tuple[Examples, Examples]] = {}
@@ -94,8 +94,9 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
 
 
 def _trained_together(project: Project) -> list[tuple[str, ...]]:
-    """The names of all tasks, in lists of those that learn the same arrays."""
-    # Also trunks that learn one after the other: a task stands on several. And donors, which are trained like that.
+    """The names of all tasks, in lists of those that train the same arrays."""
+    # Also for trunks trained one after another, as a task depends on several, and for donors, which are trained
+    # likewise.
     if not isinstance(project.recipe, Frozen) or project.donors is not None:
         return [tuple(entry.name for entry in project.tasks)]
     summaries = [(entry.name,) for entry in project.tasks if entry.known_kind.owns_model]
@@ -140,9 +141,9 @@ def _prepared(
 
 
 def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
-    """The texts that the trunk reads for these inputs: themselves; for pairs read separately, first and second texts.
+    """The texts that the trunk reads for these inputs: for pairs read separately, first and second texts.
 
-    For questions with options it is every option's pair, one question after the other.
+    For questions with options, every option's pair, question after question.
     """
     alone = read_alone(inputs)
     if task.pair != "separate":
@@ -151,7 +152,7 @@ def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
 
 
 def rows_read(examples: Examples) -> list[int]:
-    """The row of each text that the trunk reads for these examples: of a question with options one for each option."""
+    """The row of each text that the trunk reads for these examples: for a question with options, one per option."""
     rows: list[int] = []
     for value, row in zip(examples.inputs, examples.rows, strict=True):
         rows += [row] * (len(value.options) if isinstance(value, Question) and value.options else 1)
@@ -159,13 +160,13 @@ def rows_read(examples: Examples) -> list[int]:
 
 
 def arrays_from_donor(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of a donor that the strategy starts from."""
+    """The arrays that the strategy starts from a donor."""
     wanted = strategy.donor_arrays()
     return {name: value for name, value in arrays.items() if wanted and name.startswith(wanted)}
 
 
 def donor_task(prepared: Prepared) -> Prepared:
-    """The task as its donor is trained, alone over the frozen trunk."""
+    """The task in the form in which its donor is trained, alone over the frozen trunk."""
     donor = prepared.strategy.donor(prepared.task.name, prepared.training)
     assert donor is not None
     return msgspec.structs.replace(prepared, strategy=donor[0], training=donor[1], donor=None)
@@ -174,7 +175,7 @@ def donor_task(prepared: Prepared) -> Prepared:
 def kept_donors(project: Project, folder: FilePath) -> dict[str, Donor]:
     """Donors of the project's tasks from its bundle of donors, by task; empty if each run trains its own.
 
-    Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
+    Raises ConfigError if there is no such bundle, or a task's donor is missing or was trained differently.
     """
     readers = [entry for entry in project.tasks if not entry.known_kind.owns_model]
     strategies = {entry.name: strategy_of(project, entry) for entry in readers}
@@ -218,7 +219,7 @@ def _donor(bundle: Bundle, name: str, strategy: Strategy) -> Donor:
 
 
 def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
-    """Raises ConfigError for a task that is no donor as the strategy has them."""
+    """Raises ConfigError for a task that is not a donor as its strategy requires."""
     record, width = bundle.tasks[name], bundle.architecture.width
     settings = record.trained_with.get("strategy", {})
     prompts = record.path.embed.prompts
@@ -244,17 +245,17 @@ def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
 
 
 def wanted(prepared: Prepared, path: Path, source: FeatureSource) -> list[FeatureRequest]:
-    """Every input of every split whose features the task needs, or every window of it."""
+    """Every input, or every window of it, of every split whose features the task needs."""
     return [request for split in prepared.splits for request in wanted_of(prepared, split, path, source)]
 
 
 def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> list[FeatureRequest]:
-    """The same of one split."""
+    """The same for one split."""
     return requests_of(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
 
 
 def requests_of(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
-    """The requests of one split, its windows where `windows` has them."""
+    """The requests of one split, or of its windows if `windows` has them."""
     words = split.examples.words if kind_of(task).per_word else None
     origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)
     return [

@@ -1,4 +1,4 @@
-"""Prepared tasks: examples by split, and the facts that decide the trained part."""
+"""Prepared tasks: examples by split, and the facts that determine the trained part."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
 
-TRAINER = 1  # counted up when the same declaration and data would train another part
+TRAINER = 1  # incremented when the same declaration and data would train another part
 
 
 FOLDED_BELOW = 1000  # labelled rows
-FEW = 16  # rows a label on average, up to which the labels' words say where a head may start
+FEW = 16  # average rows per label up to which the labels' words initialize a head
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The examples of one split and the name under which scores are reported."""
+    """The examples of one split, and its name in reports."""
 
     name: str
     examples: Examples
@@ -34,7 +34,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with everything it trains on."""
+    """A task with everything that it is trained on."""
 
     task: Task
     strategy: Strategy
@@ -43,13 +43,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     train: Split
     validation: Split
     test: Split | None
-    whole: Examples | None = None  # train and validation together, where the latter is a share held out
-    donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
-    columns: tuple[str, ...] = ()  # digests of the features of a store that its heads are tried on; (): of texts
+    whole: Examples | None = None  # train and validation together, if the latter is a held-out share
+    donor: Donor | None = None  # a donor trained by an earlier run; None: no donor, or this run trains it
+    columns: tuple[str, ...] = ()  # digests of a store's features for its heads; (): features of texts
 
     @property
     def folded(self) -> bool:
-        """Whether each labelled row is held out once: of few, a share held out says too little."""
+        """Whether each labelled row is held out once: with few rows, a held-out share says too little."""
         few = self.whole is not None and len(self.whole.targets) < FOLDED_BELOW
         return few and self.strategy.reads_kept_features
 
@@ -64,18 +64,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """Train, validation, and test where there is one."""
+        """Train, validation, and test if present."""
         return (self.train, self.validation) + ((self.test,) if self.test else ())
 
     def scores(self, outputs: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[str, float]]:
-        """Every metric of splits, by what was put out for each of their rows."""
+        """Every metric of splits, from the outputs for each of their rows."""
         splits = {split.name: split.examples for split in self.splits}
         return {name: splits[name].scores(self.task, own) for name, own in outputs.items()}
 
     def fingerprint(self) -> dict[str, object]:
-        """What decides the trained part, besides the trunk; equal fingerprints need no second training.
+        """What determines the trained part, in addition to the trunk; with an equal fingerprint nothing is retrained.
 
-        No part learns from test rows, nor is one chosen by them.
+        Test rows are not included: no part is trained on them or chosen by them.
         """
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         columns = {"columns": list(self.columns)} if self.columns else {}
@@ -99,7 +99,7 @@ class Donor(msgspec.Struct, frozen=True, kw_only=True):
 
     arrays: dict[str, np.ndarray]  # prompt.weight (rows, width), head.hidden.weight (hidden, width) and its bias
     trunk: str  # digest of the trunk below it
-    held_out: dict[str, str]  # SHA-256 of the rows that it did not train on, by split: validation, test
+    held_out: dict[str, str]  # SHA-256 of the rows that it was not trained on, by split: validation, test
 
     @property
     def digest(self) -> str:
@@ -107,7 +107,7 @@ class Donor(msgspec.Struct, frozen=True, kw_only=True):
         return arrays_digest(self.arrays)
 
     def check_rows(self, task: str, splits: Mapping[str, str]) -> None:
-        """Raises ConfigError where the task is evaluated on other rows than its donor was; `splits`: their SHA-256."""
+        """Raises ConfigError if the task is evaluated on other rows than its donor; `splits`: their SHA-256."""
         for split, digest in splits.items():
             if self.held_out.get(split) != digest:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where training takes features from: texts that a frozen trunk encodes, or a store that has them already."""
+"""The source of training features: texts that a frozen trunk encodes, or an existing store."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ Per = Literal["tensor", "dimension"]
 
 
 class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths that read words."""
+    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths per word."""
 
-    path: Path  # any path; its stored form decides what is kept
+    path: Path  # any path; its stored form is what is kept
     inputs: Sequence[Input]
     words: Sequence[np.ndarray] | None = None
-    windows: Sequence[int] | None = None  # which window of each is read; None: the first, its cut form
-    origin: str = ""  # whose inputs these are, for errors, such as "task 'mood', train"
-    rows: Sequence[int] | None = None  # the row of its file that each is from
+    windows: Sequence[int] | None = None  # the window of each to read; None: the first, after cutting
+    origin: str = ""  # a description of the inputs for errors, such as "task 'mood', train"
+    rows: Sequence[int] | None = None  # the file row of each
 
     def keys(self) -> list[bytes]:
-        """The keys of the values; a text read by words is another value under other words, or in a later window."""
+        """The keys of the values; with other words, or in a later window, a text read per word is another value."""
         words = self.words if self.words is not None else [None] * len(self.inputs)
         several = zip(self.inputs, words, self.numbers, strict=True)
         return [document_id(text, _read(own, window)) for text, own, window in several]
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The window of each."""
+        """The window number of each."""
         return self.windows if self.windows is not None else [0] * len(self.inputs)
 
     def each(self, windows: WindowedExamples | None) -> FeatureRequest:
-        """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
+        """The same for every window of the inputs, each with its words; unchanged without windows."""
         if windows is None:
             return self
         rows, words = windows.texts.tolist(), None
@@ -65,23 +65,23 @@ class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(words: np.ndarray | None, window: int) -> str:
-    """Facts that tell values of one text apart: its words, and the window."""
+    """Facts that distinguish values of one text: its words, and the window."""
     of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
     return f"window:{window}:{of}" if window else of
 
 
 class Extraction(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an extraction."""
+    """The result of an extraction."""
 
-    passes: int  # inputs that the trunk encoded, or windows of them
-    reused: int  # stored values that were there already
+    passes: int  # inputs, or windows of them, that the trunk encoded
+    reused: int  # stored values that existed already
     tokens: int
-    cut: int  # inputs longer than the trunk, of those encoded
+    cut: int  # encoded inputs that are longer than the trunk's limit
     seconds: float
 
 
 def value_key(path: Path, per: Per) -> bytes:
-    """The stored value of a path, codec constants left out."""
+    """The stored value of a path, without codec constants."""
     pool = path.stored().pool
     bare = msgspec.structs.replace(pool.codec, scale=(), zero=(), arrays="")
     of = per if pool.codec.format.has_constants else ""
@@ -89,20 +89,20 @@ def value_key(path: Path, per: Per) -> bytes:
 
 
 class FeatureSource(ABC):
-    """Features of a frozen trunk, kept in stores below a folder, one for each path's stored value.
+    """Features of a frozen trunk, in stores below a folder, one for each path's stored value.
 
-    Stores are kept apart by precision, since a digest says what a value should be and not how it was computed.
+    Stores are separate for each precision, since a digest identifies a value and not how it was computed.
     """
 
     facts: TrunkFacts
     tokenizer: Tokenizer
     folder: FilePath  # of the stores
-    precision: str  # of the trunk that computes, or has computed, the features
-    doing = "encoding"  # what `fill` does, for people
-    encodes = True  # whether it has features of any text, not of those alone that somebody kept
+    precision: str  # of the trunk that computes, or computed, the features
+    doing = "encoding"  # the action of `fill`, for people
+    encodes = True  # whether it has features of any text, or only of stored ones
 
     def store(self, path: Path) -> FeatureStore:
-        """The store of a path's stored value; it is opened once, as each holds files open."""
+        """The store of a path's stored value; it is opened once, since each holds files open."""
         digest = planning.digest(path.stored())
         if digest not in self._stores:
             self._stores[digest] = FeatureStore.open(
@@ -124,30 +124,30 @@ class FeatureSource(ABC):
         return [first_subtokens(encoding, spans) for encoding, spans in zip(encoded, words, strict=True)]
 
     def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
-        """Digests of the columns of a store that these paths read; () where features are made of texts."""
+        """Digests of the columns of a store that these paths read; () if features are computed from texts."""
         return ()
 
     def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
-        """The error for a task that reads a path of which no features can be had."""
+        """The error for a task that reads a path without available features."""
         return StoreError(f"no features of the path of task '{task}' can be had", got=path.stored().pool)
 
     @abstractmethod
     def keeps(self, path: Path, *, is_named: bool) -> bool:
-        """Whether features of the path can be had, by its codec where it `is_named` (constants left out), else any."""
+        """Whether features of the path are available, in its codec if it `is_named` (without constants)."""
 
     def remember(self, paths: Sequence[Path]) -> None:  # noqa: B027
-        """Takes the constants of these paths' codecs for paths to come, where they are not kept."""
+        """Records the constants of these paths' codecs for later paths."""
 
     @abstractmethod
     def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
-        """A path whose features can be had, with its codec and its constants.
+        """A path with available features, with its codec and its constants.
 
-        `inputs` gives the training inputs that fix constants where nothing else does, each of them for so much as
-        `per` says.
+        `inputs` returns the training inputs that determine constants if nothing else does; `per` is the scope of each
+        constant.
         """
 
     def told(self, extraction: Extraction) -> str:
-        """A line about what `fill` did."""
+        """A line that describes the work of `fill`."""
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
         how = f" ({pace(rate)})" if rate else ""
         return (
@@ -158,4 +158,4 @@ class FeatureSource(ABC):
 
     @abstractmethod
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
-        """Puts every value that the stores lack into them; `update` gets how many inputs are done, of how many."""
+        """Adds every missing value to the stores; `update` receives the number of finished inputs and the total."""

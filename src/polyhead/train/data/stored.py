@@ -1,7 +1,7 @@
-"""What training reads of a store of a corpus: features, and the scores that a backfill left there; nothing is encoded.
+"""Features and scores of a corpus store, for training; nothing is encoded.
 
-What tasks read is copied, packed as it is, into the stores that training keeps for a run, words picked from the
-tokens of their texts. So a head is trained on the very bytes that a backfill reads.
+The values that tasks read are copied, still packed, into the stores that training keeps for a run, with words selected
+from the tokens of their texts. So a head is trained on the exact bytes that a backfill reads.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per
 
-AT_ONCE = 4096  # texts that are copied at a time
-SHOWN = 5  # rows that an error names
+AT_ONCE = 4096  # texts copied at a time
+SHOWN = 5  # rows named in an error
 
 
 class StoredFeatures(FeatureSource):
-    """A store of a corpus as training reads it. Raises StoreError for a store over another trunk."""
+    """A store of a corpus as a source for training. Raises StoreError for a store over another trunk."""
 
     doing = "reading the store"
     encodes = False
 
     def __init__(self, location: str, facts: TrunkFacts, *, folder: FilePath, precision: str) -> None:
-        """`folder` is where copies are kept; `precision` is that of features of which the store does not say it."""
+        """`folder` is for the copies; `precision` is assumed for features whose precision the store does not state."""
         self.location, self.facts, self.corpus = location, facts, open_corpus(location)
         source = self.corpus.schema.source
         trunk = source.get("trunk", "that it does not name")
@@ -60,7 +60,7 @@ class StoredFeatures(FeatureSource):
             )
         self.precision = source.get("precision", precision)
         self.folder = folder / self.precision
-        # The trunk's digest holds the tokenizer and its settings, so they are the store's too.
+        # The trunk's digest covers the tokenizer and its settings, so the store has the same.
         self.tokenizer = Tokenizer(facts.tokenizer, facts.settings)
 
     def check_fits(self, prepared: Sequence[Prepared]) -> None:
@@ -86,7 +86,7 @@ class StoredFeatures(FeatureSource):
         return self._column(path, is_named=is_named) is not None
 
     def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
-        """The path with the codec of the store, constants included; raises StoreError where it is not kept."""
+        """The path with the codec of the store, including constants; raises StoreError if it is not in the store."""
         column = self._column(path, is_named=is_named)
         if column is None:
             raise StoreError(f"{self.location} keeps no features of this path", got=path.stored().pool)
@@ -98,16 +98,16 @@ class StoredFeatures(FeatureSource):
         return tuple(dict.fromkeys(column.digest for column in columns if column is not None))
 
     def check_kept(self, task: str, path: Path) -> None:
-        """Raises StoreError unless a column holds exactly what the path reads."""
+        """Raises StoreError unless a column holds exactly the path's value."""
         if all(column.digest != self.digest(path) for column in self.corpus.schema.features):
             raise self.lacks(path, task=task, is_named=True)
 
     def digest(self, path: Path) -> str:
-        """The digest of the column that a path with its codec reads."""
+        """The digest of the column for a path with its codec."""
         return planning.digest(with_every_token(path.stored()))
 
     def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
-        """The error for a task that reads a path which is not kept."""
+        """The error for a task that reads a path which is not in the store."""
         pool, others = path.stored().pool, [column.codec.name for column in self._columns(path)]
         if is_named and others:
             return StoreError(
@@ -124,7 +124,7 @@ class StoredFeatures(FeatureSource):
         )
 
     def _column(self, path: Path, *, is_named: bool) -> FeatureColumn | None:
-        """The column that the path reads, by its own codec if it `is_named`; of several the one of its own codec."""
+        """The column for the path, with its own codec if it `is_named`; of several, the one with its own codec."""
         columns, wanted = self._columns(path), path.stored().pool.codec
         alike = [c for c in columns if (c.codec.name, c.codec.before_mean) == (wanted.name, wanted.before_mean)]
         if is_named or alike:
@@ -138,7 +138,7 @@ class StoredFeatures(FeatureSource):
         return columns[0] if columns else None
 
     def _columns(self, path: Path) -> list[FeatureColumn]:
-        """The columns that hold what the path reads, whatever their codec."""
+        """The columns for the path, whatever their codec."""
         return [
             column
             for column in self.corpus.schema.features
@@ -146,7 +146,7 @@ class StoredFeatures(FeatureSource):
         ]
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
-        """Copies what the requests read; raises StoreError where the store lacks texts, before anything is copied."""
+        """Copies the requested values; raises StoreError if the store lacks texts, before anything is copied."""
         began = time.monotonic()
         self.check(wanted)
         lacking = [self._by_place(request, self.store(request.path).missing(request.keys())) for request in wanted]
@@ -162,7 +162,7 @@ class StoredFeatures(FeatureSource):
         return Extraction(passes=0, reused=reused + total, tokens=0, cut=0, seconds=time.monotonic() - began)
 
     def told(self, extraction: Extraction) -> str:
-        """A line about what `fill` did."""
+        """A line that describes the work of `fill`."""
         return f"took {extraction.reused:,} values from {self.location} and encoded nothing"
 
     def check(self, wanted: Sequence[FeatureRequest]) -> None:
@@ -185,7 +185,7 @@ class StoredFeatures(FeatureSource):
         )
 
     def _by_place(self, request: FeatureRequest, indices: Sequence[int]) -> list[int]:
-        """These inputs in the order in which the corpus holds them, so that each of its fragments is read once."""
+        """These inputs in corpus order, so that each fragment is read once."""
         ids = stored_ids(request)
         places = self.corpus.find([ids[index] for index in indices])
         ordered: list[int] = np.asarray(indices, np.int64)[np.lexsort((places[:, 1], places[:, 0]))].tolist()
@@ -205,7 +205,7 @@ class StoredFeatures(FeatureSource):
         self.store(request.path).append_packed([keys[index] for index in chosen], packed)
 
     def _of_words(self, request: FeatureRequest, chosen: Sequence[int], packed: PackedRows) -> PackedRows:
-        """The value at the first token of each word; that of zeros where a word has none."""
+        """The value at the first token of each word; zeros for a word without one."""
         assert request.words is not None
         texts = list(dict.fromkeys(request.inputs[index] for index in chosen))
         is_windowed = request.windows is not None
@@ -234,8 +234,8 @@ class StoredFeatures(FeatureSource):
 def known_trunk(project: Project, folder: FilePath, root: FilePath) -> TrunkFacts | None:
     """The trunk of the bundle at `root`, else of the project's, without reading weights.
 
-    None where these have to be read, as the project's trunk is no bundle. Raises WrongTrunk where the bundle reads
-    texts of another length than the project says.
+    None if weights must be read, since the project's trunk is not a bundle. Raises WrongTrunk if the bundle's length
+    limit differs from the project's.
     """
     limit = project.trunk.max_tokens
     if (root / BUNDLE).is_file():
@@ -258,7 +258,7 @@ def known_trunk(project: Project, folder: FilePath, root: FilePath) -> TrunkFact
 
 
 def stored_ids(request: FeatureRequest) -> list[bytes]:
-    """The ids under which a store of a corpus has the inputs, or the windows of them, that a request reads."""
+    """The ids in a corpus store of the inputs, or their windows, that a request reads."""
     pairs = zip(request.inputs, request.numbers, strict=True)
     return [window_id(text, window) for text, window in pairs]
 
@@ -273,7 +273,7 @@ def _shown(origin: str, rows: Sequence[int]) -> str:
     return f"{origin}: row{'s' if len(rows) > 1 else ''} {first}{more}"
 
 
-SCORES = "scores"  # the array of a column that holds all labels' scores
+SCORES = "scores"  # the array of a column with the scores of all labels
 
 
 class StoredScores:
@@ -283,9 +283,9 @@ class StoredScores:
         self._location, self._corpus = location, open_corpus(location)
 
     def of(self, task: Task, soft: str) -> Stored:
-        """The scores that a task learns from; `soft` is "store:" and a column, or a task that has one such column.
+        """The scores to learn from; `soft` is "store:" and a column, or a task with a single such column.
 
-        Raises StoreError where there is no such column, ConfigError where it answers other labels.
+        Raises StoreError if there is no such column, ConfigError if it has other labels.
         """
         column, facts = self._column(soft.removeprefix(STORED))
         if facts.kind != task.kind or set(facts.labels) != set(task.labels):
@@ -308,7 +308,7 @@ class StoredScores:
         return scores
 
     def _column(self, name: str) -> tuple[str, ResultFacts]:
-        """The column of this name, or the only one of the task of this name."""
+        """The column with this name, or the only one of the task with this name."""
         several = {column: facts for column, facts in self._corpus.described().items() if SCORES in facts.arrays}
         chosen = [column for column, facts in several.items() if name in (column, facts.task)]
         if len(chosen) == 1:

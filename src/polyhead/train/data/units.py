@@ -1,4 +1,4 @@
-"""Units: which tasks read each other's arrays, so that they are trained and written in one step, or not at all."""
+"""Units: tasks that read each other's arrays, so that they are trained and written in one step, or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
 
 
 def check_whole_units(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
-    """Raises ConfigError where some tasks of a unit are to be trained and others not."""
+    """Raises ConfigError if some tasks of a unit are to be trained and others not."""
     for names in units_of(strategies):
         left = [name for name in names if name not in only]
         if 0 < len(left) < len(names):
@@ -44,7 +44,7 @@ def check_whole_units(strategies: Mapping[str, Strategy], only: Sequence[str]) -
 
 
 def check_budget(project: Project, only: Sequence[str]) -> None:
-    """One budget is for all branches together, so a choice among some of them would be another one."""
+    """Raises ConfigError if one budget covers all branches and only some of them would be trained."""
     left = [
         entry.name for entry in project.tasks if entry.name not in only and strategy_of(project, entry).is_allocated
     ]
@@ -57,9 +57,9 @@ def check_budget(project: Project, only: Sequence[str]) -> None:
 
 
 def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
-    """The tasks, those of a unit without training rows that hold a text on which another of its tasks is evaluated.
+    """The tasks, without a unit's training rows that contain a text of another evaluation split of the unit.
 
-    What a unit shares learns from all of its tasks. Raises TrainError where they have different training numbers.
+    The shared arrays of a unit are trained on all of its tasks. Raises TrainError if their training numbers differ.
     """
     by_name = {p.task.name: p for p in prepared}
     for names in units_of({name: p.strategy for name, p in by_name.items()}):
@@ -79,10 +79,10 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
 
 
 def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
-    """Raises BundleError where a run would replace arrays that tasks of the bundle read which it leaves as they are.
+    """Raises BundleError if a run would replace arrays that other tasks of the bundle, which it does not train, read.
 
-    Each of `changes` is written in one step, in this order. `paths` are those of live tasks: others read no
-    arrays of others. Raises BadName for what differs from a name of the bundle in case alone.
+    Each of `changes` is written in one step, in this order. `paths` are those of live tasks: only these read other
+    owners' arrays. Raises BadName for a name that differs from one in the bundle only in case.
     """
     needs = {name: set(record.needs) for name, record in bundle.tasks.items()}
     for names in changes:
@@ -99,7 +99,7 @@ def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mappi
 
 
 def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -> BundleError:
-    """`left` are the tasks that stay, with the owners that they would lose."""
+    """The error; `left` are the remaining tasks, each with the owners that it would lose."""
     owners = sorted(set[str]().union(*left.values()))
     gone = sorted(set(left).union(*(group for group in bundle.groups() if not group.isdisjoint(left))))
     again = ",".join(name for name in names if name in gone)
@@ -125,6 +125,6 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
 
 
 def split_summarizers(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
-    """The project's tasks that read the trunk, and those that own their models."""
+    """The project's tasks that read the trunk, and those with their own models."""
     own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
     return tuple(entry for entry in project.tasks if entry not in own), own

@@ -1,6 +1,6 @@
-"""Texts that are longer than the trunk, read in windows: each window is an example of its own.
+"""Texts longer than the trunk's limit, read in windows: each window is a separate example.
 
-Its words are those that it reads. The windows' outputs are merged to one a text, as they are in answering.
+Its words are those in the window. The windows' outputs are merged to one per text, as in answering.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from polyhead.text.words import WordFinder, best_windows
 
 
 def reads_windows(task: Task) -> bool:
-    """Whether training reads every window of the task's texts: where words are answered; else it reads the first."""
+    """Whether training reads every window of the task's texts (tasks per word), or only the first."""
     return task.long_texts == "windows" and kind_of(task).per_word
 
 
 class WindowedExamples:
-    """The windows of a task's texts, text after text: which words each reads, what it teaches, how outputs merge."""
+    """The windows of a task's texts, text after text: their words, targets, and the merging of outputs."""
 
     def __init__(self, task: Task, encoded: Sequence[Encoded], words: Sequence[np.ndarray]) -> None:
         """`encoded` are all windows of all texts, `words` (words, 2) each text's."""
         self._task = task
         self.texts = np.array([encoding.row for encoding in encoded], np.int64)  # (windows,) the text of each
         self.numbers = np.array([encoding.window for encoding in encoded], np.int64)  # (windows,) from 0 in each text
-        self.read: list[np.ndarray] = []  # (read,) the words of its text that a window reads, in order
+        self.read: list[np.ndarray] = []  # (read,) the words of its text in a window, in order
         self.tokens: list[np.ndarray] = []  # (read,) the first sub-token of each
-        self._whole: list[np.ndarray] = []  # (read,) which of them it holds from beginning to end
-        self._best: list[np.ndarray] = []  # (words,) of each text, the window that should answer a word
-        self.goes_on: list[np.ndarray] = []  # (words,) of each text, which share the token of the word before
+        self._whole: list[np.ndarray] = []  # (read,) whether the window holds the whole word
+        self._best: list[np.ndarray] = []  # (words,) for each text, the window that should answer a word
+        self.goes_on: list[np.ndarray] = []  # (words,) for each text, whether it shares the token of the word before
         for row, several in groupby(encoded, key=lambda encoding: encoding.row):
             self._add(list(several), words[row])
 
@@ -46,7 +46,7 @@ class WindowedExamples:
         return [kind.in_window(targets[text], read, whole) for text, read, whole in facts]
 
     def merged(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """One output (words, width) a text from those of the windows, (read, width) each."""
+        """One output (words, width) per text from those of the windows, (read, width) each."""
         kind, starts = kind_of(self._task), np.flatnonzero(self.numbers == 0).tolist()
         each = zip(starts, [*starts[1:], len(self.texts)], self._best, self.goes_on, strict=True)
         return [
@@ -67,7 +67,7 @@ class WindowedExamples:
 
 
 def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedExamples | None:
-    """The windows of the examples; None for a task that is trained without."""
+    """The windows of the examples; None for a task trained without windows."""
     if not reads_windows(task):
         return None
     assert examples.words is not None
@@ -76,7 +76,7 @@ def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedEx
 
 
 def _whole(window: Encoded, words: np.ndarray, *, last: bool) -> np.ndarray:
-    """Which words neither begin before the window nor end after it; the text's own ends cut none."""
+    """Which words neither begin before the window nor end after it; the text's own ends do not cut."""
     offsets = window.offsets[window.sequence == window.texts - 1]
     begun = words[:, 0] >= offsets[:, 0].min(initial=np.iinfo(np.int32).max)
     ended = words[:, 1] <= offsets[:, 1].max(initial=0)

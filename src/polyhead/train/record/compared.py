@@ -1,4 +1,4 @@
-"""A new version of a task beside its live one: both answer the same rows, of validation or test."""
+"""Comparison of a new version of a task with its live one, on the same validation or test rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, split_rows
 from polyhead.train.events import Events
 
-MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
-PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown
-ASKED = ("kind", "labels", "range", "null_answers")  # fields in which versions of one question are alike
+MOST = 2000  # rows compared, evenly spaced: each passes through the trunk for either version
+PIECE = 256  # inputs answered at a time: bounds memory, and allows progress
+ASKED = ("kind", "labels", "range", "null_answers")  # fields that versions of one question share
 
 Outputs = list[np.ndarray]
 Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
@@ -42,15 +42,15 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
     live: float
     new: float
     rows: int
-    of: int  # rows of the split in all
-    changed: int  # rows with another answer
-    held_out: bool  # whether it is known that neither score is of rows that its version was trained on
+    of: int  # total rows of the split
+    changed: int  # number of rows with another answer
+    held_out: bool  # whether neither version is known to be trained on its scored rows
     split: str = "validation"
-    close: float | None = None  # regression: numbers that differ by more are other answers
+    close: float | None = None  # regression: numbers that differ by more count as other answers
 
     @property
     def is_better(self) -> bool:
-        """Whether the new version wins; a score that is no number loses to any that is one."""
+        """Whether the new version wins; a score that is not a number loses to any number."""
         return self.new > self.live or (math.isnan(self.live) and not math.isnan(self.new))
 
     def line(self) -> str:
@@ -66,16 +66,16 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         return f"{line}; the old version {other}, so it may have been trained on some of these"
 
     def kept_line(self, version: str) -> str:
-        """Why the live version stays."""
+        """The reason why the live version stays."""
         return f"{self.line()}: not better, so {version} stays live"
 
     def attempt(self, fingerprint: str, record: str) -> Attempt:
-        """The record of a version that lost."""
+        """The record of a losing version."""
         return Attempt(fingerprint=fingerprint, record=record, metric=self.metric, live=self.live, tried=self.new)
 
 
 def no_comparison(live: Task, new: Task) -> str | None:
-    """Why no score says which of two versions is better; None where scores do."""
+    """The reason why no score can decide between two versions; None if scores can."""
     differing = [field for field in ASKED if getattr(live, field) != getattr(new, field)]
     if (live.pair == "none") != (new.pair == "none"):
         differing.append("pair")
@@ -92,9 +92,9 @@ def rivals(
     strict: bool,
     ask: Ask,
 ) -> dict[str, VersionComparison]:
-    """The tasks that have a live version, each beside its new one; says of which there is nothing to compare.
+    """The tasks with a live version, each compared with its new one; reports those that cannot be compared.
 
-    `strict`: an error of the new version is raised; else a version is written though it could not be compared.
+    `strict`: an error of the new version is raised; else a version is written even if it could not be compared.
     """
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
@@ -129,9 +129,9 @@ def compare_with_live(
     events: Events,
     ask: Ask,
 ) -> VersionComparison:
-    """The live version of a task in the bundle beside a new one that is not written yet.
+    """The live version of a task in the bundle compared with a new one that is not written yet.
 
-    `others` are the arrays that the new one reads of other owners. Raises PolyheadError where a version cannot answer.
+    `others` are other owners' arrays that the new one reads. Raises PolyheadError if a version cannot answer.
     """
     name = prepared.task.name
     live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
@@ -143,7 +143,7 @@ def compare_with_live(
 def asked_of_texts(
     bundle: Bundle, prepared: Prepared, draft: Draft, others: Mapping[str, Mapping[str, np.ndarray]], events: Events
 ) -> Asked:
-    """What the live version and the new one put out for texts, read by the trunk."""
+    """The outputs of the live version and the new one for texts, with a pass through the trunk."""
     name = prepared.task.name
     session = Session(bundle.view({name: bundle.lines[name]}), backend=TRAINING_BACKEND)
 
@@ -166,12 +166,12 @@ def outputs_of_both(
     *,
     notes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> VersionComparison:
-    """Two versions by what they put out for some of the rows of a split, the live one first.
+    """Two versions compared by their outputs for some rows of a split, the live one first.
 
-    These are the validation rows. Where a version learned from its validation rows after they had chosen it, `notes`
-    (what is written beside each version) say so: then the test rows count. Without any these are the rows that the new
-    version was scored on before it learned from them; of the old one its own such score counts, if it was trained on
-    the same rows, and else what it answers, though it may have learned from some of them.
+    These are the validation rows. If a version was trained on its validation rows after they had chosen it, `notes`
+    (written with each version) say so: then the test rows count. Without test rows, the rows on which the new version
+    was scored before it was trained on them are used; the old version's own such score counts if it was trained on the
+    same rows, else its answers, though it may have been trained on some of them.
     """
     refitted = any(note.get("refitted") for note in notes)
     task, split = prepared.task, prepared.validation
@@ -181,7 +181,7 @@ def outputs_of_both(
         split = Split(name=split.name, examples=prepared.whole)
     examples = _evenly_spaced(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
-    # Each decides as it does when it is asked; what counts as good is what the new declaration says.
+    # Each decides as it does when serving; the new declaration defines the metric.
     asked_task = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
     old, new = first(examples), second(examples)
     known = trained_with.get("data")
@@ -212,12 +212,12 @@ def outputs_of_both(
 
 
 def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> float:
-    """The score that training measured on rows that its part had not learned from yet."""
+    """The training score of a part on rows that it had not been trained on yet."""
     return float(note.get("splits", {}).get("validation", {}).get(metric, otherwise))
 
 
 def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
-    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; one task alone by itself."""
+    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; a single task by its own score."""
     if len(rivals) == 1:
         return rivals[0].is_better
     live, new = (float(np.mean([getattr(rival, which) for rival in rivals])) for which in ("live", "new"))

@@ -1,6 +1,6 @@
-"""Choice of the tasks to train: those with a new fingerprint, unless a decision about the bundle says otherwise.
+"""The tasks to train: those with a new fingerprint, unless a decision about the bundle says otherwise.
 
-People decide by `polyhead tasks rollback` and `remove`; a version that lost under `--if-better` is a decision too.
+People decide with `polyhead tasks rollback` and `remove`; a version that lost under `--if-better` is a decision too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Fingerprint = dict[str, object]
 
 
 def fingerprints_of(several: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
-    """What decides each trained part; for a branch that is one of several to choose from, the choice too.
+    """What determines each trained part; for a branch that is one of several to choose from, also the choice.
 
     Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
@@ -37,7 +37,7 @@ def fingerprints_of(several: Sequence[Prepared], choice: AllocationRule) -> dict
     if choice.rule == "budget":
         settings["among"] = among
     for unit in units_of({p.task.name: p.strategy for p in several if p.strategy.is_live}):
-        if len(unit) > 1:  # whoever else learns decides what each learns
+        if len(unit) > 1:  # each task's result depends on the others in training
             tags = {name: tag(prints[name]) for name in unit}
             for name in unit:
                 prints[name]["among"] = tags
@@ -48,19 +48,19 @@ def fingerprints_of(several: Sequence[Prepared], choice: AllocationRule) -> dict
 
 
 def tag(fingerprint: Mapping[str, object]) -> str:
-    """A short name for one exact way of training. How values are computed is left out: a trained task stays."""
+    """A short name of one exact way of training. Numerics are not included: a trained task stays."""
     named = {name: value for name, value in fingerprint.items() if name != "numerics"}
     return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
 
 
 def untrained(bundle: Bundle, prints: Mapping[str, Fingerprint]) -> set[str]:
-    """The tasks of which the bundle holds no part that was trained so."""
+    """The tasks without a part in the bundle that was trained this way."""
     trained = {name: record.trained_with.get("fingerprint") for name, record in bundle.tasks.items()}
     return {name for name, fingerprint in prints.items() if trained.get(name) != tag(fingerprint)}
 
 
 def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
-    """A line for each trained task whose test rows are others than those of its scores."""
+    """A line for each trained task whose test rows differ from those of its scores."""
     lines = []
     for p in prepared:
         record = bundle.tasks.get(p.task.name)
@@ -76,15 +76,15 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
 
 
 class TrainOptions(Value):
-    """Options about decisions: tasks to train whatever was decided, and which new versions go live."""
+    """Options about decisions: tasks to train in any case, and which new versions go live."""
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
-    allow_lost_labels: bool = False  # whether a version may go live that answers fewer labels than the one before
-    actor: str = ""  # who trains, for certificates
+    allow_lost_labels: bool = False  # whether a version that lacks labels of the one before may go live
+    actor: str = ""  # the person who trains, for certificates
 
     def check(self, known: Sequence[str], only: Sequence[str] = ()) -> None:
-        """Raises UnknownTask for names that the project does not have, ConfigError for those not among `only`."""
+        """Raises UnknownTask for names that the project does not have, ConfigError for names that are not in `only`."""
         if unknown := sorted(set(self.retrain) - set(known)):
             raise UnknownTask("the project declares no such task to train again", got=unknown, allowed=list(known))
         if only and (beyond := sorted(set(self.retrain) - set(only))):
@@ -97,7 +97,7 @@ class TrainOptions(Value):
 
 
 class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions that hold in a bundle now."""
+    """Decisions in effect in a bundle."""
 
     lines: Mapping[str, Live]
     removed: Collection[str]
@@ -110,12 +110,12 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_models(cls, root: FilePath) -> VersionDecisions:
-        """Decisions about the tasks that own their models."""
+        """Decisions about the tasks with their own models."""
         file = read_models_file(root)
         return cls(lines=file.models, removed=file.removed, attempts=read_attempts(root))
 
     def reason(self, name: str, tag: str) -> str | None:
-        """Why a task is not to be trained the way of this tag; None where nothing was decided."""
+        """The reason not to train a task in the way of this tag; None without a decision."""
         if name in self.removed:
             return "it was removed from the bundle, and its table is still in the project file"
         line, attempt = self.lines.get(name), self.attempts.get(name)
@@ -127,18 +127,18 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks that a run trains, and tasks that it leaves untrained, each with the reason."""
+    """The tasks that a run trains, and those that it does not, each with the reason."""
 
     todo: frozenset[str]
     left: Mapping[str, str]
 
     def lines(self) -> list[str]:
-        """A line for each task that is left."""
+        """A line for each task that is not trained."""
         return [left_line(name, reason) for name, reason in self.left.items()]
 
 
 def left_line(name: str, reason: str) -> str:
-    """The line about a task that is left."""
+    """The line about a task that is not trained."""
     return f"{name}: {reason}; left as it is (--retrain {name} trains it)"
 
 
@@ -150,10 +150,10 @@ def choices(
     wish: TrainOptions,
     rivals: Mapping[str, tuple[Task, Task]],
 ) -> Choices:
-    """`new` tasks are not trained yet; of a unit all tasks are trained, or none, as they read each other's arrays.
+    """`new` tasks are untrained; of a unit all tasks are trained, or none, since they read each other's arrays.
 
-    `tags` name each task's way of training. `rivals` are the tasks that have a live version, as it answers and as it
-    is declared: where only what is better is wanted and no score can say so, the live one stays.
+    `tags` name each task's way of training. `rivals` are the tasks with a live version, with its answers and its
+    declaration: if only better versions are wanted and no score can decide, the live one stays.
     """
     todo, left = set[str](), dict[str, str]()
     grouped = {name: tuple(unit) for unit in units for name in unit}

@@ -1,4 +1,4 @@
-"""Trained tasks as a bundle takes them: record, arrays, scores, probes and card."""
+"""Trained tasks in the form in which a bundle stores them: record, arrays, scores, probes and card."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from polyhead.train.runs import Fitted
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that a part did not learn from, or of which each was left out by one fold, and what it put out for them."""
+    """Rows that a part, or one fold's part for each row, was not trained on, and the outputs for them."""
 
     examples: Examples
-    outputs: list[np.ndarray]  # of each example
-    # Parts of folds are less sure, or more, than the one that is kept. Of ten samples of new rows (emotion and sst2,
-    # minilm, 800 rows, attention heads) five had other scores than theirs, with p below 0.01; where a share was held
-    # out, none of 39 (eight sets, 3,000 rows) had.
+    outputs: list[np.ndarray]  # one per example
+    # Parts of folds are less confident, or more, than the final one. Of ten samples of new rows (emotion and sst2,
+    # minilm, 800 rows, attention heads) five had other scores than theirs, with p below 0.01; with a held-out share,
+    # none of 39 (eight sets, 3,000 rows) had.
     folds: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained part, where it sits, and how it did on whole splits."""
+    """A trained part, its path, and its results on whole splits."""
 
     path: Path
     arrays: dict[str, np.ndarray]
     scores: dict[str, dict[str, float]]  # split -> metric -> value
     fitted: Fitted
-    tried: dict[str, float]  # candidate -> score on rows held out, where it was chosen
-    chosen: str = ""  # which of them
-    folds: int = 0  # that stand in for a validation split
-    refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
-    baselines: Baselines = {}  # simple answers -> split -> metric -> value
-    held: HeldRows | None = None  # their looks are kept with the task, their outputs in the cache
+    tried: dict[str, float]  # candidate -> score on held-out rows, if a head was chosen
+    chosen: str = ""  # the chosen candidate
+    folds: int = 0  # folds that replace a validation split
+    refitted: bool = False  # whether it was trained on the validation rows too, after they had chosen it
+    baselines: Baselines = {}  # baselines -> split -> metric -> value
+    held: HeldRows | None = None  # their profile is stored with the task, their outputs in the cache
 
     def notes(self) -> dict[str, Any]:
-        """The notes beside the part: scores, scores of the baselines, heads that were tried, the course of training.
+        """The notes stored with the part: scores, baselines, candidate heads, and the history of training.
 
-        They hold no seconds: the same seed gives the same bundle. Branches that were found again come from a
-        file, where an epoch's number has become a float.
+        They contain no seconds: the same seed gives the same bundle. Branches from a resumed run come from a file,
+        where an epoch's number has become a float.
         """
         history = [
             {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
@@ -83,12 +83,12 @@ def drafts_of(
     prints: Mapping[str, Fingerprint],
     label: Mapping[str, str],
 ) -> list[Draft]:
-    """One for each of the tasks, which are written in one step; `label` says how their values were computed."""
+    """The drafts of these tasks, which are written in one step; `label` describes the numerics."""
     plan = merge({p.task.name: trained.path for p, trained in several})
     drafts = []
     for p, trained in several:
         fingerprint = prints[p.task.name]
-        # Test rows count too: they decide nothing in training, but the scores are measured on them.
+        # Test rows count too: they decide nothing in training, but scores are measured on them.
         facts = {**fingerprint, "data": split_rows(p.splits), "numerics": dict(label)}
         facts |= {NO_ROWS: unseen} if (unseen := labels_without_rows(p)) else {}
         record = TaskRecord(
@@ -109,7 +109,7 @@ def drafts_of(
 
 
 def labels_without_rows(prepared: Prepared) -> list[str]:
-    """The labels of a task that none of the rows that it learns from has."""
+    """The labels of a task that none of its training rows has."""
     unseen = dict(enumerate(prepared.task.labels))
     for target in (prepared.whole or prepared.train.examples).targets if unseen else ():
         for index in _labels_in(target) & unseen.keys():
@@ -119,13 +119,14 @@ def labels_without_rows(prepared: Prepared) -> list[str]:
     return list(unseen.values())
 
 
-PROBES = 64  # at least so many, where the validation split has them
+PROBES = 64  # at least this many, if the validation split has them
 
 
 def validation_probes(prepared: Prepared) -> list[dict[str, object]]:
-    """PROBES inputs of the validation split in the order of the file, or all of a smaller one.
+    """PROBES inputs of the validation split in file order, or all of a smaller one.
 
-    Among them are every label that occurs, the longest text and a text that is not ASCII; where these are more than
+    They include every label that occurs, the longest text and a text that is not ASCII; if these are more than PROBES,
+    all of them and no others.
     PROBES, all of them and no others.
     """
     examples = prepared.validation.examples
@@ -136,7 +137,7 @@ def validation_probes(prepared: Prepared) -> list[dict[str, object]]:
 
 
 def _with_every_label(targets: Sequence[np.ndarray]) -> set[int]:
-    """The rows that show a label first."""
+    """The rows that cover all labels first."""
     chosen, seen = set(), set[int]()
     for index, target in enumerate(targets):
         new = _labels_in(target) - seen
@@ -147,9 +148,9 @@ def _with_every_label(targets: Sequence[np.ndarray]) -> set[int]:
 
 
 def _labels_in(target: np.ndarray) -> set[int]:
-    """Indices of the labels that a target gives: one, one a word, or where it is 1; none for a number.
+    """Indices of the labels in a target: one, one per word, or where it is 1; empty for a number.
 
-    Of the answers in a text it is whether there is one.
+    For answers in a text, whether there is one.
     """
     if target.ndim == 2:
         return {int(target[0, 1] > 0)}
@@ -163,7 +164,7 @@ def _longest(inputs: Sequence[TaskInput]) -> int:
 
 
 def _unlike_ascii(inputs: Sequence[TaskInput]) -> list[int]:
-    """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
+    """The first row with the most unusual characters: combining or astral ones, else any beyond ASCII."""
     strange = [max(_strangeness(text) for text in texts_of(value)) for value in inputs]
     most = max(strange)
     return [strange.index(most)] if most else []
@@ -226,7 +227,7 @@ def about_task(task: Task) -> list[str]:
 
 
 def _examples(prepared: Prepared, trained: Trained) -> str:
-    """Words on the number of examples of each split."""
+    """The number of examples of each split, in words."""
     sizes = [f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits]
     if trained.folds and prepared.whole is not None:
         sizes[:2] = [f"{len(prepared.whole.targets):,} train (each held out once, in {trained.folds} folds)"]
@@ -234,7 +235,7 @@ def _examples(prepared: Prepared, trained: Trained) -> str:
 
 
 def _kept(trained: Trained, metric: str) -> str:
-    """Words on the head and epoch that held-out rows chose."""
+    """The head and epoch that held-out rows chose, in words."""
     chosen = f"; head: {trained.chosen}" if trained.chosen else ""
     best = trained.fitted.best_epoch
     return chosen + (f"; best epoch {best} by validation {metric}" if best else "")
@@ -243,7 +244,7 @@ def _kept(trained: Trained, metric: str) -> str:
 def score_table(
     scores: Mapping[str, Mapping[str, float]], baselines: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None
 ) -> list[str]:
-    """A section with every metric (columns) of every split (rows), and baselines on the same rows below each."""
+    """A section with every metric (columns) of every split (rows), with baselines on the same rows below each."""
     names = list(next(iter(scores.values())))
     rows = []
     for split, values in scores.items():
@@ -278,7 +279,7 @@ def _described(path: Path) -> str:
 
 
 def _group(path: Path) -> str:
-    """Words on the owners of the prompt rows, if they are not all the task's own."""
+    """The owners of the prompt rows in words, if not all are the task's own."""
     own, prompts = path.head.part, path.embed.prompts
     whose = []
     for prompt in prompts:

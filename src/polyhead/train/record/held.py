@@ -1,4 +1,4 @@
-"""Rows that a task did not learn from: outputs are kept in the run's cache, and what they look like with the task."""
+"""Held-out rows: their outputs are stored in the run's cache, and their profile with the task."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from polyhead.train.runs import cache_folder
 def keep_held(
     cache: FilePath, task: str, arrays: Mapping[str, np.ndarray], held: HeldRows, computed: Mapping[str, str]
 ) -> None:
-    """Writes them under the digest of the version's arrays; raises TrainError where the disk refuses."""
+    """Writes them under the digest of the version's arrays; raises TrainError if the disk refuses."""
     file = held_file(cache, task, arrays_digest(arrays))
     how = {name: computed[name] for name in ("backend", "precision")}
     content = held_of(held.examples, held.outputs, folds=held.folds, computed=how).content()
@@ -57,11 +57,11 @@ def keep_held(
         ) from None
 
 
-SEED = 0  # of the rows that are drawn
+SEED = 0  # of sampling the rows
 
 
 def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureRequest]:
-    """The mean vectors that `with_seen` will read, so that they come of the pass that reads the texts anyway."""
+    """The mean vectors that `with_seen` will read, so that the pass over the texts computes them too."""
     examples = prepared.validation.examples
     if prepared.folded and prepared.whole is not None:
         examples = prepared.whole
@@ -74,9 +74,9 @@ def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureReq
 
 
 def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource) -> Draft:
-    """The draft with what rows look like that its part did not learn from, at most `bundle.seen.MOST` of them.
+    """The draft with the profile of rows that its part was not trained on, at most `bundle.seen.MOST` of them.
 
-    As it is where they are too few, or where a store that encodes nothing keeps no mean vectors of their texts.
+    Unchanged if there are too few rows, or if a store that encodes nothing has no mean vectors of their texts.
     """
     task = draft.record.task
     if held is None or len(held.examples.inputs) < LEAST:
@@ -96,7 +96,7 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource) -> Dra
 
 
 def with_seen_by(draft: Draft, examples: Examples, session: Session) -> Draft:
-    """The same by a session that has the task, for rows that it did not learn from."""
+    """The same from a session with the task, for rows that it was not trained on."""
     task = draft.record.task
     if len(examples.inputs) < LEAST:
         return draft
@@ -115,9 +115,9 @@ def _places(examples: Examples) -> list[int]:
 
 
 def _vectors(task: Task, examples: Examples, source: FeatureSource) -> FeatureRequest | None:
-    """Their mean vectors, kept so that a comparison cannot tell; None where the source has none of these texts."""
+    """Their mean vectors, in a precision without effect on comparisons; None if the source has none of these texts."""
     if not source.encodes and not reads_one_text(task):
-        return None  # no document of a store is several texts of a row, read as one
+        return None  # a store's document is never several texts of a row, read as one
     for codec in (HALF, EXACT):
         path = vector_path(source.facts.digest, source.facts.architecture.layers, codec=codec)
         if source.keeps(path, is_named=True):

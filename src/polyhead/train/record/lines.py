@@ -1,4 +1,4 @@
-"""Lines of a run: its plan and cost, then each task's scores beside simple baselines."""
+"""Lines of a run: its plan and cost, then each task's scores with simple baselines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
-from polyhead.progress import duration
+from polyhead.progress import duration, text_table
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
@@ -15,7 +15,7 @@ from polyhead.train.data.units import units_of
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.record.draft import Trained
 
-TOKENS = 32  # of one text, for the table's FLOPs
+TOKENS = 32  # tokens of one text, for the table's FLOPs
 
 
 def outlook(
@@ -27,10 +27,10 @@ def outlook(
     in_a_pass: Mapping[str, int] | None = None,
     folds: bool = False,
 ) -> list[str]:
-    """Lines of a table; skipped rows are named with their counts. With `folds` tasks of few rows are trained in folds.
+    """Lines of a table; skipped rows are counted and named. With `folds`, tasks with few rows are trained in folds.
 
-    `in_a_pass` are the batches that one pass over each task's training data takes. Where they are not counted yet they
-    follow from the rows, and are the least of a task that is trained on windows.
+    `in_a_pass` is the number of batches in one pass over each task's training data. If unknown it is derived from the
+    rows, and is a lower bound for a task that is trained on windows.
     """
     lines = []
     if kept:
@@ -58,7 +58,7 @@ def outlook(
                 f"{added.flops / 1e6:.2f}",
             )
         )
-    lines += aligned_rows(rows)
+    lines += text_table(rows, left=2)
     for unit in units:
         lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
@@ -85,7 +85,7 @@ def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
 
 
 def _shared(plan: Plan, shape: Architecture) -> list[str]:
-    """A line for each family that several tasks read, and for work that they share beyond the trunk's pass."""
+    """A line for each family that several tasks read, and for shared work beyond the trunk's pass."""
     readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
     lines = []
     for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
@@ -97,32 +97,21 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
     return lines
 
 
-def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns aligned by two spaces, the first to the left and the rest to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
 def skipped(todo: Sequence[Prepared]) -> list[str]:
-    """A line for each split that had rows skipped or changed."""
+    """A line for each split with rows that were skipped or changed."""
     reports = [(f"{p.task.name}, {split.name}", split.examples.report) for p in todo for split in p.splits]
     return [
         f"{name}: of {report.rows:,} rows: {', '.join(report.notes())}" for name, report in reports if report.notes()
     ]
 
 
-FEW = 20  # rows of a split of which a score says little
-ADVISED_FROM = 100  # labelled texts: of fewer, layers of a task's own were not compared
+FEW = 20  # rows of a split below which a score says little
+ADVISED_FROM = 100  # labelled texts: with fewer, a task's own layers were not compared
 Scores = Mapping[str, Mapping[str, float]]
 
 
 def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
-    """Lines about a trained task: its scores, and remarks on them."""
+    """Lines about a trained task: its scores, and comments on them."""
     rows = {split.name: len(split.examples.inputs) for split in prepared.splits}
     if trained.folds and prepared.whole is not None:
         rows["validation"] = len(prepared.whole.targets)
@@ -132,7 +121,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
 
 
 def _advice(prepared: Prepared) -> list[str]:
-    """A line where layers of the task's own may be worth what they cost: entities are where frozen ones lose most."""
+    """A line if a task's own layers may be worth their cost: frozen layers lose most on entities."""
     rows = len((prepared.whole or prepared.train.examples).targets)
     if not kind_of(prepared.task).labels_words or not prepared.strategy.reads_kept_features or rows < ADVISED_FROM:
         return []
@@ -168,7 +157,7 @@ def scores_shown(
 
 
 def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
-    """A line where the task scores as one answer for every row does, or no higher; of `FEW` rows or more."""
+    """A line if the task scores no higher than the best constant answer, on at least `FEW` rows."""
     constant, metric = baselines.get("constant", {}), kind_of(task).default_metric(task)
     splits = [split for split in scores if rows.get(split, 0) >= FEW and split in constant]
     alike = [split for split in splits if len(scores[split]) > 1 and scores[split] == constant[split]]
@@ -185,7 +174,7 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:
-    """Words on the head that was kept, and how long it learned."""
+    """The chosen head, and the length of its training, in words."""
     fitted, how = trained.fitted, ""
     if trained.chosen:
         others = [name for name in trained.tried if name != trained.chosen]

@@ -5,15 +5,23 @@ Files whose lines are no inputs, such as tables and packed files, are refused, e
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from polyhead.data.guess_texts import CONTEXTS, TEXTS
+from polyhead.data.rows import open_rows
 from polyhead.data.tables.base import table_format
 from polyhead.data.tables.json_rows import JsonRows
-from polyhead.errors import BadValue, DataError
+from polyhead.data.tables.written import without_surrogates
+from polyhead.engine.inputs import input_of
+from polyhead.errors import BadValue, DataError, PolyheadError
+from polyhead.store.jobs.columns import RowInput, roles_of
+from polyhead.store.jobs.documents import PIECE_ROWS
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_in
 from polyhead.values import Value
 
@@ -21,15 +29,25 @@ PIECE = 256  # inputs answered at a time: bounds memory
 BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
 PACKED = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip"}  # how such files begin
 HEAD = 2**20  # bytes in which the first line that is not blank is looked for
+SEPARATORS = ",;\t|"
+COLUMNS_OF_TEXTS = (*TEXTS, *CONTEXTS)
+"""Names by which a column of texts is known, the likeliest first."""
+KNOWN = {
+    *(COLUMNS_OF_TEXTS + tuple(f"{name}s" for name in COLUMNS_OF_TEXTS)),
+    *["text_a", "text_b", "text1", "text2", "sentence1", "sentence2", "premise", "hypothesis", "title", "subject"],
+    *["answer", "answers", "choices", "options", "tokens", "tags", "ner_tags"],
+    *["id", "idx", "index", "uid", "label", "labels", "class", "category", "target", "intent", "sentiment", "topic"],
+}
+"""Names of columns of labelled texts."""
+_NAME = re.compile(r"[^\W\d][\w.-]{0,39}(?: [\w.-]{1,40}){0,3}")
+LEAST_CELLS, LEAST_ROWS = 3, 4  # that say "table" where no name of a column is known
 _OBJECTS = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")  # how an array of objects begins
 
 
-class InputLine(Value, eq=False):
-    """One input."""
+class InputLine(RowInput, eq=False):
+    """One input, with the caller's own name for it: any value of JSON."""
 
-    input: Any  # polyhead.engine.inputs.AnyInput
-    words: Any = None  # (words, 2) of an input given as tokens
-    id: Any = None  # the caller's own name for it: any value of JSON
+    id: Any = None
 
 
 class LineChunk(Value, eq=False):
@@ -88,9 +106,6 @@ def read_texts(path: str, column: str | None) -> list[InputLine]:
     name = path.lower().removesuffix(".gz")
     if column is None and (name.endswith(".jsonl") or table_format(path) is None):
         return read_lines(path)
-    from polyhead.data.rows import open_rows
-    from polyhead.store.jobs.columns import roles_of
-    from polyhead.store.jobs.documents import PIECE_ROWS
 
     file = open_rows(path)
     roles = roles_of(path, file.survey(lambda text: None), {} if column is None else {"text": column})
@@ -156,9 +171,6 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
 
 
 def _of_json(row: object, number: int) -> InputLine:
-    from polyhead.data.tables.written import without_surrogates
-    from polyhead.engine.inputs import input_of
-
     read, words = input_of(row, where=f"line {number}")
     return InputLine(input=read, words=words, id=without_surrogates(row.get("id")) if isinstance(row, dict) else None)
 
@@ -219,3 +231,51 @@ def _value(line: bytes) -> object:
         return json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
+
+
+def columns_of_header(lines: Sequence[bytes]) -> list[str] | None:
+    """The columns that the first of these lines names, if they are the head of a table; None for lines of text.
+
+    Of a table the first line is names between separators, without blanks after them. One of the names is known, or
+    as many lines as `LEAST_ROWS` have the same number of cells, `LEAST_CELLS` or more.
+    """
+    texts = [line.decode("utf-8-sig", "replace") for line in lines[: 2 * LEAST_ROWS]]
+    for mark in SEPARATORS:
+        if not texts or mark not in texts[0] or f"{mark} " in texts[0]:
+            continue
+        rows = _records(texts, mark)
+        names = rows[0] if rows else []
+        if len(names) < 2 or len(set(names)) < len(names) or not all(map(_NAME.fullmatch, names)):
+            continue
+        is_known = any(name.casefold() in KNOWN for name in names)
+        is_even = len(rows) >= LEAST_ROWS and len(names) >= LEAST_CELLS and {len(row) for row in rows} == {len(names)}
+        if is_known or is_even:
+            return names
+    return None
+
+
+def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
+    """The columns of rows in JSON of which none is an input; None where one is, and for a single line."""
+    rows = [_object(line) for line in lines[: 2 * LEAST_ROWS]]
+    for row in rows:
+        if row is None:
+            return None
+        with suppress(PolyheadError):
+            input_of(row, where="")
+            return None
+    return list(rows[0] or ()) if len(rows) > 1 else None
+
+
+def _object(line: bytes) -> dict[str, object] | None:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _records(lines: Sequence[str], mark: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines, delimiter=mark))
+    except csv.Error:
+        return []

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from polyhead.cli.lines import read_lines, read_texts
 from polyhead.errors import DataError
+from polyhead.store.jobs.lines import read_lines, read_texts
 
 
 def test_a_file_of_lines_is_read_and_blank_ones_are_passed_over(tmp_path):

@@ -1,18 +1,18 @@
-"""The part of `polyhead check` that reads features: labels that held-out heads and neighbours doubt."""
+"""Labels that held-out heads and neighbours doubt, of every task of a project that can be looked at so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyhead.cli.output import Printer, counted, note
-
-if TYPE_CHECKING:
-    from polyhead.check.part import Finding, SplitRows
-    from polyhead.project.tables import Project
+from polyhead.check.label_errors import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
+from polyhead.check.part import Finding, SplitRows, by_task
+from polyhead.deep.heads.held_out import features_for, held_out, whole_of
+from polyhead.progress import counted
+from polyhead.project.tables import Project
+from polyhead.train.events import Events
 
 
 def doubts_in(
@@ -22,27 +22,26 @@ def doubts_in(
     *,
     store: str | None,
     cache: Path | None,
-    printer: Printer,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> list[Finding]:
-    """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
-    from polyhead.check.label_errors import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
-    from polyhead.check.part import by_task
-    from polyhead.deep.heads.held_out import features_for, held_out, whole_of
-    from polyhead.train.events import Events
+    """Doubted labels of every task that labels whole texts; what is said of each task that is left out is why.
 
+    Features are those of a store, or of the folder `cache`, as `features_for` takes them.
+    """
     findings: list[Finding] = []
     source = None
     entries = {entry.name: entry for entry in project.tasks}
     for task in by_task(parts):
         name = task[0].task.name
         if not can_be_doubted(task):
-            note(f"task '{name}': heads cannot check its labels; whole texts need labels that occur at least twice")
+            say(f"task '{name}': heads cannot check its labels; whole texts need labels that occur at least twice")
             continue
         source = source or features_for(project, folder, store=store, cache=cache)
-        printer.show(f"holding out rows of task '{name}'")
+        show(f"holding out rows of task '{name}'")
         rows = all_labelled_rows(task)
         prepared = whole_of(project, entries[name], task[0].task, rows.examples)
-        answered = held_out(prepared, source, Events(show=printer.show))
+        answered = held_out(prepared, source, Events(show=show))
         trials, outputs = planted(rows), list[np.ndarray]()
         for trial in trials:
             changed = whole_of(project, entries[name], task[0].task, trial.examples)
@@ -51,6 +50,6 @@ def doubts_in(
         if not up_to:
             count = counted(sum(int(trial.is_planted.sum()) for trial in trials), "label")
             what = f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
-            note(f"task '{name}': heads cannot tell wrong labels from right ones: {what}")
+            say(f"task '{name}': heads cannot tell wrong labels from right ones: {what}")
         findings += doubted(rows, answered.rows, answered.outputs, answered.vectors, up_to=up_to)
     return findings

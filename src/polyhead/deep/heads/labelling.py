@@ -1,0 +1,99 @@
+"""A person labels the texts that teach most: what is known so far, the head that learned from it, and what to ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.check.labelling import LabelFile, Text, answers_in, first_texts, next_texts
+from polyhead.data.guess_kind import SINGLE_LABEL
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.heads.held_out import FewLabels, FewLabelsFit, features_for, linear_inputs, whole_of, words_prior
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.events import Events
+from polyhead.values import Value
+
+
+class LearningPoint(Value):
+    """One point of the learning curve."""
+
+    labels: int
+    accuracy: float | None  # of five folds
+    constant: float  # of always answering the label that most texts have
+
+
+class Labelling:
+    """Texts of which some are labelled; each label is written to `file` at once.
+
+    `texts` bring the labels that stand beside them, `file` those of earlier runs, `answers` is a file that was filled
+    in. All texts are encoded once, with features kept in `cache`.
+    """
+
+    def __init__(
+        self, texts: Sequence[Text], names: Sequence[str], file: LabelFile, *, answers: str | None = None
+    ) -> None:
+        self.texts, self.names, self.file = texts, names, file
+        self.skipped, self.curve = set[int](), list[LearningPoint]()
+        self._head: FewLabels | None = None
+        self._fit: FewLabelsFit | None = None
+        by_row = {each.row: each.text for each in texts}
+        self.known = {each.row: each.label for each in texts if each.label is not None and each.label in names}
+        self.known |= file.read(by_row, names)
+        for row, name in answers_in(answers, by_row, names) if answers else ():
+            if self.known.get(row) != name:
+                self.add(Text(row=row, text=by_row[row]), name)
+
+    def encode(self, trunk: TrunkChoice, cache: Path, show: Callable[[str], None]) -> None:
+        """Reads every text as a linear head does."""
+        entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(self.names), train="")
+        project = Project(tasks=(entry,), trunk=trunk)
+        examples = Examples(
+            inputs=[(each.text,) for each in self.texts],
+            targets=[np.zeros((), np.int64)] * len(self.texts),
+            words=None,
+            rows=[each.row for each in self.texts],
+            report=ReadReport(rows=len(self.texts), used=len(self.texts)),
+        )
+        prepared = whole_of(project, entry, entry.task(), examples)
+        show(f"opening {trunk.name}")
+        source = features_for(project, Path.cwd(), cache=cache.resolve())
+        values = linear_inputs(prepared, source, Events(show=show)).values
+        prior = words_prior(prepared, source) if all(any(map(str.isalpha, name)) for name in self.names) else None
+        self._head = FewLabels(values, len(self.names), prior)
+
+    def add(self, text: Text, label: str) -> None:
+        """Keeps a label."""
+        self.file.add(text.row, text.text, label)
+        self.known[text.row] = label
+
+    def counts(self) -> Counter[str]:
+        """How many texts have each label."""
+        return Counter(label for each in self.texts if (label := self.known.get(each.row)) is not None)
+
+    def learn(self, *, seed: int) -> LearningPoint | None:
+        """Learns from all labels; the next point of the curve, None while there are fewer than two different labels."""
+        counts = self.counts()
+        if len(counts) < 2:
+            return None
+        assert self._head is not None
+        rows = [index for index, each in enumerate(self.texts) if each.row in self.known]
+        labels = [self.names.index(self.known[self.texts[index].row]) for index in rows]
+        self._fit = self._head.learn(rows, labels, seed=seed)
+        constant = max(counts.values()) / len(rows)
+        self.curve.append(LearningPoint(labels=len(rows), accuracy=self._fit.accuracy, constant=constant))
+        return self.curve[-1]
+
+    def chosen(self, count: int, *, seed: int) -> list[Text]:
+        """The next texts to label."""
+        assert self._head is not None
+        done = np.array([each.row in self.known or each.row in self.skipped for each in self.texts])
+        generator, values = np.random.default_rng([seed, len(self.known)]), self._head.values
+        if self._fit is None:
+            left = np.flatnonzero(~done)
+            picked = [int(left[i]) for i in first_texts(values[left], count, generator)] if len(left) else []
+        else:
+            picked = next_texts(values, self._fit.probabilities, done, count, generator)
+        return [self.texts[index] for index in picked]
