@@ -53,8 +53,8 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.session import Session
 from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.plan import Codec
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.columns import RowInput as Calibrating
 from polyhead.store.jobs.executors import HERE, SEVERAL

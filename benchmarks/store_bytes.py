@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.store_made import KINDS, Place, Row, disk_bytes, made, options_of, single
 from polyhead.codecs import HALF, ONE_BIT
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus import open_corpus
 from studies.results import Claim
 from studies.settings import say
 

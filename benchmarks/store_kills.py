@@ -27,8 +27,8 @@ from benchmarks.store_made import KINDS, Place, Row, options_of, write_texts
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import StoreError
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, Schema
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs import extract as extraction
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.executors import HERE

@@ -29,8 +29,8 @@ from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
 from polyhead.plan import Codec
 from polyhead.project.strategies import Pooled
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, Schema
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.extract import ExtractRequest, extract
 from polyhead.store.taps import Tap
 from polyhead.tasks.task import Task

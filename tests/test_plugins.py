@@ -11,8 +11,8 @@ import pytest
 from polyhead.codecs import CODECS, register_codec
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import FeatureColumn, Schema
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from support import tiny_project
 from support.commands import SOURCE, run, shell
 

@@ -6,7 +6,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.plan import digest
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus import open_corpus
 from support.backfills import append, make_bundle, schema, texts
 from support.commands import run
 

@@ -12,8 +12,8 @@ from polyhead.errors import StoreError
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import TrunkChoice
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.migrate import open_current
 from polyhead.store.jobs.stored import StoredAnswers, dual_answers
 from support import tiny_project

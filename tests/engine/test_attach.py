@@ -13,7 +13,7 @@ from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine import loaded
+from polyhead.engine import request
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
@@ -163,7 +163,7 @@ class Held:
 
     def __init__(self, monkeypatch):
         self.begun, self.free = threading.Event(), threading.Event()
-        inner = loaded.batched
+        inner = request.batched
 
         def batched(*given, **settings):
             first, *rest = inner(*given, **settings)
@@ -173,7 +173,7 @@ class Held:
                 assert self.free.wait(SHORT)
             yield from rest
 
-        monkeypatch.setattr(loaded, "batched", batched)
+        monkeypatch.setattr(request, "batched", batched)
 
 
 def in_thread(make):
@@ -260,16 +260,16 @@ def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monk
 
 
 def test_outputs_of_a_call_are_given_where_a_task_goes_meanwhile(root, monkeypatch):
-    session, inner = opened(root), loaded.Gathered
+    session, inner = opened(root), request.Gathered
     inputs = [(text,) for text in TEXTS]
     old = bits(session, "mood")["mood"]
 
     def gathered(*given, **settings):
-        monkeypatch.setattr(loaded, "Gathered", inner)
+        monkeypatch.setattr(request, "Gathered", inner)
         session.detach("mood")
         return inner(*given, **settings)
 
-    monkeypatch.setattr(loaded, "Gathered", gathered)
+    monkeypatch.setattr(request, "Gathered", gathered)
     found = session.columns(inputs, tasks=["mood", "names"])
     assert [one.tobytes() for one in found["mood"].outputs] == old
     with pytest.raises(UnknownTask, match="mood"):

@@ -7,7 +7,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.batch import readers_by_type, readings_of
+from polyhead.engine.batch import batched, readers_by_type, readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span
@@ -60,7 +60,9 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
 
 def outputs_in_order(session, name, readings):
     """What the backend gives for these readings, (readings, words, width), which fit one batch."""
-    ((batch, tokens),) = session.loaded.batches(readings)
+    ((batch, tokens),) = batched(
+        readings, session.tokenizer, deterministic=session.deterministic, width=session.loaded.width
+    )
     outputs = session.backend.run(session.plan([name]), tokens)[name]
     return outputs[np.argsort(batch.entries)]
 

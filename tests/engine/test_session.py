@@ -9,7 +9,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.batch import readers_by_type, readings_of
+from polyhead.engine.batch import batched, readers_by_type, readings_of
 from polyhead.engine.inputs import input_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
@@ -202,7 +202,7 @@ def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_
         readings = readings_of(given, readers_by_type(session.tasks), session.tokenizer, own)
         found = {}
         (alone,) = readings
-        for batch, tokens in session.loaded.batches(alone):
+        for batch, tokens in batched(alone, session.tokenizer, deterministic=True):
             for member in batch.entries:
                 found[order[member]] = (tokens.ids.shape, tokens.words.shape)
         return found

@@ -9,9 +9,9 @@ from polyhead.engine.backends.prefix import stored_layers
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.plan.coding import encode
+from polyhead.store.corpus import create_corpus
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import create_corpus
 from polyhead.store.taps import batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of

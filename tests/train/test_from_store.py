@@ -17,8 +17,8 @@ from polyhead.plan.coding import calibrate
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import join_tokens

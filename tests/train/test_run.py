@@ -564,7 +564,7 @@ def failing_after(method, calls):
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
     from polyhead.deep.extract import Extractor
-    from polyhead.engine.batch import readers_by_type, readings_of
+    from polyhead.engine.batch import batched, readers_by_type, readings_of
     from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)
@@ -580,7 +580,7 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     tasks = {"mood": session.records["mood"].task}
     (readings,) = readings_of(texts, readers_by_type(tasks), session.tokenizer, None)
     live = np.zeros_like(kept)
-    for batch, tokens in session.loaded.batches(readings):
+    for batch, tokens in batched(readings, session.tokenizer, deterministic=False, width=session.loaded.width):
         live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 

@@ -15,7 +15,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError
 from polyhead.plan import Codec
 from polyhead.project.strategies import Pooled
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
 from polyhead.train.run import train_project

@@ -13,7 +13,7 @@ from polyhead.cli.output import Printer, counted, note
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
 from polyhead.progress import duration, pace
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backfill
 from polyhead.store.jobs.resample import SampleAgreement, resampled
 

@@ -33,7 +33,7 @@ from polyhead.errors import ConfigError, NoStore
 from polyhead.plan import Path as TaskPath
 from polyhead.plan import digest
 from polyhead.progress import duration, pace
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import answerable
 from polyhead.store.jobs.extract import ExtractRequest, ExtractSummary, extract
 from polyhead.store.jobs.near import NearDocuments, NearRequest, nearest_documents, neighbours_with_texts

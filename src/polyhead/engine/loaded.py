@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -18,9 +18,8 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.batch import EncodedInputs, Readers, batched, readers_by_type
+from polyhead.engine.batch import Readers, readers_by_type
 from polyhead.engine.inputs import input_types_of
-from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
@@ -65,7 +64,8 @@ class LoadedTasks:
         """
         self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
         self.versions, self.hidden = dict(versions), frozenset(hidden)
-        self.deterministic, self._width = deterministic, shape.width if backend.packs else None
+        self.deterministic = deterministic
+        self.width = shape.width if backend.packs else None  # of rows that texts fill together
         # Every task that can be asked: those that read the trunk, then those that own their models.
         self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
         self.calibrations = {name: record.calibration for name, record in records.items() if record.calibration}
@@ -114,10 +114,6 @@ class LoadedTasks:
         """Which inputs these tasks read, and how."""
         return self._readers(tuple(tasks))
 
-    def batches(self, readings: EncodedInputs) -> Iterator[tuple[EncodedInputs, TokenBatch]]:
-        """Batches of these readings, and what the backend reads of each."""
-        return batched(readings, self.tokenizer, deterministic=self.deterministic, width=self._width)
-
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
 
@@ -139,10 +135,6 @@ class LoadedTasks:
         except Exception:
             self._failing.add(plan.tasks)
             raise
-
-    def gathered(self, readings: Sequence[EncodedInputs]) -> Gathered:
-        """The collector of outputs of these readings."""
-        return Gathered(readings, self.tasks, self.backend.compared, alone=self.deterministic)
 
 
 def loaded(bundle: Bundle, name: str) -> LoadedTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from time import monotonic
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.backends.base import ProcessGuard, StageResults, TokenBatch
-from polyhead.engine.batch import EncodedInputs, prepared
+from polyhead.engine.batch import EncodedInputs, batched, prepared
 from polyhead.engine.inputs import (
     AnyInput,
     InputType,
@@ -169,8 +170,10 @@ class Request:
     def _piece(
         self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
     ) -> Iterator[TaskResults]:
-        gathered = self._gathered = loaded.gathered(readings)
-        for batch, tokens in chain.from_iterable(map(loaded.batches, readings)):
+        gathered = Gathered(readings, loaded.tasks, loaded.backend.compared, alone=loaded.deterministic)
+        self._gathered = gathered
+        batches = partial(batched, tokenizer=loaded.tokenizer, deterministic=loaded.deterministic, width=loaded.width)
+        for batch, tokens in chain.from_iterable(map(batches, readings)):
             if self.is_late:
                 break
             layers = loaded.layers(batch.tasks)

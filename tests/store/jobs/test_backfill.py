@@ -12,10 +12,10 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, digest
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs import backfill as backfills_of
 from polyhead.store.jobs import workers as answering

@@ -14,8 +14,8 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, StoreError, UnknownTask
 from polyhead.plan.coding import decode
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs import extract as extractions
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.extract import ExtractRequest, extract

@@ -10,8 +10,8 @@ from scipy.stats import binomtest
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, StoreError, UnknownTask
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.answers import answer_columns
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.compare import check_agreement, check_whole_store, compare, comparison_with_texts

@@ -9,10 +9,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import BadValue, DataError, StoreError
 from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import decode, encode
+from polyhead.store.corpus import create_corpus
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
-from polyhead.store.corpus.open import create_corpus
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs import near as module
 from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts, top_cosines

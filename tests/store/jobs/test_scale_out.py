@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.store_scale import ANSWER_BYTES, MEASURED, UNKNOWN, Corpus, rates, table
 from polyhead.bundle.read import Bundle
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.executors import EXECUTORS
 from support.backfills import append, make_bundle, schema, texts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.data.formats.offsets import Places
 from polyhead.errors import BadValue
 
@@ -38,8 +38,6 @@ class Argilla(RecordFormat):
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
         """True if each record has `fields` and `responses`, or a column of responses next to one of their users."""
-        if not are_objects(head):
-            return False
         if all(isinstance(record.get("fields"), dict) and "responses" in record for record in head):
             return True
         return any(_flat(record) or _listed(record) or _is_first(record) for record in head)

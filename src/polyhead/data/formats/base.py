@@ -26,6 +26,7 @@ class AnnotationFormat(ABC):
 class RecordFormat(AnnotationFormat):
     """A format whose records are JSON values: the lines of a file, the items of an array, or the list in a document."""
 
+    of_objects: ClassVar[bool] = True  # whether its records are JSON objects; of other files it is then not asked
     many: ClassVar[bool] = False  # whether a record holds several rows; rows are then numbered individually
 
     def begin(self, head: Sequence[Any]) -> None:
@@ -61,8 +62,9 @@ register_annotations = ANNOTATIONS.register
 
 def record_format(head: Sequence[Any]) -> RecordFormat | None:
     """A reader of the first format that recognizes these records; None if they are plain rows."""
+    are_objects = all(isinstance(record, dict) for record in head)
     for each in ANNOTATIONS.values() if head else ():
-        if issubclass(each, RecordFormat) and each.knows(head):
+        if issubclass(each, RecordFormat) and (are_objects or not each.of_objects) and each.knows(head):
             form = each()
             form.begin(head)
             return form
@@ -75,8 +77,3 @@ def file_format(path: str, head: bytes) -> FileFormat | None:
         if issubclass(each, FileFormat) and each.knows(path, head):
             return each()
     return None
-
-
-def are_objects(head: Sequence[Any]) -> bool:
-    """Whether every record is a JSON object."""
-    return all(isinstance(record, dict) for record in head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.data.formats.offsets import Places
 from polyhead.errors import BadValue
 
@@ -44,7 +44,7 @@ class Doccano(RecordFormat):
 
 
 def _key(head: Sequence[Any]) -> str | None:
-    if not are_objects(head) or not all(any(isinstance(r.get(key), str) for key in TEXT_KEYS) for r in head):
+    if not all(any(isinstance(r.get(key), str) for key in TEXT_KEYS) for r in head):
         return None
     for key in SPAN_KEYS:
         values = [record[key] for record in head if record.get(key)]

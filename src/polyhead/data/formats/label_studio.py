@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.data.formats.offsets import Places
 from polyhead.errors import BadValue
 
@@ -33,7 +33,7 @@ class LabelStudio(RecordFormat):
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
         """True if each record has `data`, an object, and a list of annotations (called completions in old versions)."""
-        return are_objects(head) and all(
+        return all(
             isinstance(record.get("data"), dict)
             and any(isinstance(record.get(key), list) for key in ("annotations", "completions"))
             for record in head
@@ -74,8 +74,6 @@ class LabelStudioShort(RecordFormat):
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
         """True if each record has the columns about annotators, or a value lists spans as this tool does."""
-        if not are_objects(head):
-            return False
         if all(any(name in record for name in SHORT[:2]) and SHORT[2] in record for record in head):
             return True
         return any(_is_region(each) for record in head for value in record.values() for each in _listed(value))

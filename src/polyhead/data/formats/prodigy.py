@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.errors import BadValue
 
 VERDICTS = ("accept", "reject", "ignore")
@@ -30,8 +30,7 @@ class Prodigy(RecordFormat):
     def knows(cls, head: Sequence[Any]) -> bool:
         """True if all answers are Prodigy's, at least one record has one, and at least one has columns of this tool."""
         return (
-            are_objects(head)
-            and any("answer" in record for record in head)
+            any("answer" in record for record in head)
             and all(record.get("answer", VERDICTS[0]) in VERDICTS for record in head)
             and any(name in record for record in head for name in (*MARKS_OF_PRODIGY, *SHAPES))
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.errors import BadValue
 
 FROM_SCORE = 0.5  # threshold from which a score is read as a label
@@ -16,7 +16,7 @@ READ_AS = {"cats": "labels", "entities": "spans"}
 class Spacy(RecordFormat):
     """Records `{"text", "cats", "entities"}`, or lists of a text and an object of these."""
 
-    name = "spaCy"
+    name, of_objects = "spaCy", False
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
@@ -28,7 +28,7 @@ class Spacy(RecordFormat):
         has_cats = any(_is_cats(note.get("cats")) for note in notes)
         spans = [note["entities"] for note in notes if note.get("entities")]
         has_spans = bool(spans) and all(isinstance(each, list) and all(map(_is_span, each)) for each in spans)
-        return has_cats or has_spans or not are_objects(head)
+        return has_cats or has_spans or not all(isinstance(record, dict) for record in head)
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
         """`text`, `labels` from `cats`, `spans` from `entities`, and the record's other columns."""

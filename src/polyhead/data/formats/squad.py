@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyhead.data.formats.base import RecordFormat, are_objects
+from polyhead.data.formats.base import RecordFormat
 from polyhead.errors import BadValue
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
@@ -19,7 +19,7 @@ class Squad(RecordFormat):
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
         """True if each record is an article with a list of paragraphs, and one of these has questions."""
-        if not are_objects(head) or not all(isinstance(record.get(PARAGRAPHS), list) for record in head):
+        if not all(isinstance(record.get(PARAGRAPHS), list) for record in head):
             return False
         return any(isinstance(each, dict) and QUESTIONS in each for record in head for each in record[PARAGRAPHS])
 

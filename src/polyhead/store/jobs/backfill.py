@@ -23,8 +23,8 @@ from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.machine import processors
 from polyhead.plan import Path
 from polyhead.progress import progress_line, stopped_with
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
 from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced

@@ -26,9 +26,9 @@ from polyhead.machine import one_blas_thread, processors
 from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
+from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
-from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
 from polyhead.store.taps import (

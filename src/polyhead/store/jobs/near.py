@@ -26,9 +26,9 @@ from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.plan import Path
 from polyhead.plan.coding import through
 from polyhead.progress import progress_line
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows
 from polyhead.store.corpus.ids import ID_BYTES
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.workers import slices

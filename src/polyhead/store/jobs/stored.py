@@ -9,8 +9,8 @@ import numpy as np
 
 from polyhead.bundle.read import Bundle
 from polyhead.errors import StoreError, UnknownTask
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.ids import as_ids
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, answers_at
 from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.tasks.task import Task

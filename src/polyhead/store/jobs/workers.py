@@ -12,8 +12,8 @@ import numpy as np
 from polyhead.bundle.files import release
 from polyhead.errors import StoreError
 from polyhead.progress import counted, duration
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, PackedRows
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.answers import ResultColumn, column_arrays, concatenate_columns, row_bytes
 from polyhead.store.jobs.executors import Executor
 from polyhead.store.packed import PackedTasks

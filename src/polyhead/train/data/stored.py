@@ -25,9 +25,9 @@ from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.project.strategies.base import with_codec
 from polyhead.project.tables import Project
+from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, ResultFacts
 from polyhead.store.corpus.ids import document_id, window_id
-from polyhead.store.corpus.open import open_corpus
 from polyhead.store.taps import kept_in_words, path_text
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import texts_of
