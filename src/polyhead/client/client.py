@@ -98,7 +98,7 @@ class Client:
         deadline: float | None = None,
         call: Call | None = None,
     ) -> Prediction:
-        """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds until an answer is late.
+        """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds.
 
         An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
         single one, except a pair, needs no list.

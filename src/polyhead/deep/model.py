@@ -333,7 +333,7 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
 def coded(value: StoredPool, codec: Codec, tokens: np.ndarray | None) -> StoredPool:
     """The value as a reader of the store would see it: encoded and decoded.
 
-    `tokens` (rows, positions) are those of `store.codec.tokens_of`; None: positions that are no tokens.
+    `tokens` (rows, positions) are those of `plan.coding.tokens_of`; None: positions that are no tokens.
     """
     if codec.format.is_exact:
         return value

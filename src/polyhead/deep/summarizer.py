@@ -1,6 +1,6 @@
 """BART-type encoder-decoders through `transformers`: from a folder or hub id to data, and from data to a model.
 
-Its classes are used as they are and never subclassed; what a bundle keeps is plain data (`seq2seq.data`).
+Its classes are used as they are and never subclassed; what a bundle keeps is plain data (`encoder.summarizer`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Stores of whole corpora: documents' features in fragments, and columns of results beside them."""
+"""Stores of whole corpora: documents' features in fragments, with columns of results."""

@@ -133,7 +133,7 @@ class FeatureSource(ABC):
 
     @abstractmethod
     def keeps(self, path: Path, *, is_named: bool) -> bool:
-        """Whether features of the path are available, in its codec if it `is_named` (without constants), else in any."""
+        """Whether features of the path are available, in its codec if it `is_named` (constants aside), else in any."""
 
     def remember(self, paths: Sequence[Path]) -> None:  # noqa: B027
         """Records the constants of these paths' codecs for later paths."""
