@@ -183,7 +183,7 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
 
 
 def measured(folder: FilePath = RESULTS) -> list[str]:
-    """Area by area: pictures, then of every results file where it was measured, and every claim."""
+    """Area by area: pictures, then for every results file where it was measured, and the claims that do not hold."""
     if not any(folder.glob("*.json")):
         return [NOTHING]
     files, pictures, lines = read_results(folder), sorted(folder.glob("*.png")), list[str]()
@@ -195,9 +195,9 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
         for picture in (picture_file for picture_file in pictures if picture_file.stem.startswith(names)):
             lines += [f"![{picture.stem.replace('_', ' ')}](../../results/{picture.name})", ""]
         for file in mine:
-            lines += [_source(file), ""]
-            if file.claims:
-                lines += [*TABLE, *(_row(claim, claim.text, note=claim.note) for claim in file.claims), ""]
+            missed = [_row(claim, claim.text, note=claim.note) for claim in file.claims if not claim.holds]
+            held = f": {len(file.claims) - len(missed)} of {len(file.claims)} claims hold" if file.claims else ""
+            lines += [_source(file) + held, *(["", *TABLE, *missed] if missed else []), ""]
             if file.name.startswith("one_pass"):
                 lines += [*_plain(one_pass_claims.milliseconds(file.rows)), ""]
     return lines[:-1]

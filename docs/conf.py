@@ -1,8 +1,10 @@
-"""The documentation site: `make docs` builds it from the Markdown pages as they are, offline, into build/site.
+"""The documentation site: `make docs` builds it from the Markdown pages for users, offline, into build/site.
 
 Pages hold no directive of the generator. The navigation is the lists of links in docs/index.md, section by section.
+Pages of docs/project are for contributors and stay in the repository, except two that users need.
 """
 
+import posixpath
 import re
 import tomllib
 from pathlib import Path
@@ -11,17 +13,15 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
 HOME = "docs/index"
-LISTS = {HOME, "docs/project/papers"}  # pages whose lists of links are the navigation below them
-DECISIONS = "docs/project/decisions"  # a page, and the folder of what it lists
 
 project = "Polyhead"
 author = "The Polyhead authors"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 extensions = ["myst_parser"]
 root_doc = HOME
-include_patterns = ["CHANGELOG.md", "CONTRIBUTING.md", "changes/README.md"]
-include_patterns += ["docs/**.md", "examples/**.md", "studies/**.md"]
-exclude_patterns = [".*", "build", "dist", "shared", "src", "tests", "benchmarks", "results", "**/__pycache__"]
+include_patterns = ["CHANGELOG.md", "docs/*.md", "docs/start/*.md", "docs/guides/*.md", "docs/reference/*.md"]
+include_patterns += ["docs/project/bundle-format.md", "docs/project/compat.md", "examples/**.md"]
+exclude_patterns = ["**/__pycache__"]
 html_theme = "furo"
 html_title = f"Polyhead {release}"
 html_copy_source = False
@@ -34,19 +34,21 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 
 def with_navigation(app: Sphinx, page: str, source: list[str]) -> None:
-    """Adds hidden lists of pages: of the sections of a page of lists, and of the decisions."""
-    if page in LISTS:
+    """Names pages outside the site by their paths, and adds hidden lists of the pages of each section to the home."""
+
+    def named(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[2]))
+        return link[0] if target.removesuffix(".md") in app.env.found_docs else f"{link[1]} (`{target}`)"
+
+    source[0] = re.sub(r"\[([^\]]+)\]\(([^)\s:#]+\.md)(?:#[^)\s]*)?\)", named, source[0])
+    if page == HOME:
         for section in re.split(r"^## ", source[0], flags=re.MULTILINE):
             targets = re.findall(r"^\* \[.+?\]\((\S+?)\.md\)", section, re.MULTILINE)
             source[0] += _list_of(section.splitlines()[0], targets) if targets else ""
-    if page == DECISIONS:
-        source[0] += _list_of("Decisions", ["decisions/*"])
 
 
 def _list_of(title: str, pages: list[str]) -> str:
-    caption = [] if title.startswith("#") else [f":caption: {title}"]
-    lines = ["", "", "```{toctree}", ":hidden:", ":glob:", *caption, "", *pages, "```"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(["", "", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"]) + "\n"
 
 
 def write_front_door(app: Sphinx, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""What needs gradients, and torch: modules, the model, its training, the torch backend."""
+"""The torch half: modules, the model, training by gradients, and the torch backend."""
 
 from polyhead.errors import MissingExtra
 

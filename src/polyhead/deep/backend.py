@@ -36,7 +36,7 @@ NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
 
 class _Loaded:
-    """Tasks and their model; `counted` of the layers that it ran are in the backend's count."""
+    """Tasks and their model; the layers that it ran (`counted`) are included in the backend's count."""
 
     def __init__(self, tasks: Mapping[str, LoadedTask], model: MultiTaskModel) -> None:
         self.tasks, self.model = dict(tasks), model
@@ -46,7 +46,7 @@ class _Loaded:
 class TorchBackend:
     """Runs plans with `polyhead.deep.model`; layers and deltas in `precision`, poolers and heads in float32.
 
-    Paths that differ in their deltas run side by side, and isolated prompts at once; in deterministic mode one after
+    Paths that differ in their deltas run in one pass, and isolated prompts at once; in deterministic mode one after
     another.
     """
 
@@ -63,7 +63,7 @@ class TorchBackend:
         deterministic: bool = False,
         device: str = "cpu",
     ) -> None:
-        """`device` is cpu or cuda; BackendError where there is none, or a fork lost its threads."""
+        """`device` is cpu or cuda; raises BackendError if it is missing, or if a fork lost its threads."""
         self.name, self.precision, self._device = NAMES[device], precision, _device(device)
         TORCH_POOL.use(torch.get_num_threads())
         if device == "cuda" and deterministic:
@@ -88,10 +88,10 @@ class TorchBackend:
         return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
-        """The same as soon as each is known; layers above run only when more is asked for.
+        """The outputs, each as soon as it is known; further layers run only when more outputs are requested.
 
-        Where they fail, those of each task that is left run alone, so that what fails in a task's own layers, deltas or
-        prompts fails it alone; what fails for all is raised.
+        If a pass fails, the remaining tasks run one by one, so that a fault in a task's own layers, deltas or prompts
+        fails only that task; an error of all is raised.
         """
         loaded, left = self._loaded, list(plan.tasks)
         staged = loaded.model.staged(plan, self._texts(batch))
@@ -112,7 +112,7 @@ class TorchBackend:
     def _apart(
         self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch, failure: Exception
     ) -> Iterator[StageResults]:
-        """Each task by a run of its own path alone, and what fails even then; raises the failure where nothing came."""
+        """Runs each task's own path, with the errors of those that fail again; raises the error if none succeeds."""
         if len(plan.tasks) == 1:
             raise failure
         without_frames(failure)  # else its layers' states would be kept while others are computed
@@ -137,13 +137,13 @@ class TorchBackend:
                     part = model.parts[task]
                     features = part.features(value.values, value.mask)
                     on_device[task] = features if part.separate else part.head(features)
-            except Exception as error:  # of this task's own pooler or head
+            except Exception as error:  # an error in this task's own pooler or head
                 failed[task] = error
         outputs = dict[str, np.ndarray]()
-        for task, values in on_device.items():  # once all tasks are launched: a copy waits for the device
+        for task, values in on_device.items():  # after all tasks are launched: a copy waits for the device
             try:
                 outputs[task] = values.cpu().numpy()
-            except Exception as error:  # what a device does is told when its results are read
+            except Exception as error:  # errors of a device appear when its results are read
                 failed[task] = error
         return StageResults(outputs=outputs, failed=failed, layers_left=layers_left)
 
@@ -233,7 +233,7 @@ def _check_products() -> None:
 
 
 def _fill(module: nn.Module, owner: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Gives a part or family its arrays, those of them that the tasks here read."""
+    """Loads into a part or family the arrays that the tasks here read."""
     wanted = list(module.state_dict())
     missing = [name for name in wanted if name not in arrays]
     if missing:

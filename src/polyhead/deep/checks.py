@@ -1,4 +1,4 @@
-"""What conformance checks need torch for, and rows that rounding cannot move."""
+"""Torch helpers of the conformance checks, and detection of rows that rounding cannot change."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from polyhead.tasks.task import LossName
 
 
 def load_arrays(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Puts the arrays into the module; all of its own must be among them."""
+    """Loads the arrays into the module; all of the module's own must be among them."""
     module.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
 
 
 def backward_from(model: MultiTaskModel, path: Mapping[str, Path], batch: TokenBatch, loss: LossName) -> None:
-    """Computes the loss of the one task in `path` on the batch, with some target, and its gradients."""
+    """Computes the loss of the one task in `path` on the batch, with an arbitrary target, and its gradients."""
     (name,) = path
     ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
     texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
@@ -38,7 +38,7 @@ def backward_from(model: MultiTaskModel, path: Mapping[str, Path], batch: TokenB
 
 
 def _target(loss: LossName, outputs: Any) -> Any:
-    """Some target for each loss: the first label, the first option of one question, the first place."""
+    """An arbitrary target for each loss: the first label, the first option of one question, the first place."""
     if loss == "binary_cross_entropy":
         return torch.zeros(outputs.shape)
     if loss == "squared_error":
@@ -50,16 +50,16 @@ def _target(loss: LossName, outputs: Any) -> Any:
     return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
 
 
-MARGIN = 1e-5  # features nearer than this to where their code changes may be written either way
+MARGIN = 1e-5  # features this close to a boundary of their code may be encoded either way
 
 
 def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
-    """bool (rows,): whether no feature of the row lies so near a border of its codec that rounding decides its code."""
+    """bool (rows,): whether all features of the row are far enough from their codec's boundaries for a stable code."""
     return stable_states(states_of(trunk, batch), path, batch, margin=margin)
 
 
 def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
-    """Gives the trunk's states of the batch, computed by the first call."""
+    """A function for the trunk's states of the batch, which its first call computes."""
 
     @cache
     def computed() -> Any:
@@ -71,7 +71,7 @@ def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
 
 
 def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
-    """As `stable_rows`, of states that several paths read."""
+    """Like `stable_rows`, for states that several paths read."""
     pool = path.stored().pool
     if pool.codec.format.is_exact:
         return np.ones(len(batch.ids), bool)
@@ -79,7 +79,7 @@ def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, m
         value = stored_value(states(), pool, torch.from_numpy(batch.words))
     raw, seen = value.values.numpy(), value.mask.numpy()
     moves = [np.ones(raw.shape[-1], np.float32)]
-    if pool.codec.format.has_arrays:  # its borders do not lie along dimensions
+    if pool.codec.format.has_arrays:  # its boundaries are not parallel to dimensions
         moves = list(np.random.default_rng(0).choice([-1, 1], (16, raw.shape[-1])).astype(np.float32))
     moved = np.zeros(raw.shape[:2], bool)
     tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)[:, :, None]

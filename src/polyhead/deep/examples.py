@@ -1,4 +1,4 @@
-"""Labelled examples over kept features, where the trunk is frozen, and over texts, where it learns."""
+"""Labelled examples over kept features, for a frozen trunk, and over texts, for a trained one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.train.events import Events
 
-AT_ONCE = 2048  # tokens evaluated in one batch, padding included; more leave a processor's cache and take twice as long
+# tokens evaluated in one batch, padding included; more exceed a processor's cache and take twice as long
+AT_ONCE = 2048
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +54,12 @@ class FeatureExamples(LengthSorted):
         windows: WindowedExamples | None = None,
         tapped: bool = False,
     ) -> None:
-        """`words` are for each example the `first_subtokens` of its words; None: a token stands for each.
+        """`words` are each example's `first_subtokens` of its words; None: one token per example.
 
-        `options` (examples,) are how many each has; `features` are then of all options, one example after the other.
-        With `windows` all but `targets` are those of each window. `soft` are a teacher's outputs, one array an example:
-        each batch carries them beside the targets; `teacher` answers each batch anew instead. `tapped`: values are
-        states at a tap, which a branch reads, and words are found in them.
+        `options` (examples,) are each example's number; `features` are then of all options, example after example.
+        With `windows` all arguments but `targets` are those of each window. `soft` are a teacher's outputs, one array
+        per example: each batch carries them with the targets; `teacher` answers each batch anew instead. `tapped`:
+        values are states at a tap, which a branch reads, and words are found in them.
         """
         self._features, self._second, self.windows, self._tapped = features, second, windows, tapped
         self._targets = targets if windows is None else windows.targets(targets)
@@ -67,7 +68,7 @@ class FeatureExamples(LengthSorted):
         super().__init__(lengths, options=options, words=words)
 
     def unread(self, member: int) -> np.ndarray | None:
-        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        """For each word of an example, whether no token represents it; None for tasks that do not read words."""
         if self._words is not None or self._tapped:
             return super().unread(member)
         target = self._targets[member]
@@ -89,7 +90,7 @@ class FeatureExamples(LengthSorted):
         return TrainingBatch(arguments=arguments, targets=targets, members=members, soft=soft)
 
     def _taken(self, features: Features, rows: np.ndarray, members: np.ndarray | None) -> tuple[Any, ...]:
-        """Values and mask of these rows; at a tap one batch, with the words of `members`."""
+        """Values and mask of these rows; at a tap a TapBatch with the words of `members`."""
         taken = features.take(rows)
         values, mask = torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
         if not self._tapped:
@@ -99,7 +100,7 @@ class FeatureExamples(LengthSorted):
 
 
 class TextExamples(LengthSorted):
-    """Labelled texts, tokenized once; batches like those of `FeatureExamples`, with a row for each option."""
+    """Labelled texts, tokenized once; batches like those of `FeatureExamples`, with one row per option."""
 
     def __init__(
         self,
@@ -111,12 +112,12 @@ class TextExamples(LengthSorted):
         *,
         windowed: Task | None = None,
     ) -> None:
-        """`soft` are a teacher's outputs, (labels,) or (options,), one array an example.
+        """`soft` are a teacher's outputs, (labels,) or (options,), one array per example.
 
-        `windowed` is the task, where each window of a text is an example (`train.windows`); it needs `words`.
+        `windowed` is the task, if each window of a text is an example (`train.data.windows`); it needs `words`.
         """
         self._soft = soft
-        self.kept: Callable[[np.ndarray], States] | None = None  # what is known of texts, by their indices
+        self.kept: Callable[[np.ndarray], States] | None = None  # facts about texts, by their indices
         windows = None if windowed is None else windows_of(tokenizer.max_tokens)
         self._encoded, self._targets = tokenizer.encode(read_alone(inputs), windows=windows), targets
         self._pad_id = tokenizer.pad_id
@@ -130,7 +131,7 @@ class TextExamples(LengthSorted):
 
     @property
     def tokens(self) -> int:
-        """Tokens of all texts together."""
+        """Total number of tokens of all texts."""
         return sum(len(encoding.ids) for encoding in self._encoded)
 
     def batch(self, members: np.ndarray) -> TrainingBatch:
@@ -166,13 +167,13 @@ def padded_words(words: Sequence[np.ndarray]) -> Tensor:
 
 
 def options_in(inputs: Sequence[TaskInput]) -> np.ndarray | None:
-    """The number of options of each input, int64 (inputs,); None for inputs that are no questions with options."""
+    """The number of options of each input, int64 (inputs,); None for inputs that are not questions with options."""
     counts = [len(question.options) for question in inputs if isinstance(question, Question)]
     return np.array(counts, np.int64) if counts else None
 
 
 def option_rows(members: np.ndarray, options: np.ndarray) -> np.ndarray:
-    """The rows of these examples' options, in a list that holds every example's options one after the other."""
+    """The rows of these examples' options, in a list of all examples' options, example after example."""
     stops = np.cumsum(options)
     return np.concatenate([np.arange(stops[i] - options[i], stops[i]) for i in members])
 
@@ -183,7 +184,7 @@ def batch_targets(
     unread: Callable[[int], np.ndarray | None],
     options: np.ndarray | None,
 ) -> Tensor:
-    """The targets of a batch as the loss of their kind reads them."""
+    """The targets of a batch in the form of their kind's loss."""
     if options is None:
         return stacked([without_unread(targets[i], unread(i)) for i in members])
     marks = [np.arange(options[i]) == targets[i] for i in members]
@@ -192,9 +193,9 @@ def batch_targets(
 
 
 def soft_targets(outputs: Sequence[np.ndarray], options: np.ndarray | None) -> Tensor:
-    """A teacher's outputs of a batch: (rows, labels), (options of all, 1), or (rows, words, labels).
+    """A teacher's outputs for a batch: (rows, labels), (options of all, 1), or (rows, words, labels).
 
-    Words beyond a row's end are zeros, and so are words that were not read.
+    Words beyond a row's end are zeros, and so are unread words.
     """
     if options is not None:
         return torch.from_numpy(np.concatenate(outputs)[:, None])
@@ -208,10 +209,10 @@ def soft_targets(outputs: Sequence[np.ndarray], options: np.ndarray | None) -> T
 
 
 def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
-    """The target with UNLABELLED for words that no token stands for: nothing is to be learned from them.
+    """The target with UNLABELLED for words without a token, which nothing can be learned from.
 
-    Of the right answers of a text the first is taken, as int64 (places, 2): 1 where it begins and where it ends, 0 at
-    other places; both ends are left out where one of them is unread.
+    Of a text's right answers the first is used, as int64 (places, 2): 1 at its beginning and at its end, 0 at other
+    places; if one of them is unread, both are 0.
     """
     if unread is None:
         return target
@@ -225,9 +226,9 @@ def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
 
 
 def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, events: Events) -> None:
-    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is.
+    """Reports how many training answers of a span task are not read in full; raises EmptyData if none is.
 
-    Of labelled words it tells in how many texts a label changes inside a token, which no answer can.
+    For labelled words it reports in how many texts a label changes inside a token, which no answer can represent.
     """
     targets, name = prepared.train.examples.targets, prepared.task.name
     if not _is_answers(targets[0]):
@@ -265,7 +266,7 @@ def _changing_inside_tokens(prepared: Prepared, examples: LengthSorted) -> int:
 
 
 def _lost(targets: Sequence[np.ndarray], examples: LengthSorted) -> int:
-    """The number of first answers that are not learned: one end is unread, or no window holds them whole."""
+    """The number of first answers that are not learned: one end is unread, or no window holds all of it."""
     if examples.windows is None:
         unread = (examples.unread(member) for member in range(len(targets)))
         pairs = zip(targets, unread, strict=True)
@@ -295,7 +296,7 @@ def _is_answers(target: np.ndarray) -> bool:
 
 
 def module_outputs(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
-    """The module's outputs for every example, in the examples' order; of a text in windows one, merged by its kind.
+    """The module's outputs for every example, in order; windows of a text are merged by its kind.
 
     Words are without padding, unread ones NaN; an example's options are (options,).
     """

@@ -1,4 +1,4 @@
-"""Features of the frozen trunk, computed once: evaluation mode, one pass for all stored values that lack a text."""
+"""Features of the frozen trunk, computed once: one pass in evaluation mode for all stored values that a text lacks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
 from polyhead.train.job import TrainingJob
 
-TOKEN_BUDGET = 4096  # padded tokens in one batch
-FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment,
-FLUSH_SECONDS = 3 * UNIT_SECONDS  # and after so long in any case: a kill loses no more
+TOKEN_BUDGET = 4096  # padded tokens per batch
+FLUSH_BYTES = 256 * 2**20  # bytes of waiting float32 values, over all stores: then each writes a segment,
+FLUSH_SECONDS = 3 * UNIT_SECONDS  # and after this time in any case: a kill loses no more
 PIECE = 8192  # inputs tokenized and sorted by length at a time
 
 
@@ -55,11 +55,11 @@ class Extractor(FeatureSource):
         return self.facts.digest
 
     def keeps(self, path: Path, *, is_named: bool) -> bool:
-        """Always: what is not kept is encoded."""
+        """Always true: missing values are encoded."""
         return True
 
     def remember(self, paths: Sequence[Path]) -> None:
-        """Takes the constants of these paths' codecs for paths to come."""
+        """Records the constants of these paths' codecs for later paths."""
         for path in paths:
             per: Per = "dimension" if len(path.pool.codec.scale) > 1 else "tensor"
             self._codecs.setdefault(value_key(path, per), path.pool.codec)
@@ -72,7 +72,7 @@ class Extractor(FeatureSource):
         return with_codec(path, self._codecs[key])
 
     def calibrated(self, path: Path, inputs: Sequence[Input], *, per: Per) -> Codec:
-        """The path's codec with its constants, from as many of these (training) inputs as it wants, evenly spaced."""
+        """The path's codec with constants from as many of these (training) inputs as it needs, evenly spaced."""
         pool = path.stored().pool
         if not pool.codec.format.is_fixed_from_data:
             return pool.codec
@@ -85,7 +85,7 @@ class Extractor(FeatureSource):
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
-        """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
+        """Encodes every input that some store lacks, once for all stores; a kill loses only the unwritten rest."""
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
@@ -120,7 +120,7 @@ class Extractor(FeatureSource):
     def _pieces(
         self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
     ) -> Iterator[TokenizerInput]:
-        """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
+        """Chunks of inputs of which one is missing; the next is tokenized while the trunk reads the current one."""
         windows = windows_of(self.tokenizer.max_tokens)
         for is_windowed, size in itertools.product((False, True), (1, 2)):
             texts = [text for text in inputs if (text in windowed) == is_windowed and len(text) == size]
@@ -133,13 +133,13 @@ class Extractor(FeatureSource):
 
 
 def extractor_of(job: TrainingJob) -> Extractor:
-    """The trunk that encodes, for trainers that need more of it than kept features."""
+    """The trunk for encoding, for trainers that need more of it than kept features."""
     assert isinstance(job.source, Extractor)
     return job.source
 
 
 class _Open:
-    """A store being filled: which keys it lacks, and the values not yet written."""
+    """A store being filled: its missing keys, and the values not yet written."""
 
     def __init__(self, store: FeatureStore, request: FeatureRequest) -> None:
         self.store, self.path = store, with_every_token(request.path.stored())
@@ -163,14 +163,14 @@ class _Open:
         self.bytes += value.nbytes
 
     def taken(self) -> tuple[list[bytes], list[np.ndarray], list[np.ndarray]]:
-        """Keys, values and tokens that are not yet written, which it forgets."""
+        """Removes and returns the unwritten keys, values and tokens."""
         taken = self.keys, self.values, self.tokens
         self.keys, self.values, self.tokens, self.bytes = [], [], [], 0
         return taken
 
 
 class _Pending:
-    """The distinct inputs that stores lack, and who waits for each."""
+    """The distinct inputs that stores lack, and the stores that lack each."""
 
     def __init__(self, stores: Sequence[_Open]) -> None:
         self.stores = stores
@@ -190,7 +190,7 @@ class _Pending:
         texts: Sequence[Input],
         batch: TokenBatch,
     ) -> None:
-        """Encodes one batch and takes what stores lack; `texts` are those of its rows."""
+        """Encodes one batch and passes on the missing values; `texts` are those of its rows."""
         windows = encodings.window[entries].tolist()
         lacking: list[list[tuple[int, bytes, int]]] = [[] for _ in self.stores]
         number = {id(store): place for place, store in enumerate(self.stores)}
@@ -213,7 +213,7 @@ class _Pending:
             self.flush()
 
     def flush(self) -> None:
-        """Writes one fragment to each store, whatever number of requests wait for it."""
+        """Writes one fragment to each store, whatever the number of requests for it."""
         by_store: dict[FeatureStore, dict[bytes, tuple[np.ndarray, np.ndarray]]] = {}
         for waiting in self.stores:
             keys, values, tokens = waiting.taken()
@@ -229,7 +229,7 @@ KEY_BYTES = len(document_id(("",)))
 
 
 class Journal:
-    """One file of input keys for one set of stores; it is there only while an extraction is unfinished."""
+    """A file of input keys for one set of stores; it exists only while an extraction is unfinished."""
 
     def __init__(self, folder: FilePath, digests: Sequence[str]) -> None:
         name = hashlib.sha256("".join(sorted(set(digests))).encode()).hexdigest()[:16]
@@ -241,7 +241,7 @@ class Journal:
         `known` are all inputs of this extraction, stored or not.
         """
         if not lacking and not self._file.exists():
-            return []  # nothing is written where nothing is to be done
+            return []  # nothing is written if nothing is to be done
         started = self._read()
         texts = {document_id(text): text for text in known} if started else {}
         if started and {document_id(text) for text in lacking} <= set(started) <= set(texts):
@@ -250,14 +250,14 @@ class Journal:
         return list(lacking)
 
     def end(self) -> None:
-        """Forgets the list: everything is stored."""
+        """Deletes the list: everything is stored."""
         self._file.unlink(missing_ok=True)
 
     def _read(self) -> list[bytes]:
         try:
             with open_plain(self._file) as file:
                 raw = file.read()
-        except OSError:  # none, or none of ours: the list is made anew
+        except OSError:  # no list, or an invalid one: it is made again
             raw = b""
         return [raw[i : i + KEY_BYTES] for i in range(0, len(raw) - KEY_BYTES + 1, KEY_BYTES)]
 

@@ -42,7 +42,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
 
 
 class OnTap(nn.Module):
-    """A branch that reads kept states; under bfloat16 autocast where asked."""
+    """A branch that reads kept states; optionally under bfloat16 autocast."""
 
     def __init__(self, part: BranchPart, path: Path, *, bfloat16: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class OnTap(nn.Module):
         return value.values, value.mask
 
     def served(self, dtype: torch.dtype) -> OnTap:
-        """The same with the branch as a backend runs it."""
+        """The same with the branch in the form that a backend runs."""
         copied = OnTap.__new__(OnTap)
         nn.Module.__init__(copied)
         copied.part, copied._tap, copied._bfloat16 = self.part.served(dtype), self._tap, False

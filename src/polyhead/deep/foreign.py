@@ -1,4 +1,4 @@
-"""Models of `transformers` as they answer themselves: opened, changed by an adapter's arrays, and run."""
+"""Models of `transformers` with their own forward pass: opened, changed by an adapter's arrays, and run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyhead.errors import TrunkError
 def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) -> tuple[Any, Any]:
     """Tokenizer and float32 model for classification (`reads` is "Token" or "Sequence") of the folder at `path`.
 
-    Raises TrunkError, which names `folder`, where `transformers` cannot open it.
+    Raises TrunkError, which names `folder`, if `transformers` cannot open it.
     """
     library = transformers_library("proving an imported task's answers")
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -24,7 +24,7 @@ def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) 
             tokenizer = library.AutoTokenizer.from_pretrained(path, **local)
             auto = getattr(library, f"AutoModelFor{reads}Classification")
             model = auto.from_pretrained(path, dtype=torch.float32, **local, **own)
-    except Exception as error:  # the library raises errors of many types where it cannot open the folder
+    except Exception as error:  # the library raises errors of many types if it cannot open the folder
         raise TrunkError(
             f"{folder}: transformers itself cannot open it",
             got=first_line(error),
@@ -40,7 +40,7 @@ def foreign_logits(model: Any, tokens: Mapping[str, Any]) -> Any:
 
 
 def add_adapter(model: Any, saved: Mapping[str, np.ndarray], maps: Mapping[str, Any]) -> None:
-    """Puts an adapter's arrays into the model, by the names that both have; `maps` gives each weight with its delta."""
+    """Loads an adapter's arrays into the model, by their common names; `maps` gives each weight with its delta."""
     arrays = model.state_dict()
     arrays |= {name: torch.from_numpy(array) for name, array in saved.items()}
     for module, low in maps.items():

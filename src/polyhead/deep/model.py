@@ -1,4 +1,4 @@
-"""A trunk and parts: runs a plan with gradients, and gives the values that a store keeps."""
+"""The model of a trunk and parts: runs a plan with gradients, and computes the values that a store keeps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, 
 from polyhead.plan.coding import through, tokens_of
 from polyhead.plan.passes import Aside, Passes, delta_key, layers_at, legs, passes_of, prompt_rows, read_first, stages
 
-SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
+SIDE_BY_SIDE = 8192  # maximum tokens, padding included, of one stack
 
 
 class MultiTaskModel(nn.Module):
-    """A trunk, the parts of some tasks and the families that they read; a part that tasks share is one module.
+    """A trunk, the parts of some tasks and their families; a part that tasks share is one module.
 
-    With `narrow`, layers of which the first position alone is read, or the prompt rows, compute these alone: cheaper,
-    and other bits. With `stacked`, paths through the same layers of the trunk that differ in their delta or in what
-    came before run as one pass over all their rows, and all isolated prompts at once: cheaper, for serving, since
-    weights are stacked once. Without it they run one after another, and one more changes no bit of another.
+    With `narrow`, layers of which only the first position, or the prompt rows, are read, compute only these: cheaper,
+    with other bits. With `stacked`, paths through the same layers of the trunk that differ in their delta or in earlier
+    nodes run as one pass over all their rows, and all isolated prompts at once: cheaper, for serving, since weights are
+    stacked once. Without it they run one after another, and an additional one changes no bit of another.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MultiTaskModel(nn.Module):
         return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
 
     def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, StoredPool], int]]:
-        """The values of `stored` as soon as each is known, and how many layers are left; the next request runs more.
+        """The values of `stored` as soon as each is known, and the number of layers left; the next request runs more.
 
         Tasks that need the fewest layers come first.
         """
@@ -99,7 +99,7 @@ class MultiTaskModel(nn.Module):
         noise: Noise | None = None,
         learns: str | None = None,
     ) -> dict[int, States]:
-        """The states after steps that run at once."""
+        """The states after steps that run together."""
         first, step = stage[0], passes.plan.steps[stage[0]]
         if isinstance(step.node, Embed):
             return {first: self._start(step.node, batch, noise=noise, learns=learns)}
@@ -120,7 +120,7 @@ class MultiTaskModel(nn.Module):
         )
 
     def _prompt(self, prompt: Prompt, learns: str | None) -> Tensor:
-        """The rows, (rows, embedding width); without a gradient where another task learns."""
+        """The rows, (rows, embedding width); without a gradient if another task is trained."""
         embedding = self._owner(prompt.part).prompt
         if embedding is None or len(embedding.weight) != prompt.rows:
             raise PlanError(f"'{prompt.part}' has no prompt like this here", got=prompt)
@@ -144,7 +144,7 @@ class MultiTaskModel(nn.Module):
         return after_steps
 
     def _stacks(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> Iterator[list[int]]:
-        """Groups of steps that run at once, similar deltas together; a text that prompts see runs alone."""
+        """Groups of steps that run together, similar deltas next to each other; a text that prompts see runs alone."""
         plan, alike = passes.plan, dict[tuple[int, int, int, int], list[int]]()
         for index in sorted(stage, key=lambda step_index: delta_key(layers_at(plan, step_index).delta)):
             rows, tokens, _ = states[plan.steps[index].parent].last.shape
@@ -161,7 +161,7 @@ class MultiTaskModel(nn.Module):
     def _run_stack(
         self, before: Sequence[States], stop: int, deltas: Mapping[int, LayerDelta], *, first: int
     ) -> list[States]:
-        """The states up to `stop`, from one pass over the rows of all."""
+        """The states up to `stop`, from one pass over all rows."""
         rows = States(
             hidden=(torch.cat([state.last for state in before]),),
             mask=torch.cat([state.mask for state in before]),
@@ -247,7 +247,7 @@ class MultiTaskModel(nn.Module):
     def _rows_beside(self, text: States, prompts: Sequence[Prompt], learns: str | None) -> dict[Prompt, Tensor]:
         """The last state of each prompt, (rows, prompt rows, width)."""
         by_prompt: dict[Prompt, Tensor] = {}
-        # Together, each would see the others as masked keys, which changes the order of sums.
+        # In one pass, each would see the others as masked keys, which changes the order of sums.
         for group in [prompts] if self._stacked else [[prompt] for prompt in prompts]:
             sizes = [prompt.rows for prompt in group]
             rows = torch.cat([self._prompt(prompt, learns) for prompt in group])
@@ -258,13 +258,13 @@ class MultiTaskModel(nn.Module):
 
 
 class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Token ids ready for the trunk; `words` holds each word's first sub-token, -1 where there is none."""
+    """Token ids ready for the trunk; `words` holds each word's first sub-token, -1 if there is none."""
 
     ids: Tensor  # (rows, tokens)
     mask: Tensor  # (rows, tokens), True where a token is
     segments: Tensor  # (rows, tokens)
     words: Tensor | None = None  # (rows, words)
-    states: States | None = None  # known keys and values, where only isolated prompts read the text
+    states: States | None = None  # known keys and values, if only isolated prompts read the text
 
 
 class StoredPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,9 +286,9 @@ def read_rows(states: States, pool: Pool, prompts: int) -> States:
 def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool:
     """The value of a pool in stored form before its codec: (rows, positions, layers, width) in float32.
 
-    With layers 'mean' and a codec applied after the mean there is one layer; with a codec before the mean the
-    averaged layers stay apart, since each is encoded alone (Du et al. 2020). A word without a sub-token of its own
-    (cut away, or normalised to nothing) is a row of zeros.
+    With layers 'mean' and a codec after the mean there is one layer; with a codec before the mean the averaged layers
+    are kept separately, since each is encoded alone (Du et al. 2020). A word without its own sub-token (cut off, or
+    normalized to nothing) is a row of zeros.
     """
     depth = states.depth
     if pool.layers == "mean" and pool.of > depth:
@@ -319,7 +319,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
 def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list[np.ndarray]:
     """The value of each stored path over the trunk's own layers before its codec, from one pass without gradients.
 
-    float32 (positions of all texts, layers, width): every token, or one a text.
+    float32 (positions of all texts, layers, width): every token, or one per text.
     """
     depths = [path.layers[-1].stop if path.layers else 0 for path in paths]
     states = trunk.go_on(trunk.start(batch.ids, batch.mask, segments=batch.segments), stop=max(depths, default=0))
@@ -333,7 +333,7 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
 def coded(value: StoredPool, codec: Codec, tokens: np.ndarray | None) -> StoredPool:
     """The value as a reader of the store would see it: encoded and decoded.
 
-    `tokens` (rows, positions) are those of `store.codec.tokens_of`; None: positions that are no tokens.
+    `tokens` (rows, positions) are those of `plan.coding.tokens_of`; None: positions without tokens.
     """
     if codec.format.is_exact:
         return value
@@ -343,7 +343,7 @@ def coded(value: StoredPool, codec: Codec, tokens: np.ndarray | None) -> StoredP
 
 
 def _tokens_of(pool: Pool, batch: TextBatch) -> np.ndarray | None:
-    """Whose token each position is that the pool reads, where its codec asks."""
+    """The token id of each position that the pool reads, if its codec needs it."""
     if not isinstance(pool.codec.format, TokenCodec):
         return None
     words = None if batch.words is None else batch.words.cpu().numpy()

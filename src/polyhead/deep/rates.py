@@ -1,4 +1,4 @@
-"""How fast layers encode and learn here, tried for a few seconds."""
+"""The speed of layers here, in evaluation and training, measured for a few seconds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
 
-TRIED = 64  # texts of a trial
+TRIED = 64  # texts of a measurement
 
 
 class Rates(Value):
     """Seconds that one layer takes for one token."""
 
     encode: float  # forward, in evaluation
-    learn: float  # forward and backward, of layers that learn
+    learn: float  # forward and backward, of trained layers
 
 
 def rates_of(data: TrunkData, prepared: Sequence[Prepared]) -> Rates:
-    """Rates on texts of these tasks, tried for a few seconds."""
+    """Rates on texts of these tasks, measured for a few seconds."""
     texts = [text for p in prepared for text in read_alone(p.train.examples.inputs[:TRIED])][:TRIED]
     tokenizer = Tokenizer(data.tokenizer, data.settings)
     encoded = sorted((list(entry.ids) for entry in tokenizer.encode(texts)), key=len)

@@ -1,4 +1,4 @@
-"""Summarization tasks: each becomes a fine-tuned encoder-decoder of its own in the project's bundle.
+"""Training of summarization tasks: each becomes a fine-tuned encoder-decoder in the project's bundle.
 
 These models change no answer of the tasks that read the trunk.
 """
@@ -47,7 +47,7 @@ from polyhead.train.record.lines import skipped
 from polyhead.train.runs import SUFFIX, Fitted, cache_folder
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun
 
-TRAINER = 1  # counted up when the same declaration and data would train another model
+TRAINER = 1  # incremented when the same declaration and data would train another model
 
 
 class Summaries(BundleTraining):
@@ -67,7 +67,7 @@ class Summaries(BundleTraining):
             self._rest.check()
 
     def train(self) -> TrainingResult:
-        """The tasks over the trunk first; without any, the bundle of the trunk is there or is made."""
+        """The tasks over the trunk come first; without any, the trunk's bundle exists or is made."""
         began, run = time.monotonic(), self.run
         if self._rest is not None:
             outcome = self._rest.train()
@@ -91,7 +91,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> TrainingRe
     """Trains the task unless the bundle has it trained the same way, or a decision says otherwise."""
     root, events, options = run.root, run.events, run.options
     task, choice, outcome = prepared.task, _choice(entry), partial(TrainingResult, bundle=str(root), seconds=0.0)
-    place = TrunkChoice(name=choice.name).place(run.folder)  # a folder beside the project file, or a hub id
+    place = TrunkChoice(name=choice.name).place(run.folder)  # a folder next to the project file, or a hub id
     data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
     data = msgspec.structs.replace(data, name=choice.name)
     fingerprint, live = _fingerprint(prepared, choice, data), Models(root)
@@ -152,14 +152,14 @@ def _compared(live: Models, prepared: Prepared, trained: TrainedSummarizer, even
 
 
 def _choice(entry: TaskEntry) -> Summarizer:
-    assert entry.model is not None  # TaskEntry.__post_init__ checks it
+    assert entry.model is not None  # checked by TaskEntry.__post_init__
     return Summarizer(name=entry.model) if isinstance(entry.model, str) else entry.model
 
 
 def _fingerprint(
     prepared: Prepared, choice: Summarizer, data: Seq2SeqData, *, precision: str | None = None
 ) -> dict[str, object]:
-    """The facts that decide the trained model, and their digest under `fingerprint`."""
+    """The facts that determine the trained model, and their digest under `fingerprint`."""
     facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
     facts |= {
         "trainer": TRAINER,
@@ -201,7 +201,7 @@ def _score_line(prepared: Prepared, trained: TrainedSummarizer) -> str:
 
 
 def _untimed(trained: TrainedSummarizer) -> list[dict[str, float]]:
-    """The epochs without their seconds, so that a bundle's bytes depend on the seed alone."""
+    """The epochs without their seconds, so that a bundle's bytes only depend on the seed."""
     return [{name: v for name, v in row.items() if name != "seconds"} for row in trained.fitted.history]
 
 
@@ -241,8 +241,8 @@ class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
     scores: dict[str, dict[str, float]]  # split -> metric -> value
     held: HeldRows
     fitted: Fitted
-    cut: dict[str, int]  # split -> documents longer than the model reads
-    cut_summaries: int  # of train: summaries longer than it writes
+    cut: dict[str, int]  # split -> number of documents longer than the model's limit
+    cut_summaries: int  # of train: number of summaries longer than its limit
 
 
 class SummaryExamples(LengthSorted):
@@ -274,7 +274,7 @@ def document_texts(examples: Examples) -> list[str]:
 
 
 def smoothed_loss(smoothing: float, *, vocabulary: int | None = None) -> Callable[..., Tensor]:
-    """The loss that a course asks for: mean over the summaries' tokens of the label-smoothed cross entropy.
+    """The loss of a course: mean over the summaries' tokens of the label-smoothed cross entropy.
 
     With `vocabulary` V it is divided by ln V, so that a uniform guess scores exactly 1 (Aghajanyan et al. 2021).
     """
@@ -295,8 +295,8 @@ def train_summarizer(
 ) -> TrainedSummarizer:
     """Fine-tunes the whole model and keeps the epoch whose summaries of the validation split score best.
 
-    Test documents are read once, by the kept model. Training runs in the precision of `training`, writing in float32.
-    Raises MissingExtra before training where ROUGE is not installed.
+    Only the kept model reads test documents, once. Training runs in the precision of `training`, generation in float32.
+    Raises MissingExtra before training if ROUGE is not installed.
     """
     task, training, kind, listener = prepared.task, prepared.training, kind_of(prepared.task), events or Events()
     first = prepared.validation.examples.take([0])

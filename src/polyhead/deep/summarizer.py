@@ -1,6 +1,6 @@
 """BART-type encoder-decoders through `transformers`: from a folder or hub id to data, and from data to a model.
 
-Its classes are used as they are and never subclassed; what a bundle keeps is plain data (`seq2seq.data`).
+Its classes are used directly and never subclassed; a bundle stores plain data (`encoder.summarizer`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from polyhead.values import Value
 
 MOST_TOKENS = 1024  # of a document, unless a limit is declared
 TOKEN_BUDGET = 4096  # padded document tokens of a batch, times beams
-ZEROS = ("final_logits_bias",)  # checkpoints saved without a head leave it out; it is zero then
+ZEROS = ("final_logits_bias",)  # checkpoints saved without a head omit it; it is zero then
 
 
 class GeneratedSummary(Value):
-    """One summary and what it took."""
+    """One summary and its cost."""
 
     text: str
-    tokens: int  # of the document that were read, special ones included
-    steps: int  # tokens written
+    tokens: int  # of the document, read, including special ones
+    steps: int  # tokens generated
     cut: int  # tokens of the document beyond the limit
     repaired: int  # lone surrogates that were replaced before reading
 
@@ -45,9 +45,9 @@ class GeneratedSummary(Value):
 def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: int = 128, beams: int = 1) -> Seq2SeqData:
     """The model in a folder that `save_pretrained` wrote, or under a hub id; HF_HUB_OFFLINE is respected.
 
-    `max_tokens` limits documents; left out, it is what the model reads, at most 1024. Raises TrunkNotFound, TrunkError
-    for a model that writes no text, WeightsMismatch for weights or a tokenizer that do not fit, ConfigError for limits
-    that the model does not have.
+    `max_tokens` limits documents; by default it is the model's limit, at most 1024. Raises TrunkNotFound, TrunkError
+    for a model that generates no text, WeightsMismatch for weights or a tokenizer that do not fit, ConfigError for
+    limits beyond the model's.
     """
     library = transformers_library("a summarization task")
     place = os.path.expanduser(name)
@@ -103,7 +103,7 @@ def summarizer_arrays(model: nn.Module) -> dict[str, np.ndarray]:
 class Seq2Seq(nn.Module):
     """A model of `transformers` with its tokenizer, in evaluation mode.
 
-    `dropout` replaces that of its config while it is trained; `bfloat16` is autocast in the call, never in writing.
+    `dropout` replaces that of its config in training; `bfloat16` is autocast in the call, never in generation.
     """
 
     def __init__(self, data: Seq2SeqData, *, dropout: float | None = None, bfloat16: bool = False) -> None:
@@ -120,7 +120,7 @@ class Seq2Seq(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         """Logits (rows, summary tokens, vocabulary), each from the document and the label's tokens before it.
 
-        `labels` (rows, summary tokens) hold -100 for padding, as `transformers` has it.
+        `labels` (rows, summary tokens) hold -100 for padding, as in `transformers`.
         """
         decoder_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16):
@@ -134,16 +134,16 @@ class Seq2Seq(nn.Module):
         return self._documents.encode([(text,) for text in texts])
 
     def summaries(self, texts: Sequence[str]) -> list[Encoded]:
-        """Summaries as tokens to learn from, cut to `summary_tokens`."""
+        """Summaries as training tokens, cut to `summary_tokens`."""
         return self._summaries.encode([(text,) for text in texts])
 
     @torch.inference_mode()
     def write(
         self, texts: Sequence[str], *, alone: bool = False, show: Callable[[int], None] | None = None
     ) -> list[GeneratedSummary]:
-        """One summary a text, in order; `alone`: one text a batch, so that its batch mates cannot matter.
+        """One summary per text, in order; `alone`: one text per batch, so that other texts cannot matter.
 
-        Greedy for one beam, else beam search; never sampled. All else that generation_config.json says holds.
+        Greedy for one beam, else beam search; never sampled. Everything else follows generation_config.json.
         """
         was_training = self.training
         self.eval()
@@ -160,7 +160,7 @@ class Seq2Seq(nn.Module):
         return [summaries[index] for index in range(len(encoded))]
 
     def data(self) -> Seq2SeqData:
-        """The same model as data, with its arrays as they are now."""
+        """The same model as data, with its current arrays."""
         return msgspec.structs.replace(self._data, arrays=summarizer_arrays(self.model))
 
     def _generated(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class Seq2Seq(nn.Module):
         return ids_written
 
     def _written(self, document: Encoded, ids: list[int]) -> GeneratedSummary:
-        """The summary of `ids`, which begin after the decoder's start token and may end in padding."""
+        """The summary in `ids`, which begin after the decoder's start token and may end in padding."""
         ends = self.model.generation_config.eos_token_id
         stop = next((i + 1 for i, token in enumerate(ids) if token in _several(ends)), len(ids))
         return GeneratedSummary(
@@ -194,8 +194,8 @@ class Seq2Seq(nn.Module):
 
 
 def _checked_scores(_: Tensor, scores: Tensor) -> Tensor:
-    """The scores of each next token; BackendError where one is no number: any token would be as good an answer."""
-    if not bool((scores < torch.inf).all()):  # -inf stands for tokens that may not come
+    """The scores of each next token; BackendError if one is not a number: any token would be an equally good answer."""
+    if not bool((scores < torch.inf).all()):  # -inf marks forbidden tokens
         raise BackendError(
             "an encoder-decoder gave scores of tokens that are not finite",
             got="NaN or infinity",
@@ -269,7 +269,7 @@ def _opened(name: str, open_it: Callable[[], Any]) -> Any:
 
 
 def _check_loaded(name: str, loading: Mapping[str, Any]) -> None:
-    """Raises WeightsMismatch where the library filled arrays in at random, or dropped some."""
+    """Raises WeightsMismatch if the library filled arrays in randomly, or dropped some."""
     missing = sorted(set(loading.get("missing_keys", ())) - set(ZEROS))
     wrong = sorted(map(str, loading.get("mismatched_keys", ())))
     if missing or wrong:
@@ -319,9 +319,9 @@ def _tokenizer_file(library: Any, place: str) -> Path | None:
 
 
 def _try_tokenizer(file: Path | None) -> None:
-    """Raises WeightsMismatch for a tokenizer that must not be opened, before `transformers` opens it."""
+    """Raises WeightsMismatch for an unsafe tokenizer, before `transformers` opens it."""
     if file is not None:
-        tokenizer_facts(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache has links to its files
+        tokenizer_facts(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache contains links to its files
 
 
 def _json(keys: Mapping[str, Any]) -> bytes:

@@ -1,1 +1,1 @@
-"""Kept encoder outputs: codecs down to one bit a dimension, and memory-mapped segments keyed by digests."""
+"""Kept encoder outputs: memory-mapped segments, identified by digests, with codecs down to one bit per dimension."""

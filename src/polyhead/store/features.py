@@ -1,4 +1,4 @@
-"""Kept features of many texts: which are missing, adding them, and batches of them, decoded and padded."""
+"""Kept features of many texts: finding missing ones, adding them, and batches of them, decoded and padded."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from polyhead.store.corpus.plain import PlainStore
 
 
 class Features:
-    """Rows of a store in the order in which they were asked for, memory-mapped, decoded when taken."""
+    """Rows of a store in the requested order, memory-mapped, and decoded when taken."""
 
     def __init__(self, column: FeatureColumn, blocks: list[np.ndarray], places: np.ndarray) -> None:
         """`blocks`: data of fragments (tokens, token_bytes); `places` (rows, 3): block, first token, end."""
         self._column, self._blocks, self._places = column, blocks, places
-        self.lengths: np.ndarray = places[:, 2] - places[:, 1]  # tokens of each row
+        self.lengths: np.ndarray = places[:, 2] - places[:, 1]  # number of tokens of each row
 
     def __len__(self) -> int:
         return len(self._places)
 
     @property
     def nbytes(self) -> int:
-        """Encoded bytes of these rows, without keys and offsets; a row asked for twice counts twice."""
+        """Encoded bytes of these rows, without keys and offsets; a repeated row counts twice."""
         return int(self.lengths.sum()) * self._column.token_bytes
 
     def take(self, indices: Sequence[int] | np.ndarray) -> FeatureBatch:
-        """These rows (indices into the keys that were asked for), padded to the longest of them."""
+        """These rows (indices into the requested keys), padded to the longest of them."""
         rows = np.asarray(indices, dtype=np.intp)
         layers, width = self._column.layers, self._column.width
         lengths = self.lengths[rows]
@@ -43,7 +43,7 @@ class Features:
         shape = (len(rows), longest, layers, width)
         if not mask.any():
             return FeatureBatch(values=np.zeros(shape, np.float32), mask=mask)
-        # One copy of the encoded slices and one decode for the whole batch: calls, not bytes, cost the time.
+        # One copy of the encoded slices and one decode per batch: the number of calls, not of bytes, costs time.
         raw = np.concatenate([self._blocks[block][start:stop] for block, start, stop in self._places[rows].tolist()])
         values = decode(raw.reshape(len(raw), layers, -1), self._column.codec, width)
         if mask.all():
@@ -54,10 +54,10 @@ class Features:
 
 
 class FeatureStore:
-    """The values at one node for many texts, in a store of their own (`store.corpus`) named by the path's digest.
+    """The values at one node for many texts, in a separate store (`store.corpus`) named by the path's digest.
 
-    Rows are found by key (`document_id`). A store of another digest, or of other layers, width or codec, is refused.
-    A kill loses at most the append that it met.
+    Rows are found by key (`document_id`). A store of another digest, or of other layers, width or codec, is refused. A
+    kill loses at most the append in progress.
     """
 
     def __init__(self, store: PlainStore) -> None:
@@ -66,10 +66,10 @@ class FeatureStore:
 
     @classmethod
     def open(cls, root: Path | str, *, digest: str, layers: int, width: int, codec: Codec) -> Self:
-        """The store under `<root>/<digest>`, created when absent.
+        """The store under `<root>/<digest>`, created if absent.
 
-        `layers`: stored layers of a token, all that a learned mix or a codec before the mean needs, or 1.
-        Raises StoreError when the folder keeps other features. A file is hashed when a process first reads it.
+        `layers`: stored layers per token, all that a learned mix or a codec before the mean needs, or 1. Raises
+        StoreError if the folder keeps other features. A process hashes a file when it first reads it.
         """
         column = FeatureColumn(digest=digest, layers=layers, width=width, codec=codec)
         check_column_name(digest, "features")
@@ -91,17 +91,17 @@ class FeatureStore:
         return sum(self._store.rows(fragment.name, digest).data.nbytes for fragment in self._store.fragments)
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
-        """Indices of the keys that the store lacks, those that other writers have added since included."""
+        """Indices of the keys that the store lacks, taking other writers' additions into account."""
         self._store.refresh()
         return np.flatnonzero(self._store.find(keys)[:, 0] < 0).tolist()
 
     def append(
         self, keys: Sequence[bytes], values: Sequence[np.ndarray], tokens: Sequence[np.ndarray] | None = None
     ) -> None:
-        """Keeps `values` (tokens, layers, width) under `keys` as one fragment; keys already there are skipped.
+        """Adds `values` (tokens, layers, width) under `keys` as one fragment; existing keys are skipped.
 
-        `tokens` (tokens,) each are what the codec is told (`store.codec.encode`), where it is one that asks. Raises
-        StoreError on shapes that do not fit, on NaN and on a full disk; then nothing is kept.
+        `tokens` (tokens,) are those for the codec (`plan.coding.encode`), if it needs them. Raises StoreError on shapes
+        that do not fit, on NaN and on a full disk; then nothing is kept.
         """
         if len(keys) != len(values) or (tokens is not None and len(tokens) != len(values)):
             raise StoreError("every key needs one value", got=f"{len(keys)} keys and {len(values)} values")
@@ -119,11 +119,11 @@ class FeatureStore:
         self.append_packed(keys, PackedRows.of([len(value) for value in values], data))
 
     def append_packed(self, keys: Sequence[bytes], rows: PackedRows) -> None:
-        """Keeps values that are encoded already under `keys` as one fragment; keys already there are skipped."""
+        """Adds encoded values under `keys` as one fragment; existing keys are skipped."""
         self._store.append(keys, {self._column.digest: rows})
 
     def features(self, keys: Sequence[bytes]) -> Features:
-        """The rows under these keys, in this order, repeats allowed; raises StoreError when one is absent."""
+        """The rows under these keys, in this order, repeats allowed; raises StoreError if one is absent."""
         absent = self.missing(keys)
         if absent:
             raise StoreError(

@@ -1,10 +1,9 @@
-"""Outputs of many tasks at once for documents of a store, straight from their packed features.
+"""Outputs of many tasks at once for documents of a store, directly from their packed features.
 
-A codec's decoded values are `numbers @ matrix + shift` (`FeatureCodec.affine`): of a sign the numbers are the bits
-themselves, of principal components their levels. The matrix is folded into a pooler's queries and values and into the
-first map. The shift cancels in the softmax, whose weights sum to 1, and is a bias afterwards. What is left is one pass
-over the numbers: documents of equal length together, as many as stay in the processor's cache, unpacked once for all
-tasks.
+A codec's decoded values are `numbers @ matrix + shift` (`FeatureCodec.affine`): for sign the numbers are the bits
+themselves, for principal components their levels. The matrix is folded into a pooler's queries and values and into the
+first map. The shift cancels in the softmax, whose weights sum to 1, and is a bias afterwards. The rest is one pass over
+the numbers: documents of equal length together, as many as fit in the processor's cache, unpacked once for all tasks.
 """
 
 from __future__ import annotations
@@ -25,34 +24,35 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 from polyhead.values import Value
 
-BLOCK_BYTES = 2**20  # of numbers in float32, and of what one task pools: half of a processor's second cache
-_STORED = ("first", "mean", "attention")  # what a pool reads that a store keeps; of the first two one vector a text
-LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is no subnormal number
+BLOCK_BYTES = 2**20  # float32 numbers, and one task's pooled values: half of a processor's second-level cache
+# positions that a pool reads and a store keeps; the first two give one vector per text
+_STORED = ("first", "mean", "attention")
+LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is not a subnormal number
 _Documents = Callable[[int], int]
 _Activate = Callable[[np.ndarray], np.ndarray]
 
 
 class PackedTask(Value, eq=False):
-    """One task's arrays with the codec folded in; float32. L layers of n numbers stand side by side."""
+    """One task's arrays with the codec folded in; float32. L layers of n numbers are concatenated."""
 
     heads: int  # 0: a document is one vector
     scores: np.ndarray | None  # (heads, L n)
-    values: np.ndarray | None  # (heads, L n, d / heads); None: they are multiplied into `first`
+    values: np.ndarray | None  # (heads, L n, d / heads); None: multiplied into `first`
     first: np.ndarray  # (inputs, outputs)
     first_bias: np.ndarray
     second: np.ndarray | None  # (outputs, labels)
     second_bias: np.ndarray | None
     activation: Activation
-    is_bounded: bool = False  # no score is so large that float32 could not hold its exponential
+    is_bounded: bool = False  # every score is small enough for its exponential in float32
 
     @property
     def width(self) -> int:
-        """How many outputs it has."""
+        """The number of outputs."""
         return len(self.first_bias if self.second_bias is None else self.second_bias)
 
 
 class PackedTasks:
-    """Several tasks that read one feature column, folded; may be sent to other processes."""
+    """Several tasks that read one feature column, folded; can be sent to other processes."""
 
     def __init__(self, column: FeatureColumn, tasks: Mapping[str, PackedTask]) -> None:
         self.column, self.tasks = column, dict(tasks)
@@ -69,7 +69,7 @@ class PackedTasks:
     def outputs(self, rows: PackedRows) -> dict[str, np.ndarray]:
         """Each task's outputs for documents, float32 (rows, labels); NaN for a document without a token.
 
-        Raises StoreError where a document has several vectors and the tasks read one.
+        Raises StoreError if a document has several vectors and the tasks read one.
         """
         lengths = rows.lengths
         outputs = {name: np.full((len(lengths), task.width), np.nan, np.float32) for name, task in self.tasks.items()}
@@ -89,7 +89,7 @@ class PackedTasks:
 
 
 def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
-    """Each document's mean over layers and tokens of what it decodes to, float32 (rows, width); NaN without a token."""
+    """Each document's mean decoded vector over layers and tokens, float32 (rows, width); NaN without a token."""
     several = _numbers_of(column)
     scratch = _Scratch(column.layers * several, 1)
     found = np.full((len(rows.lengths), several), np.nan, np.float32)
@@ -103,7 +103,7 @@ def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
 
 
 def _numbers_of(column: FeatureColumn) -> int:
-    """How many numbers one layer of a token is."""
+    """How many numbers one layer of a token has."""
     return column.codec.format.numbers_width(column.width, column.codec)
 
 
@@ -122,7 +122,7 @@ class _Scratch:
         self._pooled = np.empty((0, wide), np.float32)
 
     def documents(self, tokens: int) -> int:
-        """How many documents of this length make a block."""
+        """The number of documents of this length in a block."""
         documents = max(1, BLOCK_BYTES // (4 * self._wide * max(tokens, self._heads)))
         if documents * tokens > len(self._numbers):
             self._numbers = np.empty((documents * tokens, self._wide), np.float32)
@@ -139,7 +139,7 @@ class _Scratch:
 
 
 def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows of one length, in blocks; those without tokens are left out."""
+    """Rows of one length, in blocks; those without tokens are skipped."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=0))  # the first of each length; none of length 0
@@ -151,7 +151,7 @@ def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int
 
 
 def _taken(rows: PackedRows, members: np.ndarray, tokens: int) -> np.ndarray:
-    """The packed tokens of rows of one length, one after another."""
+    """The packed tokens of rows of one length, concatenated."""
     starts = rows.offsets[members]
     if starts[-1] - starts[0] == (len(members) - 1) * tokens and (np.diff(starts) == tokens).all():
         return np.asarray(rows.data[starts[0] : starts[-1] + tokens])
@@ -167,7 +167,7 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
         x = block[:, 0]
     else:
         weights = task.scores @ block.transpose(0, 2, 1)  # (documents, heads, tokens)
-        if not task.is_bounded:  # the maximum takes as long as all the rest of a softmax
+        if not task.is_bounded:  # computing the maximum takes as long as the rest of a softmax
             weights -= weights.max(axis=2, keepdims=True)
         np.exp(weights, out=weights)
         weights /= (weights @ np.ones(weights.shape[2], np.float32))[:, :, None]
@@ -190,7 +190,7 @@ _ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, 
 
 
 def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
-    """A task's pooler and head, folded with each other and with the codec of the column that it reads."""
+    """A task's pooler and head, folded with each other and with the codec of its column."""
     path = task.path
     owned = {path.head.part: task.arrays, **task.others}
     own, hidden, pooler = (
@@ -229,7 +229,7 @@ def _made(
     values: np.ndarray | None = None,
     is_bounded: bool = False,
 ) -> PackedTask:
-    """The task in float32, the rest of its head as the slot has it."""
+    """The task in float32, with the rest of its head as in the slot."""
 
     def small(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else np.ascontiguousarray(array, np.float32)
@@ -248,13 +248,13 @@ def _made(
 
 
 def _numbered(values: np.ndarray, affine: Affine, column: FeatureColumn) -> np.ndarray:
-    """What numbers are multiplied by, (..., L n), where decoded values would be by (..., L d)."""
+    """The factors of numbers, (..., L n), from those of decoded values, (..., L d)."""
     by_layer = affine.folded(values.reshape(*values.shape[:-1], column.layers, column.width))
     return by_layer.reshape(*values.shape[:-1], -1)
 
 
 def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bool:
-    """Whether no numbers that the codec can give make a score too large."""
+    """Whether no numbers of the codec can make a score too large."""
     if not np.isfinite(affine.highest).all():
         return False
     by_layer = scores.reshape(len(scores), column.layers, -1)
@@ -267,7 +267,7 @@ def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bo
 
 
 def check_packed(task: Task, path: Path) -> None:
-    """Raises StoreError for a task that cannot be answered from a store alone, with what to do instead."""
+    """Raises StoreError, with advice, for a task that cannot be answered from a store alone."""
     kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
     if not isinstance(kind, RowKind):
         reason = f"kind '{task.kind}' needs the text beside its features"

@@ -1,4 +1,4 @@
-"""What a store keeps of each text: taps, which say layers and a codec, and their values batch by batch."""
+"""The values that a store keeps of each text: taps, which specify layers and a codec, and batches of their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from polyhead.text.encodings import Encodings, starts_of
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.values import Value
 
-MOST_VECTORS = 2**17  # that a codec is fixed from: 200 MB at width 384
+MOST_VECTORS = 2**17  # vectors that calibrate a codec: 200 MB at width 384
 EncodeFeatures = Callable[[Sequence[Path], TokenBatch], list[np.ndarray]]
 """`Backend.features`."""
 
@@ -36,14 +36,14 @@ class BatchValues(msgspec.Struct, frozen=True, kw_only=True):
 
     starts: np.ndarray  # int64 (texts + 1,): where each text's positions begin
     values: np.ndarray
-    tokens: np.ndarray  # int64 (positions,): whose token each is, as `store.codec.tokens_of` says
+    tokens: np.ndarray  # int64 (positions,): the vocabulary id of each, as in `plan.coding.tokens_of`
 
     def of(self, text: int) -> np.ndarray:
         """The value of one text, (positions, layers, width), not copied."""
         return self.values[self.starts[text] : self.starts[text + 1]]
 
     def tokens_of(self, text: int) -> np.ndarray:
-        """Those of one text, (positions,), not copied."""
+        """The token ids of one text, (positions,), not copied."""
         return self.tokens[self.starts[text] : self.starts[text + 1]]
 
 
@@ -52,8 +52,8 @@ def entry_batches(
 ) -> Iterator[tuple[np.ndarray, TokenBatch]]:
     """The entries of each batch, int64 (texts,), and their tokens: every entry once, the longest first.
 
-    With the `width` of a trunk whose backend reads no padding, texts stand together that fill rows together. `budget`
-    is of tokens, with their padding where it is read.
+    With the `width` of a trunk whose backend reads no padding, a batch combines texts that fill rows together. `budget`
+    is in tokens, with their padding if it is read.
     """
     lengths = encodings.lengths
     if width is None:
@@ -93,10 +93,10 @@ def sample_values(
     budget: int,
     width: int | None = None,
 ) -> Iterator[BatchValues]:
-    """The stored value of a path for some texts, batch by batch, to fix a codec from.
+    """The stored value of a path for some texts, batch by batch, to calibrate a codec.
 
-    Where long texts would make more than about MOST_VECTORS, only every so many-th is taken. `budget` and `width` are
-    those of `entry_batches`.
+    If long texts would give more than about MOST_VECTORS, they are thinned out evenly. `budget` and `width` are those
+    of `entry_batches`.
     """
     if path.pool.positions == "all":
         vectors = stored_layers(path) * sum(len(each.ids) for each in _by_size(inputs, tokenizer))
@@ -107,7 +107,7 @@ def sample_values(
 
 
 def _by_size(inputs: Sequence[Input], tokenizer: Tokenizer) -> Iterator[Encodings]:
-    """Single texts and pairs apart."""
+    """Single texts and pairs, separately."""
     for size in sorted({len(texts) for texts in inputs}):
         yield tokenizer.encodings([texts for texts in inputs if len(texts) == size])
 
@@ -115,7 +115,7 @@ def _by_size(inputs: Sequence[Input], tokenizer: Tokenizer) -> Iterator[Encoding
 def fixed_codec(
     codec: Codec, pieces: Iterable[BatchValues], *, per: Literal["tensor", "dimension"], words: np.ndarray
 ) -> Codec:
-    """The codec with its constants fixed from these values; `words` are the word vectors of the trunk they are of."""
+    """The codec with constants computed from these values; `words` are the word vectors of their trunk."""
     several = list(pieces)
     return calibrate(
         np.concatenate([piece.values for piece in several]),
@@ -133,13 +133,13 @@ Values = Callable[[Path, int], Iterable[BatchValues]]
 
 
 class Tap(Value):
-    """Every token of some layers of the trunk, written by a codec."""
+    """Every token of some layers of the trunk, encoded by a codec."""
 
     layers: Literal["last", "mean", "all"] = "mean"
-    of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
+    of: int = 4  # number of last layers that `mean` averages; at most the trunk's depth
     codec: str = ONE_BIT
-    per: Literal["tensor", "dimension"] = "tensor"  # of the codec's constants, where it has any
-    before_mean: bool = False  # each layer by itself is written
+    per: Literal["tensor", "dimension"] = "tensor"  # scope of the codec's constants, if it has any
+    before_mean: bool = False  # encode each layer separately
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -149,7 +149,7 @@ class Tap(Value):
 
     @classmethod
     def parsed(cls, text: str) -> Tap:
-        """The tap that a command line names; raises ConfigError."""
+        """The tap from its command-line form; raises ConfigError."""
         match = re.fullmatch(r"(last|all|mean)(\d{1,4})?(?::(\w+))?", text)
         if match is None or (match[1] != "mean" and match[2]):
             raise ConfigError("a tap has another form", got=text, allowed=FORM)
@@ -171,9 +171,9 @@ class Tap(Value):
 
 
 def tapped_paths(tasks: Mapping[str, TaskRecord], names: Sequence[str]) -> list[Path]:
-    """What these tasks read of a store, each value once, every token where they read words.
+    """The stored values that these tasks read, each once, with every token if they read words.
 
-    Raises UnknownTask, and BackendError for a task that does not follow from the trunk's own layers.
+    Raises UnknownTask, and BackendError for a task that reads more than the trunk's own layers.
     """
     unknown = [name for name in names if name not in tasks]
     if unknown:
@@ -195,12 +195,12 @@ def column_of(path: Path, width: int) -> FeatureColumn:
 
 
 def is_whole(codec: Codec) -> bool:
-    """Whether nothing is left to be fixed from data."""
+    """Whether nothing is left to calibrate."""
     return not codec.format.is_fixed_from_data or bool(codec.scale or codec.arrays)
 
 
 def kept_path(path: Path, kept: Sequence[FeatureColumn]) -> Path | None:
-    """The path as a store keeps it: itself, or with the constants that the store's codec of that name has."""
+    """The path as a store keeps it: unchanged, or with the constants of the store's codec of that name."""
     for column in kept:
         wanted = path.pool.codec
         is_same = (column.codec.name, column.codec.before_mean) == (wanted.name, wanted.before_mean)
@@ -227,7 +227,7 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
 
 
 def with_constants(path: Path, values: Values, *, per: Literal["tensor", "dimension"], words: np.ndarray) -> Path:
-    """The path with the constants of its codec fixed from the values of some texts, where it has any.
+    """The path with its codec calibrated on the values of some texts, if necessary.
 
     `words` are the word vectors of the trunk, (vocabulary, any).
     """
@@ -239,7 +239,7 @@ def with_constants(path: Path, values: Values, *, per: Literal["tensor", "dimens
 
 
 def path_text(path: Path) -> str:
-    """What a stored path keeps, for people: `mean of layers 3 to 6, every token, token1`."""
+    """The stored value of a path in words: `mean of layers 3 to 6, every token, token1`."""
     pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
     first = depth - pool.of + 1
     mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"
@@ -250,7 +250,7 @@ def path_text(path: Path) -> str:
 
 
 def kept_in_words(column: FeatureColumn) -> str:
-    """What a column of a store keeps, for people."""
+    """The content of a store's column in words."""
     if column.path is None:
         return f"{column.layers} x {column.width} a token, {column.codec.name} (digest {column.digest[:12]})"
     return path_text(column.path)

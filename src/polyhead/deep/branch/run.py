@@ -1,4 +1,4 @@
-"""One task's branches, from states kept at their taps: teachers, searches over their depth, and students."""
+"""One task's branches, from states kept at their taps: teachers, depth searches, and students."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from polyhead.train.runs import SUFFIX, Fitted, stream
 
 
 class TrainedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained branch: where it sits, its module, its arrays, and how training went."""
+    """A trained branch: its path, its module, its arrays, and the history of its training."""
 
     path: Path
     module: OnTap
@@ -38,12 +38,12 @@ class TrainedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> int:
-        """Private layers."""
+        """The number of private layers."""
         return self.path.layers[-1].stop - tap_of(self.path)
 
 
 class Branches:
-    """The branches of one task: candidates of any depth, trained and compared on validation."""
+    """The branches of one task: candidates of several depths, trained and compared on validation."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Branches:
     ) -> None:
         self.prepared, self.strategy, self.extractor = prepared, strategy, extractor
         self.precision, self.checkpoints, self.events = precision, checkpoints, events or Events()
-        self._told = False  # what of the training answers is not read
+        self._told = False  # training answers that are not read in full are reported
 
     def path(self, layers: int, tap: int | None = None) -> Path:
-        """The path of a branch of so many layers; `tap` None: the strategy's, else it ends where the trunk ends."""
+        """The path of a branch of this many layers; `tap` None: the strategy's, else it ends at the trunk's end."""
         shape = self.extractor.data.architecture
         tap = self.strategy.tap if tap is None else tap
         tap = shape.layers - layers if tap is None else tap
@@ -69,22 +69,22 @@ class Branches:
         )
 
     def teacher(self, layers: int, *, seed: int | None = None) -> TrainedBranch:
-        """A branch that starts from the trunk's own layers, trained on the labels."""
+        """A branch initialized with the trunk's own layers, trained on the labels."""
         path = self.path(layers)
         module, course = self.course(path, seed=seed)
         course.advance()
         return self.grown(path, module, course)
 
     def course(self, path: Path, *, seed: int | None = None) -> tuple[OnTap, Course]:
-        """A branch on this path at its start, and its training run."""
+        """A branch on this path in its initial state, and its training run."""
         module = self._module(path, seed, self.extractor.data.arrays)
         return module, self._course(path, module, seed, LOSSES[kind_of(self.prepared.task).loss], "teacher")
 
     def student(self, teacher: TrainedBranch, layers: int, *, seed: int | None = None) -> TrainedBranch:
-        """A shorter branch above the teacher's tap, taught by the labels and by the teacher's outputs.
+        """A shorter branch above the teacher's tap, trained on the labels and the teacher's outputs.
 
-        It starts from the teacher's bottommost layers, pooler and head (Wei et al. 2021, 3.2), or, for `init`
-        'pretrained', from the trunk's layers and a new head.
+        It starts with the teacher's bottommost layers, pooler and head (Wei et al. 2021, 3.2), or, for `init`
+        'pretrained', with the trunk's layers and a new head.
         """
         if layers > teacher.layers:
             raise TrainError("a student is no deeper than its teacher", got=layers, allowed=teacher.layers)
@@ -101,18 +101,18 @@ class Branches:
         return self.grown(path, module, course)
 
     def restored(self, path: Path, arrays: Mapping[str, np.ndarray]) -> TrainedBranch:
-        """A branch that was trained before, from its arrays; how training went is not kept."""
+        """A previously trained branch, from its arrays, without the history of training."""
         module = self._module(path, None, arrays, head=True)
         module.eval()
         return TrainedBranch(path=path, module=module, arrays=dict(arrays), fitted=Fitted())
 
     def grown(self, path: Path, module: OnTap, course: Course) -> TrainedBranch:
-        """The course's end: the module with its best weights."""
+        """The result of the course: the module with its best weights."""
         fitted = course.finish()
         return TrainedBranch(path=path, module=module, arrays=arrays_of_part(module.part), fitted=fitted)
 
     def outputs(self, grown: TrainedBranch, split: Split) -> list[np.ndarray]:
-        """The branch's outputs for every example of the split, as it will be served."""
+        """The branch's outputs for every example of the split, as in serving."""
         examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)
         return module_outputs(grown.module.served(self._dtype), examples)
 
@@ -188,7 +188,7 @@ class Branches:
 
 
 def _noisy(module: OnTap) -> Callable[..., Tensor]:
-    """The teacher with its dropout on, as the paper's code has it; its weights stay as they are."""
+    """The teacher with active dropout, as in the paper's code; its weights are fixed."""
 
     def answer(*arguments: object) -> Tensor:
         module.train()
@@ -200,11 +200,11 @@ def _noisy(module: OnTap) -> Callable[..., Tensor]:
     return answer
 
 
-LEAST_LEFT = 2  # candidates that train to the end
+LEAST_LEFT = 2  # candidates that are trained to the end
 
 
 class DepthCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One depth at one seed: how long it trained and its best validation score."""
+    """One depth at one seed: the length of its training and its best validation score."""
 
     layers: int
     seed: int
@@ -213,7 +213,7 @@ class DepthCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a search: the best branch, the best of every depth that was trained to the end, every candidate."""
+    """The result of a search: the best branch, the best of every depth trained to the end, and all candidates."""
 
     best: TrainedBranch
     ended: tuple[TrainedBranch, ...]
@@ -223,7 +223,7 @@ class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
 def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, float]]:
     """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' validation scores.
 
-    After halving these are the best scores that each candidate had when it stopped.
+    After halving these are each candidate's best scores up to its stop.
     """
     spreads: dict[int, dict[str, float]] = {}
     for layers in sorted({candidate.layers for candidate in candidates}):
@@ -238,21 +238,21 @@ def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, flo
 
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
-    """The best of all depths and seeds, most of which train for an epoch or two only."""
+    """The best of all depths and seeds, most of which are trained for only an epoch or two."""
     keys = [(layers, seed) for layers in depths for seed in seeds]
     running = {key: branches.course(branches.path(key[0]), seed=key[1]) for key in keys}
     epochs = max(course.most for _, course in running.values())
     fallen: list[DepthCandidate] = []
     done = 0
     while done < epochs:
-        # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
+        # The last rung runs to the end, so that no candidate is judged on an unfinished schedule.
         done = epochs if len(running) <= LEAST_LEFT else done + 1
         for _, course in running.values():
             course.advance(done)
         if done < epochs:
             ranked = sorted(running, key=lambda key: (-running[key][1].best_score, key))
             for key in ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]:
-                fallen.append(_candidate(key, running.pop(key)[1]))  # weights and optimizer are not needed again
+                fallen.append(_candidate(key, running.pop(key)[1]))  # weights and optimizer are not needed any more
     ended = {key: _ended(branches, key, *running.pop(key)) for key in list(running)}
     return _searched(ended, fallen)
 
@@ -282,7 +282,7 @@ def _candidate(key: Key, course: Course) -> DepthCandidate:
 def _searched(
     ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]], fallen: Sequence[DepthCandidate]
 ) -> DepthSearch:
-    """The best candidate that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
+    """The best candidate that was trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
     ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
     of_depth = {key[0]: key for key in reversed(ranked)}
     candidates = [*fallen, *(candidate for _, candidate in ended.values())]

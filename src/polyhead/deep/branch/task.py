@@ -1,6 +1,6 @@
-"""A task of strategy `branch`, from kept states to the branches to choose from, and the one that is chosen.
+"""A task of strategy `branch`, from kept states to the candidate branches and the chosen one.
 
-What was trained is kept in the run's cache under the way of training, so that another choice trains nothing again.
+Trained branches are kept in the run's cache under their way of training, so that another choice needs no training.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.runs import SUFFIX, Fitted
 from polyhead.values import from_json
 
-KEPT = "branches.json"  # the list of a task's kept branches, beside them
+KEPT = "branches.json"  # the list of a task's kept branches, next to them
 
 
 class ChosenBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained branch that may be chosen."""
+    """A candidate branch, already trained."""
 
     name: str
     path: Path
@@ -46,7 +46,7 @@ class ChosenBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """All branches of one task: its teacher, others of the search that trained to the end, students; all candidates."""
+    """All branches of one task: its teacher, others trained to the end in the search, students; and all candidates."""
 
     task: str
     kept: tuple[ChosenBranch, ...]
@@ -67,10 +67,10 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Branched(Trainer):
-    """Trains every task's branches first, and then the choice between them; both are kept in the cache.
+    """Trains every task's branches first, and then chooses between them; both are kept in the cache.
 
-    `prepared` are all tasks of branches, also those that are trained already: their options are written down, and
-    under one budget the choice is among all.
+    `prepared` are all tasks of branches, including trained ones: their options are recorded, and under one budget the
+    choice covers all.
     """
 
     order = 1
@@ -78,7 +78,7 @@ class Branched(Trainer):
     def paths(self) -> dict[str, list[Path]]:
         """The path of every depth that each task tries.
 
-        Raises ConfigError, before any training, for a budget that nothing can be within, whatever is learned.
+        Raises ConfigError, before any training, for a budget that nothing can meet, whatever is learned.
         """
         paths = {p.task.name: branch_paths(p, extractor_of(self.job)) for p in self.prepared}
         if self.todo:
@@ -86,7 +86,7 @@ class Branched(Trainer):
         return paths
 
     def readers(self) -> Sequence[Prepared]:
-        """Under one budget all tasks of branches, as the choice is among all."""
+        """Under one budget all tasks of branches, since the choice covers all."""
         return self.prepared if self.todo and self.job.allocation.rule == "budget" else self.todo
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
@@ -94,7 +94,7 @@ class Branched(Trainer):
         return wanted_taps(prepared, path, extractor_of(self.job))
 
     def train(self) -> None:
-        """Grows what is not grown yet, writes all options down, and commits the branches that are chosen."""
+        """Trains missing branches, records all options, and commits the chosen branches."""
         if not self.todo:
             return
         job, extractor = self.job, extractor_of(self.job)
@@ -121,7 +121,7 @@ class Branched(Trainer):
 def check_affordable(
     several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: AllocationRule, shape: Architecture
 ) -> None:
-    """Raises ConfigError where the cheapest branches that training may give cost more than the budget."""
+    """Raises ConfigError if the cheapest possible branches cost more than the budget."""
     if choice.rule != "budget" or choice.budget is None:
         return
     options = []
@@ -146,7 +146,7 @@ def check_affordable(
 
 
 def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
-    """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
+    """The depths that a task's strategy tries; raises ConfigError if the trunk has no such depth."""
     strategy = as_branch(prepared.strategy)
     most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
     least = strategy.layers or strategy.least
@@ -160,7 +160,7 @@ def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
 
 
 def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events) -> BranchSearch:
-    """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
+    """Trains the task's branches, or finds them in `folder`, where they are written once all are trained."""
     known = kept_search(folder)
     if known is not None:
         return known
@@ -199,7 +199,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
 
 
 def kept_search(folder: FilePath) -> BranchSearch | None:
-    """The branches that `grow` left in `folder`, None where it has not finished; raises TrainError where damaged."""
+    """The branches that `grow` left in `folder`, None if it is unfinished; raises TrainError if they are damaged."""
     file = folder / KEPT
     return _read(file) if file.exists() else None
 
@@ -230,10 +230,10 @@ def grown_lines(search: BranchSearch) -> list[str]:
 def write_options(
     file: FilePath, searches: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
 ) -> None:
-    """Every branch to choose from, as `polyhead allocate` reads it; of tasks that are `left` what the file has."""
+    """Writes every candidate branch in the form of `polyhead allocate`; for tasks in `left`, as in the file."""
     options = tuple(option for search in searches for option in search.options())
     if left and file.exists():
-        with suppress(ConfigError):  # it is written anew
+        with suppress(ConfigError):  # it is written again
             before = from_json(file.read_bytes(), OptionsFile, source=str(file))
             options += tuple(option for option in before.options if option.task in left and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
@@ -245,7 +245,7 @@ def write_options(
 def choose(
     searches: Sequence[BranchSearch], choice: AllocationRule, shape: Architecture
 ) -> dict[str, AllocationOption]:
-    """The branch of each task that the project's `[allocation]` keeps."""
+    """The branch of each task that the project's `[allocation]` selects."""
     options = [option for search in searches for option in search.options()]
     if choice.rule == "budget":
         assert choice.budget is not None
@@ -266,7 +266,7 @@ def chosen_part(
     precision: str,
     folder: FilePath,
 ) -> Trained:
-    """The chosen branch with its scores; the test split is read once, by this branch alone."""
+    """The chosen branch with its scores; only this branch reads the test split, once."""
     kept = next(branch for branch in search.kept if branch.name == option.name)
     file = folder / f"{kept.name}.safetensors"
     arrays = _arrays(file)
@@ -289,7 +289,7 @@ def chosen_part(
 
 
 def _write(folder: FilePath, search: BranchSearch, grown: Mapping[str, TrainedBranch]) -> None:
-    """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
+    """Writes the parts first, and their list last: after a kill training resumes from checkpoints."""
     with _writing(f"cannot keep the trained branches of task '{search.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
@@ -316,7 +316,7 @@ def _read(file: FilePath) -> BranchSearch:
 def _arrays(file: FilePath) -> dict[str, np.ndarray]:
     try:
         return dict(load(file.read_bytes()))
-    except Exception as error:  # the library raises its own for a file that is cut short
+    except Exception as error:  # the library raises its own error for a truncated file
         raise _damaged(file, error) from None
 
 

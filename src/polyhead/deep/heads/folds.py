@@ -1,4 +1,4 @@
-"""A head that is trained in steps on each fold, all folds round by round, in as many threads as torch may have."""
+"""Heads trained in steps on each fold, all folds round by round, in as many threads as torch may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polyhead.deep.sharing.part import PooledPart
 
 
 class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One fold's head, its training, and the rows that it does not learn from."""
+    """One fold's head, its training, and the rows that it is not trained on."""
 
     module: PooledPart
     course: Course
@@ -27,21 +27,21 @@ class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def rounds_of(runs: Sequence[FoldRun], *, threads: int) -> Iterator[Iterator[list[np.ndarray]]]:
-    """Trains all folds by one more round at each step; gives the outputs of all rows held out, fold after fold.
+    """Trains all folds by one more round at each step; yields the outputs of all held-out rows, fold after fold.
 
-    How many `threads` there are changes no bit.
+    The number of `threads` changes no bit.
     """
     rounds = range(1, runs[0].course.most + 1)
     if threads < 2:
         yield ([row for run in runs for row in _trained(run, number)] for number in rounds)
         return
-    each = (torch.get_num_threads(),)  # a new thread multiplies with as many as OpenMP has, until it is told
+    each = (torch.get_num_threads(),)  # a new thread uses as many OpenMP threads for products as exist, unless limited
     with ThreadPoolExecutor(min(threads, len(runs)), "polyhead-folds", torch.set_num_threads, each) as pool:
         yield ([row for rows in pool.map(partial(_trained, number=number), runs) for row in rows] for number in rounds)
 
 
 def _trained(run: FoldRun, number: int) -> list[np.ndarray]:
-    """The outputs for the rows held out, after so many rounds."""
+    """The outputs for the held-out rows, after this many rounds."""
     with own_generator():
         run.course.advance(number)
     return module_outputs(run.module.eval(), run.held)

@@ -1,4 +1,4 @@
-"""What linear heads answer for rows that they did not learn from, and a head that is learned again in seconds."""
+"""Linear heads' answers to rows that they were not trained on, and a head that is retrained within seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from polyhead.train.runs import cache_folder, stream
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Outputs of the heads that did not learn from a row, and the vectors that they read."""
+    """Outputs of the heads that were not trained on a row, and the vectors that they read."""
 
     rows: np.ndarray  # int64: the examples, all unless their vectors take more than a gibibyte
     outputs: np.ndarray  # float32 (rows, labels)
@@ -48,7 +48,7 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 def features_for(
     project: Project, folder: FilePath, *, store: str | None = None, cache: FilePath | None = None
 ) -> FeatureSource:
-    """Features of the project's frozen trunk: of a store, or those that training keeps, computed where they lack."""
+    """Features of the project's frozen trunk: from a store, or those of training, with missing ones computed."""
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
     precision = precision_of(project.training or Training())
@@ -60,7 +60,7 @@ def features_for(
 
 
 def whole_of(project: Project, entry: TaskEntry, task: Task, examples: Examples) -> Prepared:
-    """A task whose labelled rows are all alike: none of them is a validation or test row."""
+    """A task whose labelled rows are all treated alike: none of them is a validation or test row."""
     strategy = strategy_of(project, entry)
     if not strategy.reads_kept_features or not isinstance(project.recipe, Frozen):
         strategy = Pooled()
@@ -78,9 +78,9 @@ def whole_of(project: Project, entry: TaskEntry, task: Task, examples: Examples)
 
 
 def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> Inputs:
-    """What the simplest linear head of the task reads of each row; texts are encoded where they are not kept.
+    """The inputs of the task's simplest linear head for each row; texts are encoded if they are not kept.
 
-    Raises ConfigError for a task that has no linear head, StoreError for a store that keeps nothing that one reads.
+    Raises ConfigError for a task without a linear head, StoreError for a store without inputs for one.
     """
     part = _linear_part(prepared, source)
     progress = events.progress(source.doing, unit="texts")
@@ -92,7 +92,7 @@ def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> 
 
 
 def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | None:
-    """The weights that labels' words give such a head; None where the source encodes nothing, or all are alike."""
+    """The prior weights of such a head from labels' words; None if the source cannot encode, or all are equal."""
     if not source.encodes:
         return None
     part = _linear_part(prepared, source)
@@ -117,9 +117,9 @@ def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
 
 
 def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldOut:
-    """Five heads, each of which learns from four fifths of the rows and answers the rest; equal texts stay together.
+    """Five heads, each trained on four fifths of the rows and applied to the rest; equal texts stay together.
 
-    The penalty is that of the least mean loss of all rows.
+    The penalty is the one with the smallest mean loss over all rows.
     """
     inputs, task = linear_inputs(prepared, source, events), prepared.task
     rows = np.unique(inputs.members.numpy())
@@ -133,20 +133,20 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
     return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values.numpy(), penalty=best.heads[0].penalty)
 
 
-TRIED = PENALTIES[::2]  # for a person who waits: every second one
+TRIED = PENALTIES[::2]  # for a waiting person: every second one
 
 
 class FewLabelsFit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a head answers for all texts, and how often it was right for labelled ones that it did not learn from."""
+    """A head's answers to all texts, and its accuracy on labelled ones that it was not trained on."""
 
     probabilities: np.ndarray  # float64 (texts, labels)
-    accuracy: float | None  # by folds; None where a label has no second row
+    accuracy: float | None  # by folds; None if no label has a second row
     penalty: float
-    prior: float  # how strongly its weights are drawn to the labels' words
+    prior: float  # the strength of the prior from the labels' words
 
 
 class FewLabels:
-    """All texts as a linear head reads them, (texts, inputs); `prior` (labels, inputs) are weights of labels' words."""
+    """All texts as inputs of a linear head, (texts, inputs); `prior` (labels, inputs) comes from labels' words."""
 
     def __init__(self, values: Tensor, labels: int, prior: Tensor | None) -> None:
         self._values, self._labels, self._prior = values, labels, prior
@@ -157,7 +157,7 @@ class FewLabels:
         return self._values.numpy()
 
     def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
-        """A head that learned from these texts; penalty and prior are those of the least loss of five folds."""
+        """A head trained on these texts; penalty and prior are those with the smallest loss over five folds."""
         given = np.asarray(labels, np.int64)
         whole = self._inputs(np.asarray(rows, np.int64), given)
         with single_thread():
@@ -176,7 +176,7 @@ class FewLabels:
         )
 
     def _best(self, whole: Inputs, folds: Sequence[list[int]]) -> tuple[float, float, float | None]:
-        """(strength of the prior, penalty, accuracy on rows held out)."""
+        """(strength of the prior, penalty, accuracy on held-out rows)."""
         strongest = (0.0 if self._prior is None else STRENGTHS[0], TRIED[0])
         if len(folds) < 2:
             return (*strongest, None)
@@ -194,7 +194,7 @@ class FewLabels:
 
 
 def _dealt(labels: np.ndarray, generator: np.random.Generator) -> list[list[int]]:
-    """Folds with about a fifth of each label; none where no label has a second row."""
+    """Folds with about a fifth of each label; empty if no label has a second row."""
     counts = np.bincount(labels)
     if counts.max(initial=0) < 2 or np.count_nonzero(counts) < 2:
         return []

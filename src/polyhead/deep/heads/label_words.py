@@ -1,8 +1,8 @@
-"""Where few rows are labelled, what the labels are called says where a linear head may start.
+"""With few labelled rows, the words of label names give a prior for a linear head.
 
-The trunk reads a sentence with each label's words. A head whose weights are these vectors answers the label whose
-sentence is nearest; weights that learn are then drawn to them in place of zero, and held-out rows say how strongly, or
-that they are not (a prior mean, as in Chelba and Acero 2004, of label embeddings).
+The trunk reads a sentence with each label's words. A head with these vectors as weights answers the label with the
+nearest sentence; trained weights are then pulled towards them instead of zero, and held-out rows decide how strongly,
+or not at all (a prior mean, as in Chelba and Acero 2004, of label embeddings).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from polyhead.text.tokenize import Input
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 
-SENTENCE = "This text is about {}."  # of five sentences the best, or near it, on six sets (docs/project/log.md)
-STRENGTHS = (3.0, 6.0, 12.0)  # of the prior's weights, for inputs of mean square 1 a row
+SENTENCE = "This text is about {}."  # the best of five sentences, or near it, on six sets (docs/project/log.md)
+STRENGTHS = (3.0, 6.0, 12.0)  # strengths of the prior, for inputs with mean square 1 per row
 
 
 def applies(prepared: Prepared, source: FeatureSource) -> bool:
-    """Whether the head's weights may start at the labels' words: few rows, and a trunk that reads them."""
+    """Whether the head's weights may start from the labels' words: few rows, and a trunk that reads them."""
     return source.encodes and prepared.reads_label_words
 
 
 def request(task: Task, path: Path) -> FeatureRequest:
-    """The sentences of the task's labels, to be read by the path."""
+    """The request for the sentences of the task's labels, read by the path."""
     return FeatureRequest(path=path, inputs=sentences(task), origin=f"labels of task '{task.name}'")
 
 
@@ -49,9 +49,9 @@ def _in_words(label: str) -> str:
 
 
 def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> Tensor | None:
-    """Weights (labels, inputs) of mean length 1 whose head answers the nearest sentence; None where all are alike.
+    """Weights (labels, inputs) of mean length 1, whose head answers the nearest sentence; None if all are equal.
 
-    Sentences that are not kept yet are encoded apart, so that texts stand in the batches that they would without.
+    Missing sentences are encoded separately, so that the texts' batches do not change.
     """
     read = request(task, module.path)
     source.fill([read])
@@ -62,7 +62,7 @@ def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> Tensor | 
 
 
 def centred(values: Tensor) -> Tensor | None:
-    """Rows of length 1, less their mean, of mean length 1; None where they are alike."""
+    """Rows of length 1, minus their mean, of mean length 1; None if they are equal."""
     values = torch.nn.functional.normalize(values, dim=1)
     apart = values - values.mean(dim=0)
     length = float(apart.norm(dim=1).mean())

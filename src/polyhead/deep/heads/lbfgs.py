@@ -1,4 +1,4 @@
-"""L-BFGS for small convex problems: torch's own takes several times longer where a gradient takes microseconds."""
+"""L-BFGS for small convex problems: torch's own takes several times longer if a gradient takes microseconds."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EVALUATIONS = 180  # of the function
-HISTORY = 20  # pairs of a step and of what it changed in the gradient
-FLAT, STILL = 3e-6, 1e-8  # the largest entry of a gradient, and the change of a value or a step, that end it
+EVALUATIONS = 180  # evaluations of the function
+HISTORY = 20  # pairs of a step and its change of the gradient
+FLAT, STILL = 3e-6, 1e-8  # stopping criteria: the largest entry of a gradient, and the change of a value or a step
 DECREASE, CURVATURE = 1e-4, 0.9  # of the line search
-STEPS = 25  # that it tries
-ROUNDING = 1e-7  # of a value, as float32 holds it
-LEAST_CURVATURE = 1e-10  # of a pair that is kept
+STEPS = 25  # steps that it tries
+ROUNDING = 1e-7  # relative precision of a value, as in float32
+LEAST_CURVATURE = 1e-10  # of a kept pair
 
 Function = Callable[[Tensor], tuple[float, Tensor]]
 """The value at a point, and the gradient there, of the point's shape."""
 
 
 def minimise(function: Function, start: Tensor, *, iterations: int) -> Tensor:
-    """The point (numbers,) where a smooth convex function is least (Liu and Nocedal 1989, algorithm 2.1).
+    """The minimum (numbers,) of a smooth convex function (Liu and Nocedal 1989, algorithm 2.1).
 
-    `start` is left as it is. Ends after `iterations`, or where rounding hides any further descent.
+    `start` is not changed. Ends after `iterations`, or when rounding hides any further descent.
     """
     point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=HISTORY)
     value, gradient = function(point)
@@ -62,10 +62,10 @@ class _Reached(NamedTuple):
 def _searched(
     function: Function, point: Tensor, value: float, direction: Tensor, slope: float, length: float
 ) -> tuple[_Reached | None, int]:
-    """A step along the direction that lowers the value, and how often the function was called; None without one.
+    """A step along the direction that lowers the value, and the number of function calls; None without one.
 
-    It fulfils the weak Wolfe conditions (Lewis and Overton 2013) where STEPS suffice. Lengths are interpolated between
-    the longest that is too short and the shortest that is too long.
+    It fulfils the weak Wolfe conditions (Lewis and Overton 2013) if STEPS suffice. Lengths are interpolated between the
+    longest that is too short and the shortest that is too long.
     """
     short, short_value, short_slope, long = 0.0, value, slope, float("inf")
     reached: _Reached | None = None
@@ -81,16 +81,16 @@ def _searched(
             farthest = min(10 * length, (length + long) / 2)
             short, short_value, short_slope = length, tried, tried_slope
             length = min(max(length + ahead, 1.5 * length), farthest)
-        else:  # also where it is no number
+        else:  # also if it is not a number
             long, width = length, length - short
             bend = tried - short_value - short_slope * width
-            share = -short_slope * width / (2 * bend) if bend > 0 else 0.5  # where a parabola is least
+            share = -short_slope * width / (2 * bend) if bend > 0 else 0.5  # the minimum of a parabola
             length = short + width * min(max(share, 0.1), 0.9)
     return reached, STEPS
 
 
 def _direction(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]]) -> Tensor:
-    """The negative gradient times the inverse of the curvature that the pairs show: the recursion of two loops."""
+    """The negative gradient times the inverse curvature estimated from the pairs: the two-loop recursion."""
     direction, shares = -gradient, list[float]()
     for step, change, curvature in reversed(pairs):
         shares.append(float(torch.dot(step, direction)) / curvature)

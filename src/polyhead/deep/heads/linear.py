@@ -1,4 +1,4 @@
-"""Linear heads over vectors that are computed once: a convex loss, its regularisation chosen on rows held out."""
+"""Linear heads over precomputed vectors: a convex loss, with the regularization chosen on held-out rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
 rows: scikit-learn's C is 1 / (rows * penalty)."""
 
-RISES = 3  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+RISES = 3  # successive rises of the held-out loss after which weaker penalties are not tried
 ITERATIONS = 150  # for each penalty
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
@@ -35,13 +35,14 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     values: Tensor  # (rows, inputs)
-    targets: Tensor  # as the loss reads them
+    targets: Tensor  # in the form of the loss
     members: Tensor  # (rows,) int64: the example of each row
     loss: str
     outputs: int
     cosine: int | None = None
-    weights: Tensor | None = None  # of each label, as the loss takes them
-    prior: Tensor | None = None  # (outputs, inputs): weights that penalties draw to, for inputs of mean square 1 a row
+    weights: Tensor | None = None  # per label, in the form of the loss
+    # (outputs, inputs): the weights that penalties pull towards, for inputs with mean square 1 per row
+    prior: Tensor | None = None
 
     @property
     def scale(self) -> float:
@@ -57,17 +58,17 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
 
     def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
-        """The same with weights that penalties draw to; as they are without a prior or strength."""
+        """The same with weights that penalties pull towards; unchanged without a prior or strength."""
         return self if prior is None or not strength else msgspec.structs.replace(self, prior=strength * prior)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
-        """For each fold the examples to learn from and those held out, of examples numbered without gaps."""
+        """For each fold the training and held-out examples, numbered without gaps."""
         everything = set(range(int(self.members.max()) + 1))
         return [(self.of(sorted(everything - set(held))), self.of(held)) for held in folds]
 
 
 def _numbered(targets: Tensor) -> Tensor:
-    """Targets of `ranking` whose examples are numbered from 0 on, without gaps."""
+    """Targets of `ranking` with their examples renumbered from 0 without gaps."""
     return torch.stack([torch.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], dim=1)
 
 
@@ -83,7 +84,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
         return inputs.values @ self.weight.T + self.bias
 
     def losses(self, inputs: Inputs) -> np.ndarray:
-        """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
+        """The loss of each row, float64 (rows,); for options that of each example, (examples,)."""
         outputs, targets, weights = self.outputs(inputs), inputs.targets, inputs.weights
         match inputs.loss:
             case "ranking":
@@ -102,9 +103,9 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
 @torch.no_grad()
 def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
-    """The head's inputs for the examples. Words without a token are left out.
+    """The head's inputs for the examples. Words without a token are omitted.
 
-    Where that is more than `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
+    If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
     """
     module.eval()
     sample = _read(module, examples.batch(np.arange(min(AT_ONCE, examples.count))))
@@ -133,7 +134,7 @@ def _read(module: PooledPart, batch: TrainingBatch) -> Tensor:
 
 
 def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, targets and examples: a row for each text, for each word that is labelled, or for each option."""
+    """Inputs, targets and examples: one row for each text, each labelled word, or each option."""
     targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
     if read.ndim == 3:
         labelled = targets != UNLABELLED
@@ -145,17 +146,17 @@ def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
-    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts where the one before ended.
+    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts from the previous solution.
 
-    The loss of a row with several labels is the sum of theirs, so that each label has a head of its own, whatever
-    other labels there are. With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1.
-    The bias has no penalty. For a pair that is read separately the cosine is one more input; its weight has a small
-    penalty, 1 / rows (that of scikit-learn's LogisticRegression), and none for numbers. The first solution then reads
-    the cosine alone, as if the penalty were infinite.
+    The loss of a row with several labels is the sum of theirs, so that each label has an independent head. With a prior
+    the penalty is on `W` minus the prior. Inputs are scaled to a mean squared length of 1. The bias has no penalty. For
+    a pair that is read separately the cosine is one more input; its weight has a small penalty, 1 / rows (that of
+    scikit-learn's LogisticRegression), and none for numbers. The first solution then reads the cosine alone, as with an
+    infinite penalty.
     """
     rows, count = inputs.values.shape
     has_cosine = inputs.cosine is not None
-    values = torch.ones(rows, count + has_cosine + 1)  # the last input is that of the bias
+    values = torch.ones(rows, count + has_cosine + 1)  # the last input is the constant of the bias
     torch.div(inputs.values, inputs.scale, out=values[:, :count])
     if inputs.cosine is not None:
         values[:, count] = inputs.values[:, inputs.cosine :].mean(dim=1)
@@ -174,22 +175,22 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
 
 
 def solution_of(inputs: Inputs, penalty: float, penalties: Sequence[float] = PENALTIES) -> Solution:
-    """The head of this penalty; stronger ones come first, each starts where the last one ended."""
+    """The head of this penalty; stronger ones come first, and each starts from the previous solution."""
     return next(solution for solution in solutions(inputs, penalties) if solution.penalty <= penalty)
 
 
 class Swept(NamedTuple):
-    """A penalty's heads, one for each pair of sides; outputs and losses of the rows held out, side after side."""
+    """A penalty's heads, one for each pair of sides, with outputs and losses of the held-out rows, side after side."""
 
     heads: tuple[Solution, ...]
     outputs: np.ndarray  # (rows, outputs)
-    losses: np.ndarray  # (rows,), of options (examples,)
+    losses: np.ndarray  # (rows,), for options (examples,)
 
 
 def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = PENALTIES) -> Iterator[Swept]:
-    """Penalties from the strongest on, until the mean loss of rows held out has risen `RISES` times in a row.
+    """Penalties from the strongest on, until the mean loss of held-out rows has risen `RISES` times in a row.
 
-    Each of `sides` is a pair: rows to learn from, and rows held out.
+    Each of `sides` is a pair: training rows and held-out rows.
     """
     rises, least = 0, math.inf
     for heads in zip(*(solutions(train, penalties) for train, _ in sides), strict=True):
@@ -203,7 +204,7 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
 
 
 def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor) -> Tensor:
-    """The weights (outputs, inputs) with the least loss and penalties, (inputs,), of their squares less the prior."""
+    """The weights (outputs, inputs) with the least loss plus penalties, (inputs,), of their distance to the prior."""
     loss = LOSSES[inputs.loss]
     labels = inputs.outputs if inputs.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
 
@@ -220,7 +221,7 @@ def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, st
 
 
 def _unscaled(inputs: Inputs, weight: Tensor, penalty: float) -> Solution:
-    """The head for inputs as they are; the weight of the cosine goes to those of the inputs whose mean it is."""
+    """The head for unscaled inputs; the cosine's weight is distributed over the inputs that it is the mean of."""
     count = inputs.values.shape[1]
     solved = weight[:, :count] / inputs.scale
     if inputs.cosine is not None:

@@ -1,4 +1,4 @@
-"""Which of several heads is kept: the simplest, unless another is better by more than chance would make it."""
+"""The rule for choosing a head: the simplest, unless another is better by more than chance."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
 GROUPS = 10  # of rows that are left out in turn
-FEW = 100  # rows: of fewer, a standard error is itself little more than a guess
+FEW = 100  # rows: with fewer, a standard error is itself little more than a guess
 
 
 def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
-    """The metric that chooses between models, of these outputs."""
+    """The model selection metric of these outputs."""
     return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
 
 
 def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarray]]) -> int:
     """The index of the outputs to keep, the simplest model's first.
 
-    A later one takes the place of the best so far where its score is higher by more than one standard error of the
-    difference (the rule of Breiman et al. 1984), of few rows two; estimated by a jackknife over groups of rows.
+    A later one replaces the best so far if its score is higher by more than one standard error of the difference (the
+    rule of Breiman et al. 1984), with few rows two; estimated by a jackknife over groups of rows.
     """
     best = 0
     for index in range(1, len(several)):
@@ -36,10 +36,10 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
 
 
 def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
-    """The index of the penalty to keep; the first of `several` has the least loss.
+    """The index of the penalty to keep; the first of `several` has the smallest loss.
 
-    Labels one by one are given from a threshold on. Where they are rare, a weaker penalty gives more of them rightly
-    while the loss rises, so another penalty is kept that scores clearly better.
+    With independent labels, each is given above a threshold. If they are rare, a weaker penalty gives more of them
+    correctly while the loss rises, so another penalty is kept if it scores clearly better.
     """
     is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
     return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
@@ -51,7 +51,7 @@ def errors(rows: int) -> float:
 
 
 def clearly_less(losses: np.ndarray, before: np.ndarray) -> bool:
-    """Whether losses of the same rows, (rows,), fell in the mean by more than chance would make them."""
+    """Whether the mean loss over the same rows, (rows,), fell by more than chance."""
     gains = before - losses
     return bool(gains.mean() > errors(len(gains)) * gains.std() / np.sqrt(len(gains)))
 
@@ -61,7 +61,7 @@ def of_best_rounds(
 ) -> list[np.ndarray]:
     """Outputs of folds, each from the round that is the best for the other folds.
 
-    `rounds` are the outputs of all held rows after each round of training, fold after fold; `sizes` their rows.
+    `rounds` are the outputs of all held-out rows after each round of training, fold after fold; `sizes` their rows.
     """
     outputs, start = list[np.ndarray](), 0
     for size in sizes:
@@ -75,9 +75,9 @@ def of_best_rounds(
 
 
 def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
-    """The standard error of the second outputs' score less that of the first.
+    """The standard error of the second outputs' score minus that of the first.
 
-    By the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
+    Estimated by the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
     """
     rows = np.arange(len(examples.targets))
     groups = min(GROUPS, len(rows))

@@ -1,4 +1,4 @@
-"""One task, from kept features to a trained part with its scores and those of simple answers."""
+"""The training of one task, from kept features to a part with its scores and those of baselines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from polyhead.train.events import Events
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import Baselines, HeldRows, Trained
 
-TOLD_FROM = 10_000  # rows to learn from: of so many each head takes a while, and its score is said as it ends
+TOLD_FROM = 10_000  # training rows from which each head takes a while, so that its score is reported as it ends
 
 
 class HeadTrainer(Trainer):
-    """Trains each task's heads on features kept of the frozen trunk, one task at a time."""
+    """Trains each task's heads on kept features of the frozen trunk, one task at a time."""
 
     def paths(self) -> dict[str, list[Path]]:
-        """The path of every candidate, of the tasks to train; says which of them are left out."""
+        """The path of every candidate, of the tasks to train; reports the omitted ones."""
         for p in self.todo:
             names = left_out(p, self.job.source)
             if names:
@@ -51,7 +51,7 @@ class HeadTrainer(Trainer):
         return wanted(prepared, path, self.job.source)
 
     def train(self) -> None:
-        """Checkpoints of a task go when it is in the bundle."""
+        """Trains the tasks; a task's checkpoints are deleted when it is in the bundle."""
         for p in self.todo:
             folder = self.job.folder("checkpoints", p)
             paths = self.job.paths[p.task.name]
@@ -62,7 +62,7 @@ class HeadTrainer(Trainer):
 def train_task(
     prepared: Prepared, paths: list[Path], source: FeatureSource, *, checkpoints: FilePath | None, events: Events
 ) -> Trained:
-    """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
+    """Tries a head on each path, and keeps one of them; only the kept part reads the test split, once."""
     task, began = prepared.task, time.monotonic()
     with single_thread() as threads:
         trials = Trials(prepared, source, checkpoints=checkpoints, events=events, threads=threads)
@@ -108,7 +108,7 @@ def evaluate_part(
 
 
 def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) -> Trained:
-    """The same with the scores of simple answers, where it has none yet."""
+    """The same with the scores of baselines, if it has none yet."""
     if trained.baselines:
         return trained
     with single_thread():
@@ -123,7 +123,7 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
 
 
 def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], source: FeatureSource) -> Baselines:
-    """Scores of simple answers on the rows that choose, and on test; the linear one is the best of those tried."""
+    """Scores of baselines on the selection rows, and on test; the linear one is the best of those tried."""
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
     best = best_linear(several)
     if best is not None:

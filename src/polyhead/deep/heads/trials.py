@@ -1,6 +1,6 @@
-"""Heads over kept features: each candidate is fitted and tried on rows held out, and one is kept.
+"""Trials of heads over kept features: each candidate is fitted and scored on held-out rows, and one is kept.
 
-Where few rows are labelled, each of them is held out once (k folds), and the kept head learns from all of them.
+With few labelled rows, each of them is held out once (k folds), and the kept head is trained on all of them.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from polyhead.train.events import Events
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
 FOLDS = 5
-REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
-RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
+REFITTED_BELOW = 10_000  # labelled rows: with fewer, a head trained in steps is trained once more, on all of them
+RACED = 1 / 3  # share of its rounds after which a head far behind the best linear one is dropped
 FAR = 2  # standard errors of the difference
-PERFECT = 1.0  # of every metric
+PERFECT = 1.0  # the maximum of every metric
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate and what it answers for rows that it did not learn from."""
+    """A candidate and its answers to rows that it was not trained on."""
 
     candidate: HeadCandidate
     path: Path
-    outputs: list[np.ndarray]  # of the rows that choose
-    offset: np.ndarray | None  # added to the outputs, where rare labels count as much as frequent ones
-    setting: float  # the penalty of a linear head, or after how many updates training was best
+    outputs: list[np.ndarray]  # of the selection rows
+    offset: np.ndarray | None  # added to the outputs, if rare labels count as much as frequent ones
+    setting: float  # the penalty of a linear head, or the best number of updates
     fitted: Fitted
-    module: PooledPart | None  # as it learned from the training rows; None with folds
-    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option), the least there are
-    prior: float = 0.0  # of a linear head: how strongly its weights are drawn to the labels' words
+    module: PooledPart | None  # as trained on the training rows; None with folds
+    losses: np.ndarray | None = None  # for a linear head, each selection row (word, option): the smallest found
+    prior: float = 0.0  # for a linear head: the strength of the prior from the labels' words
 
 
 class Trials:
-    """Fits the candidates of one task, `threads` folds at once. `held` are the rows that choose: with folds all."""
+    """Fits the candidates of one task, `threads` folds at once. `held` are the selection rows: with folds all."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Trials:
 
     @property
     def folds(self) -> int:
-        """The number of folds; 0 if validation rows choose."""
+        """The number of folds; 0 if validation rows decide."""
         return len(self._folds)
 
     def _fold(self, whole: Examples) -> None:
@@ -94,14 +94,14 @@ class Trials:
         self.held = whole.take([row for held in parts for row in held])
 
     def is_beaten(self, candidate: HeadCandidate) -> bool:
-        """Whether a head that is trained in steps cannot score above the best linear one, which is perfect."""
+        """Whether a head trained in steps cannot beat the best linear one, because that is perfect."""
         linear = best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
         return rule.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: HeadCandidate, path: Path) -> Trial:
-        """The candidate, fitted without the rows that choose."""
+        """The candidate, fitted without the selection rows."""
         self._tell_unread(path)
         if candidate.solver == "linear":
             trial = self._shifted(self._solved(candidate, path))
@@ -110,14 +110,14 @@ class Trials:
         return self._shifted(self._trained(candidate, path))
 
     def best(self, several: Sequence[Trial]) -> Trial:
-        """The best linear head by its loss, unless one that is trained in steps has a clearly better score."""
+        """The best linear head by its loss, unless one trained in steps has a clearly better score."""
         linear = best_linear(several)
         rest = [trial for trial in several if trial.losses is None]
         ranked = [*([] if linear is None else [linear]), *rest]
         return ranked[rule.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def learns_all(self, trial: Trial) -> bool:
-        """Whether the kept part learns from all labelled rows: where validation is a share of them."""
+        """Whether the kept part is trained on all labelled rows: if validation is a share of them."""
         whole = self._prepared.whole
         if whole is None:
             return False
@@ -125,7 +125,7 @@ class Trials:
         return is_linear or trial.module is None or len(whole.targets) < REFITTED_BELOW
 
     def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
-        """The part that goes into the bundle."""
+        """The part for the bundle."""
         whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
         if whole is not None and self.learns_all(trial):
             everything = _split(whole)
@@ -138,7 +138,7 @@ class Trials:
                 module, fitted = self._again(trial, everything)
         assert module is not None
         if trial.offset is not None:
-            module = copy.deepcopy(module)  # the trial's own may be asked for again
+            module = copy.deepcopy(module)  # the trial's own may be needed again
             with torch.no_grad():
                 module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
         return module, msgspec.structs.replace(
@@ -146,14 +146,14 @@ class Trials:
         )
 
     def _shifted(self, trial: Trial) -> Trial:
-        """The trial with the offset that is best for a metric by which all labels count alike."""
+        """The trial with the best offset for a metric that counts all labels equally."""
         _, outputs, offset = self._best_shift(trial.outputs, self.held)
         return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
 
     def _best_shift(
         self, outputs: list[np.ndarray], held: Examples
     ) -> tuple[float, list[np.ndarray], np.ndarray | None]:
-        """The best score, the outputs that have it, and the offset that was added to them."""
+        """The best score, its outputs, and the offset added to them."""
         task, targets = self._prepared.task, self._prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
         several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
@@ -173,9 +173,9 @@ class Trials:
     # Linear heads
 
     def _solved(self, candidate: HeadCandidate, path: Path) -> Trial:
-        """Each fold's heads side by side, from the strongest penalty on, until the loss rises.
+        """Each fold's heads together, from the strongest penalty on, until the loss rises.
 
-        For pairs the cosine alone is kept, unless another head is clearly better.
+        For pairs only the cosine is used, unless another head is clearly better.
         """
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
@@ -184,7 +184,7 @@ class Trials:
         )
         sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
         first: Swept | None = None
-        least, prior = list[Swept](), 0.0  # the heads of the least loss, then heads of weaker penalties
+        least, prior = list[Swept](), 0.0  # the heads with the smallest loss, then heads with weaker penalties
         for strength in (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,):
             drawn = [(train.drawn(self._prior(module), strength), held) for train, held in sides]
             for number, step in enumerate(swept(drawn), start=1):
@@ -227,14 +227,14 @@ class Trials:
         return self._priors[module.path]
 
     def _class_weights(self) -> Tensor | None:
-        """Class weights where the task asks for them."""
+        """Class weights, if the task wants them."""
         prepared = self._prepared
         if not prepared.training.class_weights:
             return None
         balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
         return None if balanced is None else torch.from_numpy(balanced)
 
-    # Heads that are trained in steps
+    # Heads trained in steps
 
     def _trained(self, candidate: HeadCandidate, path: Path) -> Trial:
         if self._folds:
@@ -260,9 +260,9 @@ class Trials:
         )
 
     def _trained_by_folds(self, candidate: HeadCandidate, path: Path) -> Trial:
-        """All folds side by side, validated together; what is best for all of them is kept.
+        """All folds trained side by side and validated together; the best state for all of them is kept.
 
-        A fold alone holds out too few rows to say when to stop.
+        A single fold holds out too few rows to decide when to stop.
         """
         task = self._prepared.task
         runs = []
@@ -289,7 +289,7 @@ class Trials:
                 if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
                     break
         seconds, fitted = progress.finish(), runs[0].course.finish()
-        if rounds:  # of few rows the best of many rounds is better than chance by chance
+        if rounds:  # with few rows the best of many rounds is better than chance by chance
             best_outputs = rule.of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
         return Trial(
             candidate=candidate,
@@ -302,7 +302,7 @@ class Trials:
         )
 
     def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
-        """Whether the best linear head is better than this one ever was, by more than chance makes such outputs."""
+        """Whether the best linear head is significantly better than this one ever was."""
         linear, task = best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
@@ -311,7 +311,7 @@ class Trials:
         return lost > 0 and lost > FAR * rule.paired_error(task, self.held, shifted, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
-        """Trained on all rows for as many updates as were best."""
+        """The head trained on all rows for the best number of updates."""
         module = self._module(trial.path)
         examples = self._examples(everything, trial.path)
         course = self._course(module, examples, None, events=self._events)
@@ -319,7 +319,7 @@ class Trials:
         return module, course.finish()
 
     def _tell_unread(self, path: Path) -> None:
-        """Tells once, before anything is learned of words or places, what of them no answer can give."""
+        """Reports once, before training on words or places, which of them no answer can represent."""
         if self._is_untold:
             self._is_untold, whole = False, self._prepared.whole
             split = _split(whole) if whole is not None and self._folds else self._prepared.train
@@ -335,7 +335,7 @@ class Trials:
         checkpoint: FilePath | None = None,
         events: Events | None = None,
     ) -> Course:
-        """A training run; without `validation` nothing stops it, and its last weights are kept."""
+        """A training run; without `validation` nothing stops it early, and its last weights are kept."""
         prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
 
         def score() -> float | None:
@@ -369,9 +369,9 @@ def _set(module: PooledPart, solution: Solution) -> None:
 
 
 def best_linear(several: Sequence[Trial]) -> Trial | None:
-    """The first of the linear heads, unless the loss of a later one is clearly less.
+    """The first of the linear heads, unless the loss of a later one is clearly smaller.
 
-    On few rows the loss shows which is better long before a score does.
+    With few rows the loss shows which is better long before a score does.
     """
     best: Trial | None = None
     for trial in several:

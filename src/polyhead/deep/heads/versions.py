@@ -1,4 +1,4 @@
-"""Two versions of a task asked with features of a store: no text is encoded to compare them."""
+"""Comparison of two versions of a task by a store's features: no text is encoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polyhead.train.record.compared import Ask, Asked, Outputs
 
 
 def asked_of_features(source: StoredFeatures) -> Ask:
-    """Asks versions whose features a store keeps; what it gives raises StoreError for a version that reads others."""
+    """A function that runs versions on a store's features; it raises StoreError for a version that reads others."""
 
     def outputs(prepared: Prepared, examples: Examples, path: Path, arrays: Mapping[str, np.ndarray]) -> Outputs:
         split = Split(name="validation", examples=examples)

@@ -1,1 +1,1 @@
-"""The only training loop, and what it needs: batches, losses, optimizer, checkpoints, devices."""
+"""The only training loop, with its batches, losses, optimizer, checkpoints and devices."""

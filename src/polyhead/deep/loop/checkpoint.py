@@ -1,4 +1,4 @@
-"""Checkpoints of training runs: a module's weights, the random generators' states, and the file that keeps them."""
+"""Checkpoints of training runs: a module's weights, the states of random generators, and their file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _DTYPES = {  # by the format's names
 
 
 def learned_state(module: nn.Module) -> dict[str, Tensor]:
-    """The module's state without parameters that do not learn, such as a frozen trunk's."""
+    """The module's state without frozen parameters, such as a frozen trunk's."""
     frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
     return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
 
 def restore(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Loads what `learned_state` gave; other parameters stay as they are."""
+    """Loads a `learned_state`; other parameters are unchanged."""
     module.load_state_dict({**module.state_dict(), **state})
 
 
@@ -48,7 +48,7 @@ def copied(module: nn.Module) -> dict[str, Tensor]:
 
 
 def generator_state(device: str) -> Tensor:
-    """The state of the generator that dropout draws from on this device."""
+    """The state of the generator for dropout on this device."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_rng_state(device)
     return dropout.generator().get_state()
@@ -57,7 +57,7 @@ def generator_state(device: str) -> Tensor:
 def draw_on(states: Sequence[Tensor], place: ProcessRank) -> None:
     """Sets this process's generator to its state.
 
-    Does nothing where the states are of another number of processes, or of another kind of device.
+    Does nothing if the states are of another number of processes, or of another kind of device.
     """
     if len(states) != place.world or len(states[place.rank]) != len(generator_state(place.device)):
         return
@@ -68,16 +68,16 @@ def draw_on(states: Sequence[Tensor], place: ProcessRank) -> None:
 
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:
-    """Writes tensors as a safetensors file; numbers, strings and where each tensor belongs as JSON in its header.
+    """Writes tensors as a safetensors file; numbers, strings and the structure are JSON in its header.
 
-    `state` nests dicts, lists, tuples, tensors and JSON's own values. The file replaces the old one when it is whole.
-    Raises TrainError, and leaves nothing half-written, where the disk refuses.
+    `state` nests dicts, lists, tuples, tensors and JSON values. The file replaces the old one once complete. Raises
+    TrainError, and leaves nothing half-written, if the disk refuses.
     """
     tensors: list[Tensor] = []
     metadata = {_STATE: json.dumps(_encoded(state, tensors, {}))}
     try:
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(checkpoint.parent, of=checkpoint.name)  # never those of another run beside it
+        remove_leftovers(checkpoint.parent, of=checkpoint.name)  # never those of a concurrent run
         with replacing(checkpoint) as file:
             _write_tensors(file, tensors, metadata)
     except OSError as error:
@@ -89,7 +89,7 @@ def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """The state that `write_checkpoint` wrote, tensors on the CPU; raises TrainError for a file that is damaged."""
+    """The state of a checkpoint file, with tensors on the CPU; raises TrainError for a damaged file."""
     try:
         open_plain(checkpoint).close()
         with safetensors.safe_open(checkpoint, framework="pt") as file:

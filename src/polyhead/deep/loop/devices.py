@@ -1,7 +1,7 @@
-"""Devices of a training run: one process, or several with a device each that share the work and step alike.
+"""Devices of a training run: one process, or several with one device each that share the work and stay in step.
 
-Every process walks the whole mixture, computes its share of each update's micro-batches and averages the gradients with
-the others; the update is that of one process which computes them all, up to the order of sums. Parameters that no
+Every process iterates over the whole mixture, computes its share of each update's micro-batches and averages the
+gradients with the others; the update equals that of a single process, up to the order of sums. Parameters that no
 process gave a gradient keep none: no decay, no momentum.
 """
 
@@ -33,9 +33,9 @@ Payload = TypeVar("Payload")
 
 
 def place_in(environment: Mapping[str, str], device: str = "auto") -> ProcessRank:
-    """The process that torchrun says it is, by RANK, WORLD_SIZE and LOCAL_RANK; without them the only one.
+    """The process rank from torchrun's RANK, WORLD_SIZE and LOCAL_RANK; without them the only process.
 
-    `auto` is a CUDA device where there is one, each local process its own, else the processor.
+    `auto` is a CUDA device if there is one, a separate one for each local process, else the processor.
     """
     try:
         rank, world, local = (
@@ -55,10 +55,10 @@ def place_in(environment: Mapping[str, str], device: str = "auto") -> ProcessRan
 
 @contextmanager
 def process_group(place: ProcessRank) -> Iterator[None]:
-    """The process belongs to its group inside: gloo between processors, nccl between CUDA devices.
+    """A context in which the process belongs to its group: gloo between processors, nccl between CUDA devices.
 
-    Its threads end with it. Threads that are left when the interpreter ends may abort the process, and torchrun then
-    calls a training that is done a failure (pytorch issue 190489).
+    Its threads end with it. Threads that remain when the interpreter ends may abort the process, and torchrun would
+    report a finished training as failed (pytorch issue 190489).
     """
     if place.world == 1 or distributed.is_initialized():
         yield
@@ -66,7 +66,7 @@ def process_group(place: ProcessRank) -> Iterator[None]:
     on_cuda = torch.device(place.device).type == "cuda"
     if on_cuda:
         torch.cuda.set_device(place.device)
-    # DistributedDataParallel imports it, and what is imported while there is a group has it as a default for ever.
+    # DistributedDataParallel imports it, and modules imported while a group exists keep it as a default forever.
     import_module("torch.distributed.nn.functional")
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
@@ -79,7 +79,7 @@ def process_group(place: ProcessRank) -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group()
-        gc.collect()  # what trained refers to itself, and to the group
+        gc.collect()  # the trained objects refer to themselves, and to the group
 
 
 def gathered(place: ProcessRank, value: Payload) -> list[Payload]:
@@ -92,12 +92,12 @@ def gathered(place: ProcessRank, value: Payload) -> list[Payload]:
 
 
 def from_first(place: ProcessRank, value: Payload) -> Payload:
-    """The first process's value, in all."""
+    """The first process's value, in all processes."""
     return gathered(place, value if place.is_first else None)[0]  # type: ignore[return-value]
 
 
 class Devices:
-    """Here: one process and device. `loss` computes a micro-batch's with `module`, whose parameters learn."""
+    """The base, for one process and device. `loss` computes a micro-batch's loss with the trained `module`."""
 
     def __init__(self, module: nn.Module, loss: Callable[[str, Any], Tensor], place: ProcessRank | None = None) -> None:
         self.place = place or ProcessRank()
@@ -108,10 +108,10 @@ class Devices:
         self._tables = EmbeddingTables(self.module if here else nn.Module())
 
     def learn(self, update: Sequence[tuple[str, TrainingBatch | None]]) -> tuple[tuple[float, ...], int]:
-        """Adds the mean of the micro-batches' gradients to those that parameters hold.
+        """Adds the mean of the micro-batches' gradients to those of the parameters.
 
-        Gives their losses, each divided by their number, and the tokens read.
-        A micro-batch without its batch is another process's.
+        Returns their losses, each divided by their number, and the number of tokens. A micro-batch without its batch is
+        another process's.
         """
         world, tasks = self.place.world, frozenset(task for task, _ in update)
         own = [index for index, (_, batch) in enumerate(update) if batch is not None]
@@ -137,23 +137,23 @@ class Devices:
 
     @contextmanager
     def published(self) -> Iterator[None]:
-        """The module that was given has the weights as they stand inside, and its device."""
+        """A context in which the original module has the current weights, and its device."""
         yield
 
     def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Arrays of the module's names, in the shapes of the module that was given, for the first process to keep."""
+        """Arrays by the module's names, in the shapes of the original module, for the first process to store."""
         return state
 
     def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The way back."""
+        """The inverse of `whole`."""
         return state
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's state, its arrays in those shapes, for the first process to keep."""
+        """The optimizer's state, with arrays in those shapes, for the first process to store."""
         return optimizer.state_dict()
 
     def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        """The way back."""
+        """The inverse of `whole_optimizer`."""
         return state
 
     def _computed(self, task: str, batch: object, tasks: Collection[str]) -> Tensor:
@@ -178,11 +178,11 @@ class Replicated(Devices):
 
 
 class Sharded(Devices):
-    """Every process holds a slice of each array, its gradient and its moments (FSDP2); layers meet when they run.
+    """Every process holds a slice of each array, gradient and moment (FSDP2); layers are gathered when they run.
 
-    Processes draw different heads, but must gather and reduce the same arrays in the same order. So what a task may
-    leave out (heads, private layers, the trunk above them) is gathered once for a whole micro-batch; and the last
-    micro-batch of an update gives a gradient to all that any process drew, zero where it has none.
+    Processes draw different heads, but must gather and reduce the same arrays in the same order. So the arrays that a
+    task may not use (heads, private layers, the trunk above them) are gathered once for a whole micro-batch; and the
+    last micro-batch of an update gives a gradient to all that any process drew, zero if it has none.
     """
 
     def __init__(self, module: nn.Module, place: ProcessRank) -> None:
@@ -200,7 +200,7 @@ class Sharded(Devices):
 
     @contextmanager
     def published(self) -> Iterator[None]:
-        """The module that was given is whole again inside, on the process's device."""
+        """A context in which the original module is whole again, on the process's device."""
         self._given.load_state_dict(self._gathered(self.module.state_dict(), keep=True))
         self._given.to(self.place.device)
         try:
@@ -209,7 +209,7 @@ class Sharded(Devices):
             self._given.to("cpu")
 
     def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        """Gathered from all processes; all of them must call it, and the others get nothing."""
         return self._gathered(state, keep=self.place.is_first)
 
     def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -218,7 +218,7 @@ class Sharded(Devices):
         return {name: _slice_like(live[name], value) for name, value in state.items()}
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        """Gathered from all processes; all of them must call it, and the others get nothing."""
         names, state, several = self._names(optimizer), optimizer.state_dict(), {}
         for index, moments in state["state"].items():
             arrays = {key: value for key, value in moments.items() if key != "step"}
@@ -259,9 +259,9 @@ class Sharded(Devices):
 
 
 def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devices:
-    """The module as it learns here; it is called with a task, its batch and `drawn`, and gives the loss.
+    """The module in its trainable form; it is called with a task, its batch and `drawn`, and returns the loss.
 
-    `drawn` are tasks whose parameters all get a gradient, zero where the batch does not reach them.
+    `drawn` are tasks whose parameters all get a gradient, zero if the batch does not reach them.
     """
     if place.world == 1:
         return Devices(module, module, place)
@@ -269,7 +269,7 @@ def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devic
 
 
 def check_same(place: ProcessRank, epochs: int, updates: int) -> None:
-    """Raises TrainError unless all processes go on after the same epoch and update."""
+    """Raises TrainError unless all processes resume after the same epoch and update."""
     counts = gathered(place, (epochs, updates))
     if len(set(counts)) > 1:
         raise TrainError(
@@ -280,7 +280,7 @@ def check_same(place: ProcessRank, epochs: int, updates: int) -> None:
 
 
 def on(value: Copied, device: str) -> Copied:
-    """The value with its tensors on the device; looks into structs, tuples, lists and dicts."""
+    """The value with its tensors on the device, inside structs, tuples, lists and dicts too."""
     if device == "cpu":
         return value
     moved: Any = value
@@ -298,7 +298,7 @@ def on(value: Copied, device: str) -> Copied:
 
 
 def _with_vectors(module: nn.Module) -> nn.Module:
-    """The same module with a vector of one number in place of each single number: FSDP2 slices no others."""
+    """The same module with a vector of one number instead of each single number: FSDP2 slices no others."""
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             if parameter.ndim == 0:
@@ -307,7 +307,7 @@ def _with_vectors(module: nn.Module) -> nn.Module:
 
 
 def _slice_like(live: Any, value: Tensor) -> Tensor:
-    """This process's slice of the value, as the live parameter is sliced."""
+    """This process's slice of the value, sliced like the live parameter."""
     from torch.distributed.tensor import distribute_tensor
 
     if not hasattr(live, "placements"):

@@ -17,34 +17,34 @@ from polyhead.train.runs import stream
 
 
 class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of the module's call, targets, and which examples they are; `soft`: what a teacher answers."""
+    """Arguments of the module's call, targets, and the indices of the examples; `soft`: a teacher's outputs."""
 
     arguments: tuple[object, ...]
     targets: Tensor
     members: np.ndarray
     soft: Tensor | None = None
-    tokens: int = 0  # that are read, without padding; 0 where nobody counts
+    tokens: int = 0  # tokens read, without padding; 0 if not counted
 
 
 class Feed(Protocol):
-    """Source of updates: each is one or several micro-batches, with the name of the task of each.
+    """A source of updates: each is one or several micro-batches, with the name of each one's task.
 
-    An epoch is here what lies between two validations: a round of the run's schedule.
+    An epoch here is the time between two validations: a round of the run's schedule.
     """
 
-    steps: int  # updates an epoch
+    steps: int  # updates per epoch
 
     def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
-        """One epoch, from 0; all its randomness comes from the seed and the epoch. None: another process's batch."""
+        """One epoch, from 0; its randomness depends only on the seed and the epoch. None: another process's batch."""
 
     def seen(self, epochs: int) -> int:
-        """Examples that were read in so many epochs, which are all so far."""
+        """The number of examples read in this many epochs, which are all so far."""
 
     def state(self) -> dict[str, list[int]]:
-        """State of the epochs before, for a resumed run."""
+        """State after the earlier epochs, for a resumed run."""
 
     def restore(self, state: dict[str, list[int]]) -> None:
-        """Goes on after the epochs that gave this state."""
+        """Resumes after the epochs that gave this state."""
 
 
 class TaskSchedule:
@@ -55,7 +55,7 @@ class TaskSchedule:
         self.steps = passes * examples.steps(training.batch)
 
     def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
-        """In each pass every example once, in a random order of the pass's own."""
+        """In each pass every example once, in a random order for the pass."""
         for number in range(epoch * self._passes, (epoch + 1) * self._passes):
             generator = np.random.default_rng(stream(self._training.seed, "order", number))
             for batch in self._examples.shuffled(self._training.batch, generator):
@@ -66,30 +66,30 @@ class TaskSchedule:
         return epochs * self._passes * self._examples.count
 
     def state(self) -> dict[str, list[int]]:
-        """Nothing: epochs do not depend on those before."""
+        """Empty: epochs do not depend on earlier ones."""
         return {}
 
     def restore(self, state: dict[str, list[int]]) -> None:
-        """Nothing to go on from."""
+        """Does nothing: there is no state."""
 
 
-SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, still random order
+SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, but still a random order
 
 
 class LengthSorted(ABC):
-    """Examples that differ in length. `lengths` (examples,) are tokens.
+    """Examples of different lengths. `lengths` (examples,) are in tokens.
 
-    Of texts that are read in windows each window is an example: `count`, `steps` and members are in windows.
+    For texts read in windows each window is an example: `count`, `steps` and members are in windows.
     """
 
-    windows: WindowedExamples | None = None  # where texts are read in windows
+    windows: WindowedExamples | None = None  # set if texts are read in windows
 
     def __init__(
         self, lengths: np.ndarray, *, options: np.ndarray | None = None, words: Sequence[np.ndarray] | None = None
     ) -> None:
-        """`options` (examples,): how many each has; `lengths` are then of all options, and the longest one counts.
+        """`options` (examples,): each one's number; `lengths` are then of all options, and the longest one counts.
 
-        `words` are for each example the `first_subtokens` of its words.
+        `words` are each example's `first_subtokens` of its words.
         """
         self._lengths, self.options, self._words = lengths, options, words
         if options is not None:
@@ -108,8 +108,8 @@ class LengthSorted(ABC):
     def drawn(self, batch: int, generator: np.random.Generator, *, tokens: int | None = None) -> Iterator[np.ndarray]:
         """The members of each batch of one pass in random order; every example once.
 
-        With `tokens` a batch ends before its rows times its longest would be more: it has fewer examples, and a longer
-        one stands alone. An example with options has a row for each.
+        With `tokens` a batch ends before its rows times its longest would exceed it: it has fewer examples, and a
+        longer one is alone. An example with options has one row for each.
         """
         order = generator.permutation(self.count)
         for start in range(0, self.count, batch * SORTED_CHUNK):
@@ -143,9 +143,9 @@ class LengthSorted(ABC):
         """These examples, padded to the longest of them."""
 
     def goes_on(self, member: int) -> np.ndarray | None:
-        """Which words of an example share the token of the word before; None where that is not known."""
+        """Which words of an example share the token of the word before; None if unknown."""
         return None if self._words is None else self._words[member] == GOES_ON
 
     def unread(self, member: int) -> np.ndarray | None:
-        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        """For each word of an example, whether no token represents it; None for tasks that do not read words."""
         return None if self._words is None else self._words[member] < 0

@@ -1,7 +1,7 @@
 """The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
-An epoch ends with a validation. It is a pass over the examples, or several where these are few (`Training.schedule`).
-Everything random in epoch e comes from (seed, e), so a resumed run is the uninterrupted one, byte for byte.
+An epoch ends with a validation. It is one pass over the examples, or several if these are few (`Training.schedule`).
+All randomness in epoch e comes from (seed, e), so a resumed run equals the uninterrupted one, byte for byte.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from polyhead.train.events import Events, Meter
 from polyhead.train.runs import Fitted, stream
 
 SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
-SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so many seconds to write
+SAVE_COST = 0.1  # multiplied if a checkpoint takes longer than this many seconds to write
 ASKED_EVERY = 64  # updates after which several processes agree on whether to save
-STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
+STEP_SECONDS = 2.0  # a longer epoch shows its steps
 EPSILON = 1e-8  # of Adam
 
 
 class Curriculum:
-    """A training run of `devices.module`, in place; it may stop after any epoch and go on as if it had never stopped.
+    """A training run of `devices.module`, in place; it may stop after any epoch and resume as if it had never stopped.
 
-    An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the module as it
-    stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
-    Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
-    saved there after updates and epochs, not oftener than SAVE_SECONDS, and a run that was interrupted goes on from
-    there. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
-    epochs that do not all read the same tasks, or where `score` is None and nothing is evaluated.
+    An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the current module
+    (higher is better). `rate` returns a parameter's factor of the learning rate, by its name. Parameters without a
+    gradient in an update are unchanged: no decay, no momentum. With `checkpoint`, the state is saved there after
+    updates and epochs, at most every SAVE_SECONDS, and an interrupted run resumes from it. `meter` is called for every
+    update and epoch. With `last` the last epoch is kept and patience is ignored: for epochs that do not all read the
+    same tasks, or if `score` is None and nothing is evaluated.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Curriculum:
         epsilon: float = EPSILON,
         last: bool = False,
     ) -> None:
-        """`schedule` None: the epochs that `training` says, however few updates these have."""
+        """`schedule` None: the epochs of `training`, however few updates they have."""
         self.devices, self.module, self.feed = devices, devices.module, feed
         self.training, self.checkpoint, self.last = training, checkpoint, last
         self.schedule = schedule or training.schedule(feed.steps, passes=1)
@@ -78,14 +78,14 @@ class Curriculum:
         self.best_score, self.best_epoch = -float("inf"), 0
         self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
-        self._begun: _Begun | None = None  # where a resumed run stands inside an epoch
-        self._saved, self._cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
-        self._epoch_began, self._spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
+        self._begun: _Begun | None = None  # position of a resumed run inside an epoch
+        self._saved, self._cost = time.monotonic(), 0.0  # time of the last checkpoint, and the seconds it took
+        self._epoch_began, self._spent = time.monotonic(), 0.0  # of this epoch: its start here, and earlier seconds
         self._resume()
 
     @property
     def done(self) -> int:
-        """Epochs trained so far; fewer than asked for where patience ran out."""
+        """Epochs trained so far; fewer than requested if patience ran out."""
         return len(self.history)
 
     @property
@@ -95,21 +95,21 @@ class Curriculum:
         return self.done >= self.most or (self.done > 0 and stale)
 
     def passed(self, epochs: int) -> bool:
-        """Whether the run went on after so many epochs."""
+        """Whether the run continued after this many epochs."""
         return self.done > epochs or (self.done == epochs and self._begun is not None)
 
     @property
     def most(self) -> int:
-        """Epochs that the run may take."""
+        """The maximum number of epochs."""
         return self.schedule.rounds
 
     @property
     def steps(self) -> int:
-        """Updates an epoch."""
+        """Updates per epoch."""
         return self.feed.steps
 
     def advance(self, epochs: int | None = None) -> float:
-        """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
+        """Trains up to this many epochs, or to the end if earlier; returns the best validation score."""
         epochs = self.most if epochs is None else min(epochs, self.most)
         meter, began, steps = self._meter, time.monotonic(), self.steps
         before = self.done * steps + (self._begun.updates if self._begun else 0)
@@ -139,12 +139,12 @@ class Curriculum:
         return self.best_score
 
     def train(self) -> Fitted:
-        """Trains to the end, and leaves the module with the weights of its best validation epoch."""
+        """Trains to the end, and sets the module to the weights of its best validation epoch."""
         self.advance()
         return self.finish()
 
     def finish(self) -> Fitted:
-        """Leaves the module with its best weights, in evaluation mode."""
+        """Sets the module to its best weights, in evaluation mode."""
         restore(self.module, self.best_state)
         self.module.eval()
         return Fitted(
@@ -157,7 +157,7 @@ class Curriculum:
         )
 
     def epoch(self) -> float:
-        """One epoch of updates; gives the mean loss over them."""
+        """One epoch of updates; returns their mean loss."""
         training, number, steps = self.training, self.done, self.feed.steps
         begun, self._begun = self._begun, None
         if begun is None:
@@ -172,7 +172,7 @@ class Curriculum:
                 continue
             if index == begun.updates > 0:
                 dropout.seed(self._stream(number, index))
-                draw_on(begun.random, self.devices.place)  # unless processes or devices are others now
+                draw_on(begun.random, self.devices.place)  # unless processes or devices have changed
             share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
@@ -192,7 +192,7 @@ class Curriculum:
         return total / max(steps, 1)
 
     def _note(self, mean_loss: float, score: float | None, seconds: float) -> None:
-        """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
+        """Records the epoch, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
             raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
         scored = {} if score is None else {"score": score}
@@ -210,7 +210,7 @@ class Curriculum:
         self._save(begun)
 
     def _save(self, begun: _Begun | None) -> None:
-        """Writes a checkpoint, no more often than SAVE_SECONDS and SAVE_COST allow; only the first process writes."""
+        """Writes a checkpoint, within the limits of SAVE_SECONDS and SAVE_COST; only the first process writes."""
         if self.checkpoint is None:
             return
         devices, started = self.devices, time.monotonic()
@@ -233,7 +233,7 @@ class Curriculum:
         self._cost = self._saved - started
 
     def _resume(self) -> None:
-        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
+        """Resumes from the checkpoint, if there is a readable one; all processes from the same."""
         if self.checkpoint is not None and self.checkpoint.exists():
             state, devices = read_checkpoint(self.checkpoint), self.devices
             restore(self.module, devices.split(state["module"]))
@@ -248,7 +248,7 @@ class Curriculum:
         check_same(self.devices.place, self.done, self._begun.updates if self._begun else 0)
 
     def _stream(self, *numbers: int) -> int:
-        """The seed of what this process draws there."""
+        """The seed of this process's random draws there."""
         place = self.devices.place
         return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
@@ -263,9 +263,9 @@ class Curriculum:
 
 
 class Course(Curriculum):
-    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets.
+    """A training run of one task. `loss` receives outputs, targets, `weights` and, if batches carry them, soft targets.
 
-    `run` computes a batch's outputs where the module's own call does not.
+    `run` computes a batch's outputs if the module's own call does not.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Course(Curriculum):
 
 
 def _check_finite(losses: Sequence[float], tasks: Sequence[str], *, when: str) -> None:
-    """Raises NotFinite, with its task, for a loss that is no number; `when` says where training stood."""
+    """Raises NotFinite, with its task, for a loss that is not a number; `when` names the position in training."""
     for task, value in zip(tasks, losses, strict=True):
         if not math.isfinite(value):
             of = f" of task '{task}'" if task else ""
@@ -312,7 +312,7 @@ def _check_finite(losses: Sequence[float], tasks: Sequence[str], *, when: str) -
 class _Begun(msgspec.Struct, frozen=True, kw_only=True):
     """Position of a run inside an epoch."""
 
-    feed: dict[str, list[int]]  # its state when the epoch began
-    updates: int = 0  # made
-    total: float = 0.0  # of their losses
-    random: Sequence[Tensor] = ()  # each process's generator, by rank; none at an epoch's start
+    feed: dict[str, list[int]]  # the feed's state at the beginning of the epoch
+    updates: int = 0  # updates made
+    total: float = 0.0  # sum of their losses
+    random: Sequence[Tensor] = ()  # each process's generator, by rank; empty at an epoch's start

@@ -1,4 +1,4 @@
-"""The losses that kinds name, as means over examples or over labelled words, and of a student with its teacher."""
+"""The losses of kinds, as means over examples or labelled words, and the distillation losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from polyhead.tasks.task import LossName
 
-UNLABELLED = -100  # a word without a target: cut away, or padding; a place that does not compete
+UNLABELLED = -100  # a word without a target: cut off, or padding; a place that does not compete
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -19,7 +19,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> T
     """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples.
 
     Soft targets (rows, labels) are probabilities: the mean of -sum p log softmax(outputs), each label's term weighted,
-    over the mean weight, so that certain ones give what their labels do.
+    divided by the mean weight, so that certain ones equal their labels.
     """
     if targets.is_floating_point() and weights is not None:
         weighted = targets * weights
@@ -38,7 +38,7 @@ def squared_error(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> T
 
 
 def word_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean over labelled words; targets (rows, words) hold UNLABELLED where a word has none."""
+    """Mean over labelled words; targets (rows, words) hold UNLABELLED for a word without one."""
     flat, words = outputs.flatten(0, 1), targets.flatten()
     if bool((words == UNLABELLED).all()):
         return flat.sum() * 0.0
@@ -53,7 +53,7 @@ def ranking(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
 def ranking_each(outputs: Tensor, targets: Tensor) -> Tensor:
     """-log softmax over an example's options, at the right one: (examples,).
 
-    Outputs (options, 1) of all examples, one example after the other; targets (options, 2): which example, from 0, and
+    Outputs (options, 1) of all examples, example after example; targets (options, 2): the example's number, from 0, and
     1 for the right option, else 0.
     """
     scores, right = by_example(outputs[:, 0], targets), by_example(targets[:, 1], targets, fill=0)
@@ -68,7 +68,7 @@ def options_of(targets: Tensor) -> Tensor:
 def by_example(values: Tensor, targets: Tensor, *, fill: float | None = None) -> Tensor:
     """Values (options,) as (examples, most options), in the order of `targets` of `ranking`.
 
-    Where an example has fewer options stands `fill`; None: the least number there is, which no softmax gives a share.
+    Examples with fewer options are padded with `fill`; None: the smallest number, which gets no share in a softmax.
     """
     counts = options_of(targets)
     is_option = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
@@ -77,7 +77,7 @@ def by_example(values: Tensor, targets: Tensor, *, fill: float | None = None) ->
 
 
 def span(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean over the rows that count of the mean of two cross entropies: where the answer begins, where it ends."""
+    """Mean over the rows that count of the mean of two cross entropies: for the beginning and the end of the answer."""
     losses, counted = span_each(outputs, targets)
     return losses.sum() / counted.sum().clamp(min=1)
 
@@ -85,9 +85,9 @@ def span(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
 def span_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of both cross entropies over the row's places, (rows,), and which rows count, bool (rows,).
 
-    Outputs (rows, places, 2); targets of their shape hold 1 where the answer begins (column 0) and ends (column 1), 0
-    at other places, UNLABELLED at padding and at places that were not read. A row without both 1s, its answer cut away,
-    does not count, and has a loss of 0.
+    Outputs (rows, places, 2); targets of the same shape hold 1 at the answer's beginning (column 0) and end (column 1),
+    0 at other places, UNLABELLED at padding and at unread places. A row without both 1s, because its answer was cut
+    off, does not count, and has a loss of 0.
     """
     shares = functional.log_softmax(competing(outputs, targets), dim=1)
     right = targets == 1
@@ -96,7 +96,7 @@ def span_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def competing(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs of a span task with the least number there is at places that do not compete: no softmax gives a share."""
+    """Outputs of a span task with the smallest number at places that do not compete: they get no share in a softmax."""
     return outputs.masked_fill(targets == UNLABELLED, torch.finfo(outputs.dtype).min)
 
 
@@ -108,8 +108,8 @@ def place_counts(targets: Tensor) -> Tensor:
 def token_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None, *, smoothing: float = 0.0) -> Tensor:
     """Mean over a summary's tokens; targets (rows, tokens) hold UNLABELLED for padding.
 
-    `(1 - e) * -log p(target) + e * mean over the vocabulary of -log p`, as `transformers` smooths labels; fairseq
-    spreads e over the other tokens alone.
+    `(1 - e) * -log p(target) + e * mean over the vocabulary of -log p`, label smoothing as in `transformers`; fairseq
+    distributes e over the other tokens only.
     """
     flat = outputs.flatten(0, 1)
     return functional.cross_entropy(
@@ -134,9 +134,9 @@ Soft = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 def distilled(name: LossName, temperature: float) -> Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]:
     """`L(y, z_s) + tau^2 CE(softmax(z_t / tau), z_s / tau)`, without a weight between the two terms.
 
-    A regression has `MSE(y, z_s) + MSE(z_t, z_s)`; several labels have one Bernoulli each; a tagging task has the
-    term for each labelled word, a span task the mean of two terms for each row that counts. Class weights act on the
-    first term alone. No gradient reaches the teacher.
+    A regression has `MSE(y, z_s) + MSE(z_t, z_s)`; multiple labels have one Bernoulli each; a tagging task has the term
+    for each labelled word, a span task the mean of two terms for each row that counts. Class weights only affect the
+    first term. No gradient reaches the teacher.
     """
     hard, soft = LOSSES[name], _SOFT[name]
 

@@ -1,4 +1,4 @@
-"""Steps of training: AdamW with warm-up and decay, clipped gradients, embedding tables and memory."""
+"""Optimization steps: AdamW with warm-up and decay, clipped gradients, embedding tables and memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from polyhead.errors import NotFinite
 from polyhead.project.recipes import Training
 
-PROMPTS = ("prompt.weight", ".key", ".value")  # rows that are read as they are; the last two are a prefix's
+PROMPTS = ("prompt.weight", ".key", ".value")  # rows that are read directly; the last two belong to a prefix
 
 
 def adamw(
     module: nn.Module, training: Training, rate: Callable[[str], float], *, epsilon: float
 ) -> torch.optim.Optimizer:
-    """Over the parameters that learn; `rate` gives the multiple of the learning rate of each, by its name."""
+    """AdamW over the trainable parameters; `rate` returns each one's factor of the learning rate, by name."""
     groups = groups_of(module, training.weight_decay, rate)
     return torch.optim.AdamW(groups, lr=training.learning_rate, eps=epsilon, fused=True)
 
 
 def groups_of(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:
-    """Weight decay on matrices alone: not on biases, norms, queries, mixes, prompts. A group for each learning rate."""
+    """Groups by learning rate; weight decay on matrices only: not on biases, norms, queries, mixes, prompts."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -45,9 +45,9 @@ def rate_at(step: int, steps: int, warmup: float) -> float:
 
 
 def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> float:
-    """Brings the norm of all gradients down to the limit; gives what it was. Smaller ones are not touched.
+    """Scales gradients so that their total norm is at most the limit; returns the original norm.
 
-    Raises NotFinite for a norm that is no number; `when` says where training stood.
+    Raises NotFinite for a norm that is not a number; `when` names the position in training.
     """
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of slices
@@ -60,21 +60,21 @@ def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> f
 
 
 class EmbeddingTables:
-    """A module's embedding tables, on a processor; each has one array for its gradient, which stays between updates.
+    """A module's embedding tables, on a processor; each keeps one array for its gradient between updates.
 
-    A backward pass would make an array of zeros as large as the table, which takes longer than a layer does. Sums are
-    those of dense gradients: of one micro-batch to the bit, of several up to the order of sums.
+    A backward pass would allocate an array of zeros as large as the table, which takes longer than a layer. Sums equal
+    those of dense gradients: for one micro-batch to the bit, for several up to the order of sums.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
-        self._sums: dict[nn.Embedding, tuple[Tensor, Tensor]] = {}  # and which rows of it are not zero
+        self._sums: dict[nn.Embedding, tuple[Tensor, Tensor]] = {}  # and its rows that are not zero
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Backward passes inside add up rows; afterwards parameters hold dense gradients, as always.
+        """A context in which backward passes add up rows; afterwards parameters hold dense gradients, as usual.
 
-        What a table's parameter held before stays in it, and the array is then made anew.
+        An existing gradient of a table's parameter is kept, and the array is then made again.
         """
         own = [table for table in self._tables if table.weight.grad is None and not table.sparse]
         for table in own:
@@ -99,14 +99,15 @@ class EmbeddingTables:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT, APART = 512 << 20, 32 << 20  # bytes: most that is kept; blocks from this size on come and go as before
+# bytes: the maximum that is kept; blocks of at least this size are allocated and freed as before
+KEPT, APART = 512 << 20, 32 << 20
 
 
 def keep_freed() -> None:
-    """Asks glibc to give at most what is beyond `KEPT` back to the system, for the whole process.
+    """Asks glibc to return only memory beyond `KEPT` to the system, for the whole process.
 
-    Its default gives gradients back in each update, and writing into new pages takes 7 % of an update of a small trunk.
-    Elsewhere nothing is changed.
+    By default it returns gradients' memory in each update, and writing to new pages takes 7 % of an update of a small
+    trunk. On other systems nothing is changed.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_MMAP_THRESHOLD, APART)

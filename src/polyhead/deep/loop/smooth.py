@@ -20,9 +20,9 @@ from polyhead.tasks.task import LossName, Task
 
 
 class Noise:
-    """Word vectors with noise on them, new noise for each call: what `Trunk.start` takes.
+    """Adds new noise to word vectors at each call: the form that `Trunk.start` takes.
 
-    Without a generator it comes from torch's own, which the training loop seeds anew in each epoch.
+    Without a generator it comes from torch's own, which the training loop reseeds in each epoch.
     """
 
     def __init__(self, smoothing: Smoothing, generator: torch.Generator | None = None) -> None:
@@ -52,9 +52,9 @@ def smoothed(
 ) -> Tensor:
     """`weight * [KL(f(x) || f(x + z)) + KL(f(x + z) || f(x))]`, the term to add to the batch's loss; () of 0 if none.
 
-    `outputs` are those of the pass that the loss comes from, `run` computes outputs of the same batch, with noise on
-    the word vectors or without. Where the term is to be free of dropout, both answers come from `run`, with dropout of
-    all of `module` off: a third pass. `scaled` says whether losses are.
+    `outputs` are those of the pass that gives the loss, `run` computes outputs of the same batch, with or without noise
+    on the word vectors. If the term is to be free of dropout, both answers come from `run`, with all dropout of
+    `module` off: a third pass. `scaled` says whether losses are.
     """
     loss = kind_of(task).loss
     if loss == "squared_error" or not smoothing.weight:
@@ -110,7 +110,7 @@ def _apart(plain: Tensor, noisy: Tensor) -> Tensor:
 
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[None]:
-    """Everything in the module is in evaluation mode inside, and as before afterwards."""
+    """A context in which the whole module is in evaluation mode; its former mode returns afterwards."""
     training = [part for part in module.modules() if part.training]
     for part in training:
         part.training = False
@@ -122,9 +122,9 @@ def without_dropout(module: nn.Module) -> Iterator[None]:
 
 
 def normalise_heads(module: nn.Module) -> None:
-    """From now on every head in the module uses its output matrix divided by the largest singular value (R4F).
+    """Makes every head in the module use its output matrix divided by the largest singular value (R4F).
 
-    That changes the names of arrays until `settle_heads`; a head whose matrix is all zeros keeps it.
+    This changes the names of arrays until `settle_heads`; an all-zero matrix is unchanged.
     """
     for head in _heads(module):
         if not parametrize.is_parametrized(head.output, "weight"):
@@ -132,7 +132,7 @@ def normalise_heads(module: nn.Module) -> None:
 
 
 def settle_heads(module: nn.Module) -> None:
-    """Heads hold the divided matrix itself, under its usual name: what is stored and served."""
+    """Stores the divided matrix in each head, under its usual name: for storing and serving."""
     for head in _heads(module):
         if parametrize.is_parametrized(head.output, "weight"):
             parametrize.remove_parametrizations(head.output, "weight", leave_parametrized=True)
@@ -143,7 +143,7 @@ def _heads(module: nn.Module) -> list[OutputHead]:
 
 
 class _Normalised(nn.Module):
-    """`W / (u^T W v)` with the first singular vectors of W, exactly; the same bits with and without gradients."""
+    """`W / (u^T W v)` with the exact first singular vectors of W; the same bits with and without gradients."""
 
     def forward(self, weight: Tensor) -> Tensor:
         u, _, v = torch.linalg.svd(weight.detach(), full_matrices=False)

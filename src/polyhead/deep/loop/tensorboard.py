@@ -1,4 +1,4 @@
-"""Events of training where TensorBoard reads them."""
+"""Training events in TensorBoard's format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polyhead.train.events import Listener
 
 
 def tensorboard(folder: Path) -> Listener:
-    """Writes events `training` and `epoch` where TensorBoard reads them; raises MissingExtra without its package."""
+    """Writes events `training` and `epoch` for TensorBoard; raises MissingExtra without its package."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,7 +1,7 @@
-"""Deltas inside a layer: the function and the arrays of each kind, and several side by side.
+"""Deltas inside a layer: the function and the arrays of each kind, and several combined.
 
-V_E and V_D are an encoder and a decoder, dense maps width -> size -> width. A kind takes its maps built, so that the
-same code runs those of one task, or those of several as one batched product.
+V_E and V_D are an encoder and a decoder, dense maps width -> size -> width. A kind receives its maps ready-made, so
+that the same code runs one task's maps, or those of several as one batched product.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeltaModule(LayerDelta, ABC):
 
     def __init__(self, node: plan.Delta) -> None:
         super().__init__()
-        # Shapes and function without the owners of the arrays: equal forms can be computed together.
+        # Shapes and function without the arrays' owners: equal forms can be computed together.
         self.form = msgspec.structs.replace(node, part="", ends=None, tied=False)
 
     @classmethod
@@ -45,7 +45,7 @@ class DeltaModule(LayerDelta, ABC):
 
 
 class _Mapped(DeltaModule):
-    """A kind whose arrays are dense maps, by their names in the state dict, and perhaps a norm."""
+    """A kind whose arrays are dense maps, by their names in the state dict, and possibly a norm."""
 
     bias = True
 
@@ -240,10 +240,10 @@ class _Prefixes(DeltaModule):
 
 
 class SideBySide(LayerDelta):
-    """Several deltas of one layer: the rows are that many equal groups, each with its own; None leaves a group alone.
+    """Several deltas of one layer: the rows are as many equal groups, each with its own; None leaves a group unchanged.
 
-    Neighbours of one form (kind, size, heads and so on) are computed as one batched product. The arrays are read and
-    the mode is taken over when this is made, which therefore serves a pass or two and not a training.
+    Neighbours of one form (kind, size, heads and so on) are computed as one batched product. Arrays and mode are copied
+    at construction, so an instance serves a pass or two and not a training.
     """
 
     def __init__(self, deltas: Sequence[LayerDelta | None]) -> None:

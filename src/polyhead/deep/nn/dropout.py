@@ -1,4 +1,4 @@
-"""Dropout, and from which generator a thread draws for it."""
+"""Dropout, and the generator that each thread draws from."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _own = _Own()
 
 @contextmanager
 def own_generator() -> Iterator[None]:
-    """Inside, dropout on a CPU draws in this thread from a generator of its own, so that threads may train at once.
+    """A context in which dropout on a CPU uses this thread's own generator, so that threads can train at once.
 
-    After the same `seed` it draws the numbers that torch's generator would.
+    After the same `seed` it draws the same numbers as torch's generator.
     """
     before, _own.generator = _own.generator, torch.Generator()
     try:
@@ -34,12 +34,12 @@ def own_generator() -> Iterator[None]:
 
 
 def generator() -> torch.Generator:
-    """The generator of this thread, from which dropout on a CPU draws."""
+    """The generator of this thread for dropout on a CPU."""
     return _own.generator or torch.default_generator
 
 
 def seed(number: int) -> None:
-    """Seeds what dropout draws from in this thread; outside `own_generator` that is torch's, of each device."""
+    """Seeds this thread's generator for dropout; outside `own_generator` that is torch's, of each device."""
     if _own.generator is None:
         torch.manual_seed(number)
     else:
@@ -55,7 +55,7 @@ def dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
 
 
 def fast_dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
-    """The same with `share` rounded to 1/65536, and other numbers drawn.
+    """The same with `share` rounded to 1/65536, and with other draws.
 
     On a CPU four numbers share one draw of the generator; on other devices this is torch's own dropout.
     """

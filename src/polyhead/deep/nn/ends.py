@@ -1,4 +1,4 @@
-"""What reads the trunk's states: poolers that learn (Du et al. 2020), and heads, to the outputs of a task's kind."""
+"""The ends of paths: trainable poolers (Du et al. 2020), and heads, which return the outputs of a task's kind."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ class LearnedMix(nn.Module):
 class AttentionPooler(nn.Module):
     """One learned query over all positions, multi-headed (Du et al. 2020).
 
-    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and out
-    comes `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed
-    folded, in training too, without the key and value projections of every token:
-    `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h = a_h^T X; o_h = W_v,h z_h + b_v,h`.
-    Values and gradients are those of the unfolded form.
+    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and the output is
+    `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed folded, in training
+    too, without the key and value projections of every token: `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h
+    = a_h^T X; o_h = W_v,h z_h + b_v,h`. Values and gradients are those of the unfolded form.
 
-    `K_h Q_h` holds `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect
-    and a gradient of zero (`grad` stays None). It stays, as the paper counts it: 4 (d^2 + d) + d parameters.
+    `K_h Q_h` contains `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect and a
+    gradient of zero (`grad` stays None). It is kept, since the paper counts it: 4 (d^2 + d) + d parameters.
 
     Arrays: `query` (width,), `{inner_query,key,value,output}.{weight,bias}`. The query starts as N(0, 0.02),
     matrices Xavier-uniform, biases at zero; without a generator they are drawn from seed 0.
@@ -98,9 +97,9 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 class OutputHead(nn.Module):
     """`y = U f(W z + b) + u` with f = tanh (Du et al. 2020), relu or the exact gelu; `y = U z + u` with `hidden` 0.
 
-    Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout
-    stands before the output layer and acts in training mode only. Matrices start Xavier-uniform, biases zero.
-    `shared` is a hidden layer that another module has: it is used, and no array of this one.
+    Arrays: `hidden.{weight,bias}` if `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout is before
+    the output layer and active in training mode only. Matrices start Xavier-uniform, biases zero. `shared` is another
+    module's hidden layer: it is used instead of an own one.
     """
 
     def __init__(

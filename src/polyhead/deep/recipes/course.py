@@ -1,7 +1,7 @@
-"""Tasks that learn together, from single-task micro-batches: with their trunk, or over a frozen one.
+"""Joint training of tasks from single-task micro-batches: with their trunk, or over a frozen one.
 
-Parts may start from heads that were probed first, as random heads would distort the trunk (Kumar et al. 2022); prompts
-from frequent tokens or donors (MTOP).
+Parts may start from heads that were probed first, since random heads would distort the trunk (Kumar et al. 2022);
+prompts may start from frequent tokens or donors (MTOP).
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ from polyhead.train.events import Events, Meter
 from polyhead.train.runs import SUFFIX, Fitted, ProcessRank, stream
 from polyhead.train.training import CandidateResult
 
-FREQUENT = 5000  # tokens of a data set that a prompt may start from
+FREQUENT = 5000  # tokens of a data set that may initialize a prompt
 
 
 class JointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of training together: a trunk with a digest of its own, or the frozen one, and each task's arrays."""
+    """The result of joint training: a trunk with a new digest, or the frozen one, and each task's arrays."""
 
     data: TrunkData
-    blended: TrunkData  # what is written without heads: part of `data`, the rest as it was before
+    blended: TrunkData  # trunk saved without heads: part of `data`, the rest as it was before
     paths: dict[str, Path]
     arrays: dict[str, dict[str, np.ndarray]]
     families: dict[str, dict[str, np.ndarray]]  # owner -> arrays that several tasks read
     fitted: Fitted
-    validation: dict[str, dict[str, float]]  # task -> metric -> value, of the epoch that was kept
+    validation: dict[str, dict[str, float]]  # task -> metric -> value, of the kept epoch
 
 
 class RecipeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
+    """The result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
 
     learned: JointResult
     training: Training
     chosen: SearchPoint | None = None
     tried: tuple[CandidateResult, ...] = ()
-    scores: dict[str, dict[str, float]] = {}  # of a search: split -> metric -> value, on whole splits
+    scores: dict[str, dict[str, float]] = {}  # for a search: split -> metric -> value, on whole splits
 
 
 class JointCourse:
     """Trains parts of several tasks, and unless `frozen` the trunk; keeps the best mean of their validation scores.
 
-    Where epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name
-    any trunk; those of what is learned name the new one. `module`, `loss` and `examples` are there to be measured.
+    If epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name any
+    trunk; the resulting ones name the new one. `module`, `loss` and `examples` are public for measurements.
 
-    On several devices, every process makes one, inside `devices.joined`, and calls the same of its methods.
+    On several devices, every process makes one, inside `devices.joined`, and calls the same methods.
     """
 
-    together: type[JointModel] = JointModel  # what learns; a paper's model may stand in its place
+    together: type[JointModel] = JointModel  # the trained model; a paper's model may replace it
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class JointCourse:
             return self._learned(fitted)
 
     def rate(self, name: str) -> float:
-        """The multiple of the learning rate at which this parameter of the loss learns."""
+        """This parameter's factor of the learning rate."""
         return 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate
 
     def _learned(self, fitted: Fitted) -> JointResult:
@@ -182,7 +182,7 @@ class JointCourse:
         )
 
     def scores(self) -> dict[str, dict[str, float]]:
-        """Every task's metrics on (some of) its validation split, as the module stands; each process scores some."""
+        """Every task's metrics on (some of) its validation split, with current weights; each process scores some."""
         own = {}
         self.module.eval()
         for index, (name, (rows, examples)) in enumerate(self._validation.items()):
@@ -193,7 +193,7 @@ class JointCourse:
         return {name: scores[name] for name in self._validation}
 
     def _score(self) -> float:
-        """The mean over tasks of each one's own metric."""
+        """The mean over tasks of each task's own metric."""
         scores = self.scores()
         self._meter.scored(scores)
         return float(
@@ -202,7 +202,7 @@ class JointCourse:
 
 
 def _check_passes(place: ProcessRank, recipe: Joint, tasks: Mapping[str, Task]) -> None:
-    """Layers that are sharded run equally often in every process, but a regression has no smoothing's pass."""
+    """Raises for sharded layers with smoothing and a regression: all processes must run them equally often."""
     plain = [name for name, task in tasks.items() if kind_of(task).loss == "squared_error"]
     if place.world > 1 and recipe.parallel == "fsdp" and recipe.smoothing is not None and plain:
         raise ConfigError(
@@ -213,7 +213,7 @@ def _check_passes(place: ProcessRank, recipe: Joint, tasks: Mapping[str, Task]) 
 
 
 def _check_sharding(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
-    """Prompts and adapters reach into layers past their own forward pass, which gathers what is sharded."""
+    """Raises for prompts and adapters with sharding: they use layers outside the forward pass that gathers them."""
     inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
     if place.world > 1 and recipe.parallel == "fsdp" and inside:
         raise ConfigError(
@@ -230,7 +230,7 @@ def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
 
 
 def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextExamples:
-    """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows."""
+    """Labelled texts as the trunk reads them, or each window of them if the task is trained on windows."""
     words = examples.words if kind_of(task).per_word else None
     windowed = task if reads_windows(task) else None
     return TextExamples(tokenizer, examples.inputs, examples.taught, words, windowed=windowed)
@@ -245,10 +245,10 @@ def _evenly_spaced(split: Split, rows: int | None) -> Examples:
 
 
 def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
-    """Gives parts the start that recipe and strategies ask for; random ones have it already.
+    """Initializes parts as recipe and strategies require; random ones are initialized already.
 
-    What is trained for it is trained now, over the course's trunk, frozen; where it is interrupted it goes on beside
-    `checkpoint`. A course that goes on from a checkpoint needs none of it.
+    Training for this happens now, over the course's trunk, frozen; if interrupted it resumes next to `checkpoint`. A
+    course that resumes from a checkpoint skips it.
     """
     if checkpoint is not None and checkpoint.exists():
         return
@@ -258,9 +258,9 @@ def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> N
 
 
 def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
-    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept.
+    """All parts are trained together for the recipe's `head_epochs`; the best of these epochs is kept.
 
-    A schedule counts the epochs that follow, and its first ones may leave tasks out: here they come by their sizes.
+    A schedule counts the epochs that follow, and its first ones may leave tasks out: here tasks are drawn by size.
     """
     recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
     if recipe.sampling.kind == "schedule":
@@ -281,7 +281,7 @@ def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
     for name, part in course.module.model.parts.items():
         _fill(probing.module.model.parts[name], arrays_of_part(part))
     probed = probing.learn("heads over the frozen trunk", fresh=False)
-    settle_heads(course.module)  # as those that were probed are
+    settle_heads(course.module)  # like those that were probed
     for name, arrays in probed.arrays.items():
         _fill(course.module.model.parts[name], arrays)
     for owner, arrays in probed.families.items():
@@ -309,7 +309,7 @@ def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
 
 
 def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.ndarray:
-    """Ids of `rows` random tokens among the most frequent of the task's training texts, special tokens left out."""
+    """Ids of `rows` random tokens among the most frequent of the task's training texts, without special tokens."""
     counts: Counter[int] = Counter()
     special = {token for e in tokenizer.encode([("",)]) for token in e.ids}
     for encoded in tokenizer.encode(read_alone(prepared.train.examples.inputs)):
@@ -320,7 +320,7 @@ def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.n
 
 
 def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
-    """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
+    """Prompt, pooler and head of the task alone over the frozen trunk: from an earlier run, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
     name, own = prepared.task.name, donor_task(prepared)
@@ -338,7 +338,7 @@ def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) 
 
 
 def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
-    """Gives a part what the strategy asks of its donor's arrays."""
+    """Copies the arrays that the strategy requires from the donor into a part."""
     _fill(part, arrays_from_donor(strategy, arrays))
 
 
@@ -358,12 +358,12 @@ def _over_frozen_trunk(
 def course_scores(
     course: JointCourse, prepared: Prepared, module: JointModel | None = None
 ) -> dict[str, dict[str, float]]:
-    """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
+    """One task's metrics on its whole validation and test splits, with the course's module now, or `module`."""
     return prepared.scores(split_outputs(course, prepared, module or course.module))
 
 
 def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:
-    """What a course's module puts out for a task's whole validation and test splits."""
+    """The outputs of a course's module for a task's whole validation and test splits."""
     task, outputs = prepared.task, dict[str, list[np.ndarray]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokenizer)

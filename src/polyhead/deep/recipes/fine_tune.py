@@ -1,7 +1,7 @@
-"""Fine-tuning of a trunk for one task, the best of a small search, and the recipe `fine_tune`: a bundle a task.
+"""Fine-tuning of a trunk for one task, the best of a small search, and the recipe `fine_tune`: one bundle per task.
 
-The second stage of Aghajanyan et al. 2021: the trunk is a pre-trained or a pre-finetuned one, all of it learns, and
-the head is a fresh one or the one that pre-finetuning left. The trunk becomes the task's own.
+The second stage of Aghajanyan et al. 2021: the trunk is a pre-trained or a pre-finetuned one, all of it is trained, and
+the head is a fresh one or that of pre-finetuning. The trunk becomes the task's own.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from polyhead.train.training import Bundles, CandidateResult, TrainingRun, candi
 
 
 def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> Bundles:
-    """Fine-tunes the trunk for each task by itself and writes it as the bundle `<project.bundle>/<task>`.
+    """Fine-tunes the trunk for each task separately and writes it as the bundle `<project.bundle>/<task>`.
 
-    Tasks that share rows hold out the same ones, as under the joint recipe with the same tasks and seed.
+    Tasks that share rows hold out the same ones, as in the joint recipe with the same tasks and seed.
     """
     tasks, most = counted(len(prepared), "task"), counted(len(recipe.search.candidates), "time")
     line = f"{tasks}, each fine-tunes the trunk {most} at most and keeps the best on validation, in a bundle of its own"
@@ -47,7 +47,7 @@ def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]
 
 
 class TunedTrunk(LearnedTrunk):
-    """One task's search and its bundle; a search that was stopped goes on in the candidate where it stopped."""
+    """One task's search and its bundle; an interrupted search resumes in the candidate where it stopped."""
 
     def __init__(self, run: TrainingRun, recipe: FineTune, prepared: Prepared) -> None:
         super().__init__(run, [prepared], recipe.joint, keeps_heads=True)
@@ -80,7 +80,7 @@ class TunedTrunk(LearnedTrunk):
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _fingerprint(self, prepared: Prepared) -> str:
-        """A short digest of what decides the task's trunk; learning rate and dropout are those of the search."""
+        """A short digest of what determines the task's trunk; learning rate and dropout are those of the search."""
         plain = msgspec.structs.replace(
             prepared.training, learning_rate=Training().learning_rate, dropout=Training().dropout
         )
@@ -91,7 +91,7 @@ class TunedTrunk(LearnedTrunk):
 
 
 def _kept_head(project: Project, folder: FilePath, task: Task) -> Mapping[str, np.ndarray]:
-    """The part of the task's name in the bundle whose trunk this is; raises ConfigError where there is none."""
+    """The part of the task's name in the bundle of this trunk; raises ConfigError if there is none."""
     place = FilePath(project.trunk.place(folder))
     bundle = Bundle.open(place) if (place / BUNDLE).is_file() else None
     if bundle is None or task.name not in bundle.tasks:
@@ -125,14 +125,14 @@ def refine(
     events: Events | None = None,
     place: ProcessRank | None = None,
 ) -> RecipeResult:
-    """Fine-tunes `data` for the task once a candidate, and keeps the best on validation (ties: the first).
+    """Fine-tunes `data` for the task once per candidate, and keeps the best on validation (ties: the first).
 
-    A candidate stops as all training here does, and its best epoch counts. Epochs, patience, batch and seed are the
-    task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
-    every candidate starts from (`JointResult.arrays`, `Bundle.part`): they learn with the trunk at once, without the
-    recipe's `head_epochs`, whatever `init` a prompt has. Without them heads are fresh. `checkpoints` is a folder where
-    a search that was stopped goes on; files of others may lie there too. A candidate whose numbers do not stay finite
-    has failed, and the search goes on; raises NotFinite if all fail.
+    A candidate uses the usual early stopping, and its best epoch counts. Epochs, patience, batch and seed are the
+    task's own; only the chosen candidate reads the test split, once. `head` are the arrays of a part that every
+    candidate starts from (`JointResult.arrays`, `Bundle.part`): they are trained with the trunk at once, without the
+    recipe's `head_epochs`, whatever `init` a prompt has. Without them heads are fresh. `checkpoints` is a folder from
+    which an interrupted search resumes; it may also contain other files. A candidate whose numbers do not stay finite
+    has failed, and the search continues; raises NotFinite if all fail.
     """
     best: tuple[SearchPoint, JointCourse, JointResult] | None = None
     tried: list[CandidateResult] = []
@@ -192,15 +192,15 @@ def _with_candidate(prepared: Prepared, candidate: SearchPoint) -> Prepared:
 
 
 def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float, precision: str) -> str:
-    """A short digest of what decides a candidate's run."""
+    """A short digest of what determines a candidate's run."""
     started = ["as it is", arrays_digest(head)] if head is not None else None
     content = [fingerprint, started, epsilon, precision]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 def _start(course: JointCourse, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
-    """Puts the arrays into the task's part; raises TrainError where they are those of another part."""
-    settle_heads(course.module)  # as the given one is
+    """Loads the arrays into the task's part; raises TrainError if they belong to another part."""
+    settle_heads(course.module)  # like the given one
     part = course.module.model.parts[prepared.task.name]
     own = {name: tuple(value.shape) for name, value in part.state_dict().items()}
     shapes = {name: tuple(value.shape) for name, value in head.items()}

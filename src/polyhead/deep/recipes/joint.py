@@ -1,4 +1,4 @@
-"""Tasks that learn together: with their trunk, as a bundle of its own, or in units over a frozen one."""
+"""Joint training of tasks: with their trunk, as a separate bundle, or in units over a frozen one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from polyhead.train.training import TrainingRun
 
 
 class LearnsTogether(LearnedTrunk):
-    """Trunk and tasks learn together; with heads 'strip' the trunk alone is kept.
+    """Trunk and tasks are trained together; with heads 'strip' only the trunk is kept.
 
-    No text on which one of the tasks is evaluated is trained on, nor one of those that are `held` out. A run that was
-    stopped goes on after its last epoch.
+    No text on which one of the tasks is evaluated is trained on, nor one of those that are `held` out. An interrupted
+    run resumes after its last epoch.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LearnsTogether(LearnedTrunk):
         self.checkpoint = cache_folder(run.cache, "joint") / f"{self.fingerprint}{SUFFIX}"
 
     def learn(self, events: Events) -> RecipeResult:
-        """One course of all tasks."""
+        """Runs one course of all tasks."""
         place, recipe = self.run.place, self.recipe
         course = JointCourse(
             self.prepared,
@@ -68,7 +68,7 @@ class LearnsTogether(LearnedTrunk):
 
 
 def joint_training(prepared: Sequence[Prepared]) -> Training:
-    """The one set of training numbers; raises TrainError where tasks have different ones."""
+    """The common training numbers; raises TrainError if tasks have different ones."""
     settings = {msgspec.json.encode(p.training): p.training for p in prepared}
     if len(settings) > 1:
         raise TrainError(
@@ -90,18 +90,18 @@ def joint_outlook(course: JointCourse) -> list[str]:
 
 
 class LiveUnits(Trainer):
-    """Trains tasks that read live states, unit by unit; the tasks of a unit are in the bundle all at once."""
+    """Trains tasks that read live states, unit by unit; the tasks of a unit enter the bundle together."""
 
     order = 2
 
     def paths(self) -> dict[str, list[Path]]:
-        """The path of every task; all that the project declares are needed, as groups are made of them."""
+        """The path of every task; all tasks of the project are needed, since groups are made of them."""
         return {
             name: [path] for name, path in joint_paths(self.prepared, extractor_of(self.job).data, ONE_TASK).items()
         }
 
     def steps(self) -> list[tuple[str, ...]]:
-        """The units with a task to train, whole."""
+        """Whole units with a task to train."""
         units = units_of({p.task.name: p.strategy for p in self.prepared})
         return [unit for unit in units if not self.job.todo.isdisjoint(unit)]
 
@@ -111,9 +111,9 @@ class LiveUnits(Trainer):
             self._train([p for p in self.todo if p.task.name in names])
 
     def _train(self, unit: Sequence[Prepared]) -> None:
-        """One task a step, each by its size; the epoch with the best mean of their validation scores is kept for all.
+        """One task per step, drawn by size; the epoch with the best mean of their validation scores is kept for all.
 
-        Checkpoints go when the unit is in the bundle.
+        Checkpoints are deleted when the unit is in the bundle.
         """
         job, precision = self.job, extractor_of(self.job).precision
         folder = job.folder("live", unit[0])

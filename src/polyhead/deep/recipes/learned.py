@@ -1,4 +1,4 @@
-"""A learned trunk with its tasks as a bundle: its lineage, found again, written as a whole, scored as it answers."""
+"""A trained trunk with its tasks as a bundle: its lineage, lookup, atomic writing, and scoring."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ from polyhead.values import Value, from_json, to_json
 
 
 class Lineage(Value):
-    """Origin of a learned trunk."""
+    """The origin of a trained trunk."""
 
-    trunk: str  # digest of the learned one
-    learned_from: dict[str, str]  # name and digest of the trunk that training started from
+    trunk: str  # digest of the trained trunk
+    learned_from: dict[str, str]  # name and digest of the initial trunk
     recipe: dict[str, object]
     training: dict[str, object]
     tasks: dict[str, dict[str, object]]  # each with its kind, rows and the SHA-256 of its training data
-    epochs: int  # that were trained; the best by validation was kept
+    epochs: int  # trained; the best by validation was kept
     best_epoch: int
     validation: dict[str, dict[str, float]]
     fingerprint: str  # equal ones need no second training
     polyhead: str
-    scores: dict[str, dict[str, dict[str, float]]] = {}  # task -> split -> metric -> value, as the bundle answered
-    processes: int | None = None  # that shared the training: their number decides the order of sums, and so the bits
-    numerics: dict[str, str] = {}  # how they computed; these three are empty where they were not yet written down
-    search: dict[str, object] = {}  # of fine-tuning: every candidate that was tried, and the chosen one
+    # task -> split -> metric -> value, measured on the bundle's answers
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    # processes that shared the training: their number determines the order of sums, and so the bits
+    processes: int | None = None
+    numerics: dict[str, str] = {}  # their numerics; these three are empty in records from before they were stored
+    search: dict[str, object] = {}  # for fine-tuning: every candidate, and the chosen one
 
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:
@@ -71,7 +73,7 @@ def write_lineage(root: FilePath, lineage: Lineage) -> None:
 
 
 def lineage_of(root: FilePath) -> Lineage | None:
-    """The lineage of a bundle's trunk; None for one that was not learned here."""
+    """The lineage of a bundle's trunk; None for a trunk without training here."""
     if not os.path.lexists(root / TRUNK / LINEAGE):
         return None
     raw = read_inside(root, TRUNK, LINEAGE, limit=LARGEST_JSON)
@@ -79,7 +81,7 @@ def lineage_of(root: FilePath) -> Lineage | None:
 
 
 def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
-    """The project's trunk: that of a bundle where `trunk.name` is one's folder, else as `load_trunk` finds it."""
+    """The project's trunk: that of a bundle if `trunk.name` is a bundle's folder, else from `load_trunk`."""
     place, limit = project.trunk.place(folder), project.trunk.max_tokens
     if not (FilePath(place) / BUNDLE).is_file():
         return msgspec.structs.replace(load_trunk(place, max_tokens=limit), name=project.trunk.name)
@@ -91,13 +93,13 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
 
 
 class LearnedTrunk(BundleTraining):
-    """A bundle whose trunk learns: found again under its fingerprint, or learned, scored and written as a whole.
+    """A bundle whose trunk is trained: found by its fingerprint, or trained, scored and written atomically.
 
-    A bundle of other tasks or another trunk is never touched. `recipe` is how the tasks learn.
+    A bundle of other tasks or another trunk is never changed. `recipe` is the way of training.
     """
 
     declared: Joint | FineTune  # the recipe as the project declares it
-    fingerprint: str  # of what decides the learned trunk
+    fingerprint: str  # digest of what determines the trained trunk
     first_lines: Sequence[str] = ()
 
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], recipe: Joint, *, keeps_heads: bool) -> None:
@@ -107,19 +109,19 @@ class LearnedTrunk(BundleTraining):
 
     @abstractmethod
     def learn(self, events: Events) -> RecipeResult:
-        """Trains, or goes on where a run was stopped."""
+        """Trains, or resumes an interrupted run."""
 
     @abstractmethod
     def clean(self) -> None:
-        """Removes checkpoints, which are of no use once the bundle stands."""
+        """Removes checkpoints, which are useless once the bundle exists."""
 
     def check(self) -> None:
-        """Raises what training would, as far as that is known before."""
+        """Raises the foreseeable errors of training."""
         joint_paths(self.prepared, self.data, self._joint)
         known_bundle(self.run.root, self.fingerprint)
 
     def train(self) -> TrainingResult:
-        """The bundle there, or made now; of several processes the first one writes and tells."""
+        """The existing bundle, or a new one; of several processes the first one writes and reports."""
         began, place, root = time.monotonic(), self.run.place, self.run.root
         lone = writing_alone(root) if place.is_first else nullcontext()
         with process_group(place), lone:
@@ -215,13 +217,13 @@ def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | N
 
 
 def changed_since(bundle: Bundle, lineage: Lineage) -> list[str]:
-    """Tasks that the run left in the bundle and that are there no more as it left them."""
+    """Tasks of the run that are no longer in the bundle in its versions."""
     live = {name: record.trained_with.get("lineage") for name, record in bundle.tasks.items()}
     return [name for name in lineage.tasks if live.get(name) != lineage.fingerprint]
 
 
 def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) -> None:
-    """Says that the bundle is trained already, and which of its tasks came to be others since."""
+    """Reports that the bundle is trained already, and which of its tasks have changed since."""
     changed = changed_since(bundle, lineage) if keep else []
     if not changed:
         events.line(f"bundle {bundle.root.name}: trained already, unchanged")
@@ -241,9 +243,9 @@ def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
 def write_learned(
     root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
 ) -> tuple[Scores, dict[str, HeldRows]]:
-    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it.
+    """Builds the bundle under a temporary name, scores its tasks' final answers, and renames it.
 
-    With the scores come, of tasks that are kept, their outputs for the validation rows.
+    For tasks that are kept, the scores come with their outputs for the validation rows.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with workspace(building_of(root), f"the bundle {root} cannot be written") as building:
@@ -259,7 +261,7 @@ def write_learned(
 def _build(
     building: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
 ) -> tuple[Scores, dict[str, HeldRows]]:
-    """Writes the bundle to be scored, and the one to be kept; the scores, and outputs for the validation rows."""
+    """Writes the bundle to be scored, and the one to keep; returns the scores, and outputs for validation rows."""
     drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
     write_bundle(building / "scored", learned.data)
     families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
@@ -274,7 +276,7 @@ def _build(
                 path=drafts[name].record.path,
                 arrays=learned.arrays[name],
                 scores=scores[name],
-                fitted=msgspec.structs.replace(learned.fitted, history=()),  # it is all tasks' own
+                fitted=msgspec.structs.replace(learned.fitted, history=()),  # it belongs to all tasks
                 tried={},
                 baselines={"constant": constant_scores(p, p.validation.examples)},
             )
@@ -289,7 +291,7 @@ def _build(
 
 
 def check_empty(root: FilePath) -> None:
-    """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
+    """Raises BundleError if something is at the bundle's place; a lock alone does not count."""
     names = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
     if set(names) - {LOCK}:
         raise BundleError(
@@ -298,12 +300,12 @@ def check_empty(root: FilePath) -> None:
 
 
 def building_of(root: FilePath) -> FilePath:
-    """The workspace where a bundle is built before it has its name."""
+    """The workspace where a bundle is built under a temporary name."""
     return root.with_name(f".{root.name}.learning")
 
 
 def remove_checkpoint(checkpoint: FilePath) -> None:
-    """Removes it and those beside it, also what a killed run left of them."""
+    """Removes the checkpoint and those next to it, including the rest of a killed run."""
     if not checkpoint.parent.is_dir():
         return
     for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*{SUFFIX}")):  # of donors and probed heads too
@@ -313,7 +315,7 @@ def remove_checkpoint(checkpoint: FilePath) -> None:
 
 @contextmanager
 def writing_alone(root: FilePath) -> Iterator[None]:
-    """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
+    """A context that raises BundleError if another training writes the same bundle; a lock ends with its process."""
     root.parent.mkdir(parents=True, exist_ok=True)
     place = root.parent / f".{root.name}.training"
     busy = BundleError(f"another training is writing {root}", do="wait for it, or name another bundle")
@@ -326,7 +328,7 @@ def writing_alone(root: FilePath) -> Iterator[None]:
 
 
 def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
-    """The task as it stands alone: what a family shared while it learned is its own from now on."""
+    """The task as an independent one: the arrays that a family shared in training become its own."""
     name = p.task.name
     record = TaskRecord(
         task=p.task,
@@ -345,7 +347,7 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
 
 
 def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dict[str, HeldRows]]:
-    """Every task's metrics on whole splits, as the bundle answers, and its outputs for the validation rows."""
+    """Every task's metrics on whole splits, from the bundle's answers, and its outputs for the validation rows."""
     scores, held = Scores(), dict[str, HeldRows]()
     for p in prepared:
         outputs = {}
@@ -358,7 +360,7 @@ def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dic
 
 
 def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Its scores beside those of the best constant answer, and what is to be known of them."""
+    """Its scores with those of the best constant answer, and comments."""
     task, rows = prepared.task, {split.name: len(split.examples.targets) for split in prepared.splits}
     scores = {split: dict(values) for split, values in splits.items()}
     baselines = {"constant": constant_scores(prepared, prepared.validation.examples)}
@@ -367,7 +369,7 @@ def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -
 
 
 def search_lines(learned: RecipeResult) -> list[str]:
-    """A line a candidate, the chosen one marked."""
+    """One line per candidate, with the chosen one marked."""
     lines = []
     for candidate in learned.tried:
         mark = ", chosen" if candidate.candidate == learned.chosen else ""

@@ -1,4 +1,4 @@
-"""The recipe `leave_out`: trunks that never saw a task, frozen under that task's new part."""
+"""The recipe `leave_out`: trunks trained without a task, frozen under that task's new part."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from polyhead.train.training import Bundles, BundleTraining, TrainingResult, Tra
 
 
 def leaving_out(run: TrainingRun, recipe: LeaveOut) -> Bundles:
-    """Each round learns a trunk without some tasks, then those tasks' parts over it; both go on where they stopped.
+    """Each round trains a trunk without some tasks, then those tasks' parts over it; both resume where they stopped.
 
-    A round's bundle is `<project.bundle>/<name>`; of some tasks alone, the rounds that leave out one of them. All
+    A round's bundle is `<project.bundle>/<name>`; for a selection of tasks, only the rounds that leave one of them out.
+    All rounds read the same split of the files, so that no round trains on rows that a task holds out.
     rounds read the same split of the files, so that what one task holds out none of them learns.
     """
     rounds = recipe.rounds([entry.name for entry in run.project.tasks])
@@ -39,7 +40,7 @@ def leaving_out(run: TrainingRun, recipe: LeaveOut) -> Bundles:
 
 
 def _left_out_table(prepared: Mapping[str, Prepared], outcomes: Mapping[str, TrainingResult]) -> list[str]:
-    """A line a task: how well it does over a trunk that learned without it."""
+    """One line per task: its score over a trunk that was trained without it."""
     wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
     lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
     for trunk, outcome in outcomes.items():
@@ -51,9 +52,9 @@ def _left_out_table(prepared: Mapping[str, Prepared], outcomes: Mapping[str, Tra
 
 
 class LeftOut(BundleTraining):
-    """A round as two stages of one bundle: of the tasks that teach the trunk, and of those that stand on it.
+    """A round as two stages of one bundle: the tasks that train the trunk, and those over it.
 
-    No row on which a task of the round is evaluated is among those that its trunk learned from.
+    No row on which a task of the round is evaluated is among the training rows of its trunk.
     """
 
     def __init__(self, run: TrainingRun, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:

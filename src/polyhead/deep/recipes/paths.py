@@ -1,4 +1,4 @@
-"""Tasks whose trunk learns with them: their paths of live states, and what decides the learned trunk."""
+"""Tasks that are trained with their trunk: their paths of live states, and what determines the trained trunk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from polyhead.train.data.prepared import Prepared
 
 
 def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) -> dict[str, Path]:
-    """Each task's path while it learns: live states, no codec; kinds of a family share one owner.
+    """Each task's path in training: live states, no codec; kinds of a family share one owner.
 
-    The prompts of a group stand in the order of the tasks. Raises TrainError where two tasks of a family have different
-    strategies, since they share what they own; ConfigError where what they share has two shapes or two starts;
-    WrongTrunk for a donor of another one.
+    The prompts of a group are in task order. Raises TrainError if two tasks of a family have different strategies,
+    since they share their arrays; ConfigError if shared arrays have two shapes or two initializations; WrongTrunk for a
+    donor of another one.
     """
     groups = prompt_groups([(p.task, p.strategy) for p in prepared])
     shape = data.architecture
@@ -57,7 +57,7 @@ def _check_donor(p: Prepared, data: TrunkData) -> None:
 
 
 def _check(p: Prepared) -> None:
-    """Raises TrainError for what only states kept of a frozen trunk serve: separate pairs, choices by search."""
+    """Raises TrainError for settings that need kept states of a frozen trunk: separate pairs, choices by search."""
     strategy, task = p.strategy, p.task
     if task.pair == "separate":
         raise TrainError(
@@ -75,7 +75,7 @@ def _check(p: Prepared) -> None:
 
 
 def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
-    """Raises TrainError where the longest text, shifted by the prompts, would leave the position table."""
+    """Raises TrainError if the longest text, shifted by the prompts, would exceed the position table."""
     rows = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
     longest, room = data.settings.max_tokens, data.architecture.max_tokens
     if rows and longest + rows > room:
@@ -88,7 +88,7 @@ def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
 
 
 def _owned(path: Path, p: Prepared, recipe: Joint) -> Path:
-    """The path with its part owned by the family where its kind has one; prompts and adapters are a task's own."""
+    """The path with its part owned by the family if its kind has one; prompts and adapters are a task's own."""
     shares = p.task.kind in recipe.families and p.strategy.shares_head
     return with_owner(path, f"family:{p.task.kind}") if shares else path
 
@@ -115,7 +115,7 @@ def with_trunk(path: Path, digest: str) -> Path:
 
 
 def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
-    """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
+    """A short digest of what determines the trained trunk, independent of device and memory use."""
     recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
     settings = msgspec.to_builtins(recipe)
     if not recipe.head_epochs:  # as before there were any

@@ -1,7 +1,7 @@
-"""From which task each micro-batch of a joint training comes, and how often each is read.
+"""The task of each micro-batch in joint training, and how often each task is read.
 
-Whatever is random here comes from the seed and a number that counts epochs or passes, so that an epoch is the same
-however often the run was stopped before it.
+All randomness here comes from the seed and a number of epochs or passes, so that an epoch does not depend on earlier
+interruptions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mixture:
-    """The tasks of every update of a run: `epochs` times `steps` updates, each of some single-task micro-batches.
+    """The tasks of every update of a run: `epochs` times `steps` updates, each of several single-task micro-batches.
 
-    `sizes` are the tasks' numbers of training examples, in the tasks' order; `batch` examples make a micro-batch.
-    `in_a_pass` are the micro-batches of one pass over each task, where a budget of tokens makes more of them.
-    Raises ConfigError for a task without examples, for shares that name no task or forget all of them, and for a
-    schedule of more epochs than there are.
+    `sizes` are the tasks' numbers of training examples, in task order; `batch` examples make a micro-batch. `in_a_pass`
+    are the micro-batches of one pass over each task, if a budget of tokens makes more of them. Raises ConfigError for a
+    task without examples, for shares that name no task or omit all of them, and for a schedule of more epochs than
+    there are.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Mixture:
         self._repeats = 1 if mixed else self.micro_batches
         self._kind, self._seed, self._batches = sampling.kind, seed, batches
         self._shares = np.stack([_shares_of(sampling, counted, batches, epoch, epochs) for epoch in range(epochs)])
-        self._run: np.ndarray | None = None  # of scheme `dataset`: all draws of one task, then all of the next
+        self._run: np.ndarray | None = None  # scheme `dataset`: all draws of one task, then all of the next
         if recipe.scheme == "dataset":
             total = epochs * self._draws
             self._run = np.repeat(np.arange(len(sizes)), apportioned(self._shares.mean(axis=0), total))
@@ -91,7 +91,7 @@ class Mixture:
         )
 
     def lines(self) -> list[str]:
-        """`expected` as a table: what is printed before training."""
+        """`expected` as a table, printed before training."""
         updates = self._epochs * self.steps
         size = f"{self._batch} examples"
         if self._tokens is not None:
@@ -110,16 +110,16 @@ class Mixture:
         return lines
 
     def _drawn(self, epoch: int) -> np.ndarray:
-        """The tasks of an epoch's draws, by their indices: (draws,)."""
+        """The tasks of an epoch's draws, by index: (draws,)."""
         start, draws, tasks = epoch * self._draws, self._draws, len(self.tasks)
         if self._run is not None:
             return self._run[start : start + draws]
-        if self._kind in ("round_robin", "all"):  # an epoch goes on where the last one ended
+        if self._kind in ("round_robin", "all"):  # an epoch continues where the last one ended
             return np.arange(start, start + draws) % tasks
-        if self._kind != "shuffled":  # every draw by itself
+        if self._kind != "shuffled":  # every draw is independent
             generator = np.random.default_rng(stream(self._seed, "mixture", epoch))
             return generator.choice(tasks, size=draws, p=self._shares[epoch])
-        # Passes over a list of every task's batches; an epoch goes on in the pass that the last one ended in.
+        # Passes over a list of every task's batches; an epoch continues in the pass where the last one ended.
         listed = np.repeat(np.arange(tasks), self._batches)
         first, last = start // len(listed), (start + draws - 1) // len(listed)
         seeds = (stream(self._seed, "mixture pass", number) for number in range(first, last + 1))
@@ -131,10 +131,10 @@ class Mixture:
 
 
 class MixedFeed:
-    """Micro-batches of several tasks: each task's examples in passes of its own, which outlast the epochs.
+    """Micro-batches of several tasks: each task's examples in separate passes, which continue across epochs.
 
-    Each process of several reads on in every task's pass, and makes the batches that it is to compute. A micro-batch
-    has at most `tokens` tokens, padding included, where they are given.
+    With several processes each advances in every task's pass, and makes only the batches that it computes. A
+    micro-batch has at most `tokens` tokens, padding included, if given.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class MixedFeed:
         self._examples, self._mixture, self._training = examples, mixture, training
         self._tokens, self._place = tokens, place or ProcessRank()
         self.steps = mixture.steps
-        self._cursors = {name: [0, 0, 0] for name in examples}  # pass, batches of it that were read, examples in all
+        # number of the pass, its batches read so far, examples in all
+        self._cursors = {name: [0, 0, 0] for name in examples}
         self._open: dict[str, Iterator[np.ndarray]] = {}
 
     def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
@@ -162,7 +163,7 @@ class MixedFeed:
             ]
 
     def seen(self, epochs: int) -> int:
-        """Examples that were read so far."""
+        """Number of examples read so far."""
         return sum(cursor[2] for cursor in self._cursors.values())
 
     def state(self) -> dict[str, list[int]]:
@@ -170,7 +171,7 @@ class MixedFeed:
         return {name: list(cursor) for name, cursor in self._cursors.items()}
 
     def restore(self, state: dict[str, list[int]]) -> None:
-        """Goes on from there."""
+        """Resumes from there."""
         self._cursors = {name: list(cursor) for name, cursor in state.items()}
         self._open = {}
 
@@ -197,7 +198,7 @@ class MixedFeed:
 def mixture_of(
     sizes: Mapping[str, int], recipe: Joint, training: Training, in_a_pass: Mapping[str, int] | None = None
 ) -> Mixture:
-    """The mixture of a training run, whose epochs are as many as its schedule takes."""
+    """The mixture of a training run, with as many epochs as its schedule."""
     epochs = training.most_epochs
     while True:
         mixture = Mixture(sizes, recipe, batch=training.batch, epochs=epochs, seed=training.seed, in_a_pass=in_a_pass)
@@ -208,7 +209,7 @@ def mixture_of(
 
 
 def batches_in_a_pass(examples: Mapping[str, LengthSorted], training: Training, tokens: int | None) -> dict[str, int]:
-    """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
+    """Micro-batches of each task's first pass; under a budget of tokens passes differ slightly."""
     counts = {}
     for name, texts in examples.items():
         generator = np.random.default_rng(stream(training.seed, "order", name, 0))
@@ -217,7 +218,7 @@ def batches_in_a_pass(examples: Mapping[str, LengthSorted], training: Training, 
 
 
 def capped(sizes: Mapping[str, int], cap: int | None) -> dict[str, int]:
-    """The tasks' numbers of examples that count."""
+    """The tasks' numbers of examples, up to the cap."""
     return {task: size if cap is None else min(size, cap) for task, size in sizes.items()}
 
 
@@ -229,7 +230,7 @@ def size_shares(sizes: Mapping[str, int], exponent: float) -> np.ndarray:
 
 
 def apportioned(shares: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers that sum to `total`, by largest remainders: each is its share, rounded up or down."""
+    """Integers that sum to `total`, by largest remainders: each is its share, rounded up or down."""
     exact = shares * (total / shares.sum())
     whole = np.floor(exact).astype(np.int64)
     first = np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]
@@ -262,7 +263,7 @@ def _batches(sizes: Mapping[str, int], batch: int) -> np.ndarray:
 
 
 def _part(in_a_pass: Mapping[str, int], counted: Mapping[str, int], sizes: Mapping[str, int]) -> np.ndarray:
-    """(tasks,) batches of the examples that count, as their share of a pass."""
+    """(tasks,) batches of the examples that count, as a fraction of a pass."""
     return np.array([-(-in_a_pass[task] * counted[task] // size) for task, size in sizes.items()], np.int64)
 
 

@@ -1,4 +1,4 @@
-"""A trunk and the parts of several tasks as one module that learns, the loss of its micro-batches, and kept texts."""
+"""A trunk and the parts of several tasks as one trainable module, the loss of its micro-batches, and kept texts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from polyhead.train.runs import stream
 class JointModel(nn.Module):
     """A trunk and the parts of several tasks; tasks whose paths name one owner share its part.
 
-    The trunk computes under bf16 autocast where asked; poolers and heads in float32. A `frozen` trunk has no dropout
-    and no gradient, while what stands in it (prompts, deltas) has.
+    The trunk optionally computes under bf16 autocast; poolers and heads in float32. A `frozen` trunk has no dropout and
+    no gradient, but the prompts and deltas in it have.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class JointModel(nn.Module):
         trunk.requires_grad_(not frozen)
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = MultiTaskModel(trunk, owned, families, narrow=True)
-        # tasks whose steps leave other tasks' prompts alone
+        # tasks whose steps do not change other tasks' prompts
         self._alone = {task for task, strategy in strategies.items() if strategy.stop_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
-        self.depths = {  # of the trunk's own layers that a task's path runs
+        self.depths = {  # number of the trunk's own layers in a task's path
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
             for task, path in paths.items()
         }
         self._bfloat16 = bfloat16
 
     def forward(self, task: str, batch: TextBatch, *, noise: Noise | None = None) -> Tensor:
-        """Outputs of one task, as its part gives them; `noise` changes the word vectors."""
+        """Outputs of one task from its part; `noise` changes the word vectors."""
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             learns = task if task in self._alone else None
             value = self.model.stored(self.plans[task], batch, noise=noise, learns=learns)[task]
@@ -94,7 +94,7 @@ class JointModel(nn.Module):
 
     @torch.no_grad()
     def keys(self, batch: TextBatch) -> States:
-        """All that isolated prompts read of texts, of a batch on the processor."""
+        """Everything that isolated prompts read of a batch of texts, on the processor."""
         texts = on(batch, str(self.model.trunk.embeddings.word.weight.device))
         with torch.autocast(texts.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             return self.model.trunk.keys(texts.ids, texts.mask, segments=texts.segments)
@@ -106,7 +106,7 @@ class JointModel(nn.Module):
         return 2 * shape.layers * shape.width * (2 if self._bfloat16 else 4)
 
     def learned_by(self, task: str) -> list[nn.Module]:
-        """Modules beside the trunk that a step of this task trains."""
+        """Modules in addition to the trunk that a step of this task trains."""
         path = self.plans[task].path(task)
         parts = {part.owner: part for part in self.model.parts.values()}
         owners = dict.fromkeys(owners_of(path))
@@ -119,7 +119,7 @@ class JointModel(nn.Module):
         return [self.model.parts[task], *families, *others]
 
     def served(self, dtype: torch.dtype) -> JointModel:
-        """A copy as a backend runs it: trunk and what sits in its layers in `dtype`, poolers and heads in float32."""
+        """A copy in the form of a backend: trunk and modules in its layers in `dtype`, poolers and heads in float32."""
         copied = copy.deepcopy(self).eval()
         copied.model.trunk.to(dtype)
         for owned in (*dict.fromkeys(copied.model.parts.values()), *copied.model.families.values()):
@@ -129,14 +129,14 @@ class JointModel(nn.Module):
         return copied
 
     def answers(self, tasks: Sequence[str], batch: TextBatch) -> Tensor:
-        """Outputs of several tasks over whole texts side by side, (rows, labels of all), from one run of their plan."""
+        """Concatenated outputs of several tasks over whole texts, (rows, labels of all), from one run of their plan."""
         plan = merge({task: self.plans[task].path(task) for task in tasks})
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             values = self.model.stored(plan, batch)
         return torch.cat([self.model.parts[t](values[t].values, values[t].mask) for t in tasks], dim=1)
 
     def bound(self, *tasks: str) -> Callable[[TextBatch], Tensor]:
-        """The model as one task's, or as several ones' (`answers`), for batches on the processor and outputs there."""
+        """The model for one task, or for several (`answers`), with batches and outputs on the processor."""
         device = str(self.model.trunk.embeddings.word.weight.device)
 
         def outputs_of_batch(batch: TextBatch) -> Tensor:
@@ -148,7 +148,7 @@ class JointModel(nn.Module):
 
 
 class JointLoss(nn.Module):
-    """The modules that learn together: the model, and tasks' weights if learned. Gives a micro-batch's loss."""
+    """The modules trained together: the model, and tasks' weights if learned. Returns a micro-batch's loss."""
 
     def __init__(self, model: JointModel, objective: Objective, tasks: Mapping[str, Task], recipe: Joint) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class JointLoss(nn.Module):
         self._tasks, self._recipe = dict(tasks), recipe
 
     def forward(self, task: str, batch: TrainingBatch, *, drawn: Collection[str] = ()) -> Tensor:
-        """The loss with its smoothing; `drawn` as `devices_of` has it."""
+        """The loss with its smoothing; `drawn` as in `devices_of`."""
         (texts,) = batch.arguments
         assert isinstance(texts, TextBatch)
         outputs, added = self.model(task, texts), None
@@ -174,11 +174,11 @@ class JointLoss(nn.Module):
         return value + 0.0 * sum(parameter.sum() for parameter in self._left_out(drawn)) if drawn else value
 
     def shared_layers(self) -> list[nn.Module]:
-        """Layers of the trunk that every task's path runs."""
+        """Number of the trunk's layers that every task's path runs."""
         return list(self.model.model.trunk.layers)[: min(self.model.depths.values())]
 
     def _left_out(self, tasks: Collection[str]) -> list[nn.Parameter]:
-        """The parameters that these tasks learn, but for those that every task does."""
+        """The parameters that these tasks train, except those that every task does."""
         trunk, places = self.model.model.trunk, list(self._tasks)
         deepest = max(self.model.depths[task] for task in tasks)
         modules = list(trunk.layers)[min(self.model.depths.values()) : deepest]
@@ -190,7 +190,7 @@ class JointLoss(nn.Module):
         return left + ([weights[places.index(task)] for task in tasks] if weights else [])
 
 
-MOST = 2 << 30  # bytes of memory that the texts of one course may take
+MOST = 2 << 30  # maximum bytes of memory for the texts of one course
 BATCH = 64
 
 
@@ -222,7 +222,7 @@ class KeptTexts:
 
 
 def keep_texts(module: JointModel, several: Sequence[TextExamples], events: Events) -> None:
-    """Gives the examples what isolated prompts read of them, unless it would take more than `MOST` bytes."""
+    """Gives the examples the values that isolated prompts read, unless these take more than `MOST` bytes."""
     taken = sum(examples.tokens for examples in several) * module.key_bytes
     if taken > MOST:
         events.line(

@@ -18,10 +18,10 @@ from polyhead.tasks.task import LossName, Task
 
 
 def weights_of(weighting: Weighting, sizes: Mapping[str, int]) -> dict[str, float]:
-    """Each task's weight, by its number of training examples; 1 where the weight is learned.
+    """Each task's weight, by its number of training examples; 1 if the weight is learned.
 
-    Those of kind `size` sum to 1, so each of k tasks has about 1 / k: gradients, and with them whatever reads their
-    size, are that much smaller than without weights. Raises ConfigError where `fixed` names a task that is not there.
+    Those of kind `size` sum to 1, so each of k tasks has about 1 / k: gradients, and everything that depends on their
+    size, are that much smaller than without weights. Raises ConfigError if `fixed` names an unknown task.
     """
     unknown = sorted(set(weighting.fixed) - set(sizes))
     if unknown:
@@ -33,11 +33,11 @@ def weights_of(weighting: Weighting, sizes: Mapping[str, int]) -> dict[str, floa
 
 
 class Objective(nn.Module):
-    """The loss of one task's micro-batch: that of its kind, scaled where asked for, times the task's weight.
+    """The loss of one task's micro-batch: that of its kind, optionally scaled, times the task's weight.
 
     `tasks` are the tasks with their training targets, `sizes` their numbers of training examples. Kind `uncertainty`
     learns s, the logarithm of a variance, for each task: `exp(-s) L + s / 2`, for a regression `exp(-s) L / 2 + s / 2`
-    (Kendall et al. 2018). Its parameters, one number a task, belong into the optimizer.
+    (Kendall et al. 2018). Its parameters, one number per task, must be passed to the optimizer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Objective(nn.Module):
         return self.weighted(name, value if added is None else value + added)
 
     def loss(self, name: str, outputs: Tensor, batch: TrainingBatch) -> Tensor:
-        """The mean over examples, scaled where asked for, without the task's weight."""
+        """The mean over examples, optionally scaled, without the task's weight."""
         loss, weights = kind_of(self._tasks[name]).loss, self._class_weights.get(name)
         weights = None if weights is None else weights.to(outputs.device)
         if not self._scaled:
@@ -82,9 +82,9 @@ class Objective(nn.Module):
 def scaled_loss(
     loss: LossName, outputs: Tensor, targets: Tensor, weights: Tensor | None, *, spread: float = 1.0
 ) -> Tensor:
-    """The mean of each example's loss over ln n(x), n the outcomes that compete for it (Aghajanyan et al. 2021).
+    """The mean of each example's loss over ln n(x), n the number of possible outcomes (Aghajanyan et al. 2021).
 
-    A uniform guess scores 1 for every kind. The paper has no regressions: theirs is divided by `spread`, the variance
+    A uniform guess scores 1 for every kind. The paper has no regressions: these are divided by `spread`, the variance
     of the targets, so that their mean scores 1. Words of a tagging task are averaged first.
     """
     match loss:
@@ -101,10 +101,10 @@ def scaled_loss(
 
 
 def log_outcomes(loss: LossName, outputs: Tensor, targets: Tensor) -> Tensor:
-    """ln n(x): one number () for the batch, or one for each example or row where they differ; 1 where n is 1.
+    """ln n(x): one number () for the batch, or one for each example or row if they differ; 1 if n is 1.
 
-    n are a task's labels, the two values of each of several labels, the options of an example, the places of a row, the
-    tokens of a vocabulary; a regression has none to count.
+    n is the number of a task's labels, the two values of each of several labels, the options of an example, the places
+    of a row, the tokens of a vocabulary; a regression has none.
     """
     match loss:
         case "ranking":
@@ -121,7 +121,7 @@ def log_outcomes(loss: LossName, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def spread_of(task: Task, targets: Sequence[np.ndarray]) -> float:
-    """The variance of a regression's targets, which is what their mean as a guess loses; 1 for other kinds."""
+    """The variance of a regression's targets, which is the loss of their mean as a guess; 1 for other kinds."""
     if kind_of(task).loss != "squared_error":
         return 1.0
     variance = float(np.var(np.stack(targets).astype(np.float64)))

@@ -1,1 +1,1 @@
-"""The strategies: each gives a task its path and its trainable part."""
+"""The trainable modules of the strategies: each task's part, and the families that tasks share."""

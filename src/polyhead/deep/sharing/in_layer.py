@@ -19,14 +19,14 @@ from polyhead.project.strategies.base import DeltaStart
 class Adapters(nn.Module):
     """All deltas of one owner; array names below `delta.` are those of `polyhead.plan.cost`.
 
-    `places` says in which layers this owner has arrays of each delta, encoders and decoders alone where these are its
-    and the delta another's. The tied deltas of one owner have one encoder and decoder for all layers. `shared` are
-    other owners' adapters, whose encoders and decoders stand in for this one's where a delta names them.
+    `places` lists the layers in which this owner has arrays of each delta, or only encoders and decoders if these are
+    its and the delta another's. The tied deltas of one owner have one encoder and decoder for all layers. `shared` are
+    other owners' adapters, whose encoders and decoders replace this one's if a delta names them.
 
-    With a generator, encoders and all between them start as N(0, 0.02), biases at 0, and decoders as `starts` says:
-    at 0 ("zero": a layer gives what it gives without the delta, bit for bit; a prefix and a serial norm change it at
-    once) or as N(0, 0.02) too ("normal", as in the code of Stickland and Murray 2019); norms at 1 and 0, or wholly as
-    N(0, 0.02) ("legacy", as their code has it by mistake). Without a generator matrices are zeros, to be filled.
+    With a generator, encoders and everything between start as N(0, 0.02), biases at 0, and decoders as `starts` says:
+    at 0 ("zero": a layer's output equals that without the delta, bit for bit; a prefix and a serial norm change it at
+    once) or as N(0, 0.02) too ("normal", as in the code of Stickland and Murray 2019); norms at 1 and 0, or entirely as
+    N(0, 0.02) ("legacy", as by mistake in their code). Without a generator matrices are zeros, to be filled.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Adapters(nn.Module):
             self.add_module(name, module)
 
     def _tied(self, owner: str, node: Delta, index: int, shared: Mapping[str, Adapters]) -> dict[str, Dense]:
-        """The encoder and decoder of a layer's delta that are not its own."""
+        """The encoder and decoder of a layer's delta that belong to another owner or layer."""
         if node.ends in (None, owner):
             return self.ends(node, index) if node.tied else {}
         if node.ends not in shared:
@@ -90,7 +90,7 @@ class Adapters(nn.Module):
         return {name: cast(Dense, holder.get_submodule(name)) for name in ("encoder", "decoder")}
 
     def at(self, delta: Delta, index: int) -> LayerDelta:
-        """That delta in layer `index`; raises PlanError where this owner has none."""
+        """That delta in layer `index`; raises PlanError if this owner has none."""
         by_layer = self._deltas.get(delta, {})
         if index not in by_layer:
             raise PlanError(
@@ -100,7 +100,7 @@ class Adapters(nn.Module):
 
 
 def delta_layers(paths: Iterable[Path], owner: str) -> dict[Delta, set[int]]:
-    """In which layers this owner has arrays of each delta, or an encoder and decoder for it."""
+    """The layers in which this owner has arrays of each delta, or an encoder and decoder for it."""
     places: dict[Delta, set[int]] = {}
     for node in (node for path in paths for node in path.layers):
         if node.delta is not None and owner in (node.delta.part, node.delta.ends):

@@ -1,4 +1,4 @@
-"""The modules of paths: the part that each ends in, and the families that several read."""
+"""Construction of modules from paths: the part at the end of each, and the families that several read."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def make_part(
     layer_dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> OwnedPart:
-    """The module that holds what a path's own part owns; `families` (`make_families`) have what is not its own.
+    """The module with the arrays of a path's own part; `families` (`make_families`) have the other owners' arrays.
 
-    `strategy` says how deltas and layers start and what is dropped inside them while they learn; `dropout` stands
-    before the head, `layer_dropout` in layers whose strategy says nothing of it. Without a `generator` prompts, deltas
-    and layers are zeros to be filled.
+    `strategy` determines initial values and dropout of deltas and layers; `dropout` is before the head, `layer_dropout`
+    in layers for which the strategy sets none. Without a `generator` prompts, deltas and layers are zeros to be filled.
     """
     private, owner = private_layers(path), path.head.part
     in_trunk = bool(private) and private.stop <= shape.layers
@@ -55,10 +54,10 @@ def make_families(
     strategies: Mapping[str, Strategy] | None = None,
     generator: Callable[[str], torch.Generator] | None = None,
 ) -> dict[str, Family]:
-    """What tasks' paths read of owners that none of them ends in, by owner: families, and tasks that are not here.
+    """The arrays that tasks' paths read from other owners, by owner: families, and tasks that are not here.
 
-    `strategies`, by task as the paths, say how shared deltas start; `generator` gives each owner one of its own. Raises
-    ConfigError where two paths want what they share in two shapes, or are to start it in two ways.
+    `strategies`, by task like the paths, determine the initial values of shared deltas; `generator` gives each owner
+    its own one. Raises ConfigError if two paths want shared arrays in two shapes, or with two initializations.
     """
     check_shapes(paths, shape)
     starts = delta_starts(paths, strategies or {})
@@ -77,9 +76,9 @@ def make_families(
 
 
 def delta_starts(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) -> dict[Delta, DeltaStart]:
-    """How each delta on the paths starts; paths and strategies by task.
+    """The initial values of each delta on the paths; paths and strategies by task.
 
-    Raises ConfigError where equal deltas, which are made at once, or tied arrays are to start or to learn in two ways.
+    Raises ConfigError if equal deltas, which are made together, or tied arrays have two initializations or dropouts.
     """
     starts: dict[Delta, DeltaStart] = {}
     for task, path in paths.items():
@@ -99,7 +98,7 @@ def delta_starts(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) 
 
 
 def check_shapes(paths: Mapping[str, Path], shape: Architecture) -> None:
-    """Raises ConfigError where two tasks would read an array of one owner and name in two shapes."""
+    """Raises ConfigError if two tasks would read an array of one owner and name in two shapes."""
     shapes: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
     for task, path in paths.items():
         for array in cost.arrays_of_path(path, shape):
@@ -120,7 +119,7 @@ def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _in_common(delta: Delta, other: Delta) -> tuple[str, ...]:
-    """The settings in which adapters of two deltas must agree: all, or the start of the matrices that they share."""
+    """The settings in which adapters of two deltas must agree: all, or the initialization of shared matrices."""
     if delta == other:
         return ("init", "norm_init", "dropout")
     same = delta.tied == other.tied and (delta.ends or delta.part) == (other.ends or other.part)

@@ -1,4 +1,4 @@
-"""Modules with the arrays of one owner: the part that a path ends in, and families, which several tasks read."""
+"""Modules with the arrays of one owner: the part at the end of a path, and families, which several tasks read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from polyhead.plan import Delta, Layers, Path
 from polyhead.plan.cost.arrays import feed_forward_of
 from polyhead.project.strategies.base import DeltaStart
 
-LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's precision
+LAYERED = ("enter", "layers", "leave", "delta")  # modules that compute in the trunk's precision
 
 
 class PooledPart(nn.Module):
-    """The module of a pooled task: a learned layer mix and an attention pooler where its path asks for them, a head.
+    """The module of a pooled task: a learned layer mix and an attention pooler if its path has them, and a head.
 
     Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
-    hidden layer where a family owns it.
+    hidden layer if a family owns it.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ def _mean(stored: Tensor) -> Tensor:
 
 
 class OwnedPart(PooledPart):
-    """The arrays of the owner of a path's head: prompt rows, deltas, layers of its own, and what a pooled part has.
+    """The arrays of the owner of a path's head: prompt rows, deltas, its own layers, and those of a pooled part.
 
-    Its layers are named by their place above the trunk's; `enter` and `leave` map into narrow ones and back. Where the
-    pooler reads the first position alone, the last of them computes that position alone.
+    Its layers are numbered from the trunk's on; `enter` and `leave` map into narrow ones and back. If the pooler reads
+    only the first position, the last of them computes only that.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class OwnedPart(PooledPart):
         self.delta = Adapters(owner, places, shape, starts=starts, shared=ends, generator=generator) if places else None
         own = [node for node in path.layers if node.weights == owner]
         self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)
-        self.checkpointing = False  # as that of a trunk
+        self.checkpointing = False  # like that of a trunk
         self._narrow = path.stored().pool.positions == "first"
         self.layers = nn.ModuleDict(
             {str(index): _layer(node, shape, layer_dropout) for node in own for index in range(node.start, node.stop)}
@@ -157,23 +157,23 @@ class OwnedPart(PooledPart):
         return value
 
     def lower(self, dtype: torch.dtype) -> None:
-        """Computes as a backend does from now on: layers in the trunk's precision, poolers and heads in float32."""
+        """Switches to the numerics of a backend: layers in the trunk's precision, poolers and heads in float32."""
         _lower(self, dtype)
 
     def served(self, dtype: torch.dtype) -> Self:
-        """A copy as a backend runs it."""
+        """A copy in the form of a backend."""
         copied = copy.deepcopy(self).eval()
         copied.lower(dtype)
         return copied
 
 
 class BranchPart(OwnedPart):
-    """The module of a branch: layers in the place of the trunk's, a pooler where asked for, and a head."""
+    """The module of a branch: layers instead of the trunk's, a pooler if its path has one, and a head."""
 
     def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
-        """Takes the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
+        """Copies the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
 
-        Of a longer branch it takes the bottommost layers (Wei et al. 2021), as they carry the same indices.
+        From a longer branch it copies the bottommost layers (Wei et al. 2021), since these have the same indices.
         """
         own = self.state_dict()
         wanted = [name for name in own if head or name.startswith("layers.")]
@@ -184,9 +184,9 @@ class BranchPart(OwnedPart):
 
 
 class Family(nn.Module):
-    """The arrays of an owner that no path here ends in: prompt rows, deltas, a head's hidden layer.
+    """The arrays of an owner without a path of its own here: prompt rows, deltas, a head's hidden layer.
 
-    So it is with families of several tasks, and with a task whose prompt stands in another's input.
+    Such owners are families of several tasks, and tasks whose prompt is in another's input.
     """
 
     def __init__(
@@ -211,20 +211,20 @@ class Family(nn.Module):
 
     @property
     def hidden(self) -> Dense | None:
-        """The hidden layer of heads, where this owner has it."""
+        """The hidden layer of heads, if this owner has it."""
         hidden = dict(self.head.items()).get("hidden")
         assert hidden is None or isinstance(hidden, Dense)
         return hidden
 
     def lower(self, dtype: torch.dtype) -> None:
-        """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
+        """Switches to the numerics of a backend: modules inside layers in the trunk's precision."""
         _lower(self, dtype)
 
 
 class PromptRows(nn.Module):
-    """Trained rows that stand before the text as word vectors: `weight` (rows, embedding width).
+    """Trained rows before the text, used as word vectors: `weight` (rows, embedding width).
 
-    Start as N(0, 0.02), drawn again beyond two standard deviations; without a generator at zero, to be filled.
+    Start as N(0, 0.02), redrawn beyond two standard deviations; without a generator at zero, to be filled.
     """
 
     def __init__(self, rows: int, shape: Architecture, *, generator: torch.Generator | None = None) -> None:

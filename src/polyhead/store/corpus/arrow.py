@@ -1,4 +1,4 @@
-"""Documents and results of a store as arrays of Arrow, and back."""
+"""Documents and results of a store as Arrow arrays, and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrow_schema(pa: Any, schema: Schema) -> Any:
 
 
 def rows_table(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
-    """Documents as a table: ids (rows, 16) uint8, and for each feature column tokens and one binary value a row."""
+    """Documents as a table: ids (rows, 16) uint8, and per feature column tokens and one binary value per row."""
     columns = {"id": pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])}
     for column in schema.features:
         rows = features[column.digest]
@@ -45,7 +45,7 @@ def id_array(column: Any) -> np.ndarray:
 
 
 def packed_rows(lengths: Any, features: Any, token_bytes: int) -> PackedRows | None:
-    """Columns of tokens and of features as rows, not copied where they are in one piece; None where they do not fit."""
+    """Columns of tokens and features as rows, without a copy if they are contiguous; None if they do not match."""
     array = features.combine_chunks()
     offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
     raw = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -56,7 +56,7 @@ def packed_rows(lengths: Any, features: Any, token_bytes: int) -> PackedRows | N
 
 
 def array_of(pa: Any, results: np.ndarray) -> Any:
-    """Results (rows,) or (rows, numbers) as an array; several numbers a row are a list of fixed length."""
+    """Results (rows,) or (rows, numbers) as an array; several numbers per row are a list of fixed length."""
     if results.ndim == 1:
         return pa.array(results)
     flat = np.ascontiguousarray(results)
@@ -64,7 +64,7 @@ def array_of(pa: Any, results: np.ndarray) -> Any:
 
 
 def plain_array(pa: Any, array: Any) -> np.ndarray:
-    """An array of results as numpy's: (rows,), or (rows, numbers) of lists of fixed length."""
+    """An array of results as numpy's: (rows,), or (rows, numbers) for lists of fixed length."""
     if pa.types.is_fixed_size_list(array.type):
         flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(array), array.type.list_size)

@@ -1,8 +1,8 @@
-"""What a store of a corpus is: documents by id, packed features of every token, and columns of results.
+"""The interface of corpus stores: documents by id, packed features of every token, and columns of results.
 
-A store grows by fragments. A fragment holds the documents of one append; it is there whole or not at all, and its rows
-never move. A column of results (a task's labels or scores) is added fragment by fragment: a fragment without it is not
-done yet, which is all that an interrupted job needs to know.
+A store grows by fragments. A fragment holds the documents of one append; it is complete or absent, and its rows never
+move. A column of results (a task's labels or scores) is added fragment by fragment: a fragment without it is not done
+yet, which is all that an interrupted job needs to know.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer
 
 
 def is_name(name: str) -> bool:
-    """Whether features or a column may have this name, which becomes the name of files."""
+    """Whether features or a column may have this name, which becomes part of file names."""
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name) is not None
 
 
 def check_column_name(name: str, what: str) -> None:
-    """Raises StoreError where `what` cannot have this name."""
+    """Raises StoreError if `what` cannot have this name."""
     if not is_name(name):
         raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
 
 
 class FeatureColumn(Value):
-    """What is kept of every token: the stored value of a path, named by its digest."""
+    """The features kept of every token: the stored value of a path, named by its digest."""
 
     digest: str
-    layers: int  # stored layers of a token
+    layers: int  # stored layers per token
     width: int
     codec: Codec
-    path: Path | None = None  # whose stored value this is, as far as its writer knew; the digest is that of this path
+    path: Path | None = None  # the path with this stored value, as far as its writer knew; the digest is the path's
 
     @property
     def token_bytes(self) -> int:
@@ -52,14 +52,14 @@ class FeatureColumn(Value):
 
 
 class Schema(Value):
-    """What a store keeps of each document. `source` says where features come from, such as the trunk's digest."""
+    """The content of a store for each document. `source` is the origin of features, such as the trunk's digest."""
 
     features: tuple[FeatureColumn, ...]
     source: dict[str, str] = {}
-    plugins: dict[str, str] = {}  # packages that register its codecs, where Polyhead itself does not
+    plugins: dict[str, str] = {}  # packages that register its codecs, if Polyhead itself does not
 
     def column(self, digest: str) -> FeatureColumn:
-        """The features of this digest; raises StoreError with those that are kept."""
+        """The feature column with this digest; raises StoreError with the existing ones."""
         for column in self.features:
             if column.digest == digest:
                 return column
@@ -71,7 +71,7 @@ class Schema(Value):
 
 
 def check_schema(there: Schema, wanted: Schema, location: str) -> None:
-    """Raises StoreError where the store at `location` keeps something else than what is wanted."""
+    """Raises StoreError if the store at `location` has other content than requested."""
     for name in ("features", "source"):
         if getattr(there, name) != getattr(wanted, name):
             raise StoreError(
@@ -85,7 +85,7 @@ def check_schema(there: Schema, wanted: Schema, location: str) -> None:
 def checked_schema(schema: Schema) -> Schema:
     """The schema of a new store, with the packages that its codecs need.
 
-    Raises StoreError where features have no layers or dimensions, or a name that no file can have.
+    Raises StoreError if features have no layers or dimensions, or a name that is not a valid file name.
     """
     for column in schema.features:
         check_column_name(column.digest, "features")
@@ -97,7 +97,7 @@ def checked_schema(schema: Schema) -> Schema:
 
 
 def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> None:
-    """Raises StoreError where results have no name, or are not as many as a fragment's rows."""
+    """Raises StoreError if results have no name, or another length than the fragment's rows."""
     check_column_name(column, "a column of results")
     if not results:
         raise StoreError(f"column '{column}' has no results", do="give at least one array")
@@ -109,21 +109,21 @@ def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> 
 
 
 class PackedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Encoded features of some documents, one after another."""
+    """Encoded features of some documents, concatenated."""
 
     offsets: np.ndarray  # (rows + 1,) int64, in tokens
     data: np.ndarray  # (tokens, token_bytes) uint8
 
     @classmethod
     def of(cls, lengths: Sequence[int] | np.ndarray, data: np.ndarray) -> Self:
-        """Rows of these lengths in tokens."""
+        """Rows with these lengths in tokens."""
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return cls(offsets=offsets, data=data)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row."""
+        """Number of tokens of each row."""
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> PackedRows:
@@ -139,15 +139,15 @@ class Fragment(Value):
 
     name: str
     rows: int
-    results: tuple[str, ...]  # columns of results that this fragment has
+    results: tuple[str, ...]  # columns of results in this fragment
 
 
 class ResultFacts(Value):
-    """What a column of results holds, for a reader who has the store alone."""
+    """The content of a column of results, for a reader who has only the store."""
 
     task: str
     kind: str
-    labels: tuple[str, ...]  # by the numbers that stand in the column
+    labels: tuple[str, ...]  # by their numbers in the column
     version: str
     record: str  # SHA-256 of the version's task.json
     trunk: str  # digest
@@ -155,15 +155,15 @@ class ResultFacts(Value):
 
 
 class CorpusStore(ABC):
-    """A store as one reader or writer sees it: the fragments of one version; `refresh` turns to the newest.
+    """A store as one reader or writer sees it: the fragments of one version; `refresh` switches to the newest.
 
-    Any number of processes may append and put columns at once. Every change is a new version, made whole or not at all:
-    `_commit` fails where another writer was first, and the change is then made again on top of theirs.
+    Any number of processes may append and put columns at once. Every change is a new version, made completely or not at
+    all: `_commit` fails if another writer was first, and the change is then repeated on top of theirs.
     """
 
     schema: Schema
     _location: str
-    _records: tuple[Any, ...]  # the fragments of this version as the store keeps them: each has a name and rows
+    _records: tuple[Any, ...]  # the fragments of this version in the store's own form: each has a name and rows
 
     def __init__(self) -> None:
         self._indices: dict[str, IdIndex] = {}
@@ -172,17 +172,17 @@ class CorpusStore(ABC):
     @classmethod
     @abstractmethod
     def create(cls, location: str, schema: Schema) -> Self:
-        """Opens the store at `location`, made where there is none; raises StoreError where another one is there."""
+        """Opens the store at `location`, or creates it; raises StoreError if a different one exists."""
 
     @classmethod
     @abstractmethod
     def open(cls, location: str) -> Self:
-        """The store at `location`; raises StoreError where there is none."""
+        """The store at `location`; raises StoreError if there is none."""
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """The number of the version that is read; it only grows."""
+        """The number of the current version; it only grows."""
 
     @property
     @abstractmethod
@@ -191,7 +191,7 @@ class CorpusStore(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Turns to the newest version."""
+        """Switches to the newest version."""
 
     @abstractmethod
     def ids(self, fragment: str) -> np.ndarray:
@@ -199,7 +199,7 @@ class CorpusStore(ABC):
 
     @abstractmethod
     def rows(self, fragment: str, digest: str) -> PackedRows:
-        """The features of a fragment's documents, not copied where the store can."""
+        """The features of a fragment's documents, without a copy if the store can."""
 
     @abstractmethod
     def index(self, fragment: str) -> IdIndex:
@@ -207,19 +207,19 @@ class CorpusStore(ABC):
 
     @abstractmethod
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
-        """Adds or replaces a fragment's column of results: arrays (rows, ...) by name; StoreError where it is gone."""
+        """Adds or replaces a fragment's column of results: arrays (rows, ...) by name; StoreError if it is gone."""
 
     @abstractmethod
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
-        """A column of results of a fragment; None where it is not done yet."""
+        """A column of results of a fragment; None if it is not done yet."""
 
     @abstractmethod
     def describe(self, column: str, facts: ResultFacts) -> None:
-        """Keeps facts about a column of results, in place of earlier ones."""
+        """Stores facts about a column of results, replacing earlier ones."""
 
     @abstractmethod
     def described(self) -> dict[str, ResultFacts]:
-        """What `describe` was given, by column."""
+        """The facts from `describe`, by column."""
 
     @abstractmethod
     def drop_results(self, column: str) -> None:
@@ -239,20 +239,20 @@ class CorpusStore(ABC):
 
     @abstractmethod
     def _join(self, group: Sequence[Any]) -> Any:
-        """Writes one fragment of all rows of several, with their results."""
+        """Writes one fragment with all rows of several, and their results."""
 
     @abstractmethod
     def _commit(self, records: Sequence[Any], about: Any = None) -> bool:
-        """Makes a version of these fragments, and what else it says; False where another writer was first."""
+        """Makes a version with these fragments and facts; False if another writer was first."""
 
     @abstractmethod
     def _discard(self, record: Any) -> None:
-        """Removes a fragment that was written and that no version will name, where `sweep` need not."""
+        """Removes a written fragment that no version will name, unless `sweep` does so."""
 
     def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
         """Adds documents, (rows, 16) uint8 or as many bytes, as one fragment, and returns how many were new.
 
-        Documents whose id is there already, or twice in `ids`, are left out. Raises StoreError where features do not
+        Documents whose id exists already, or is repeated in `ids`, are skipped. Raises StoreError if features do not
         fit the schema, or the disk is full; then nothing is kept.
         """
         ids = as_ids(ids)
@@ -261,7 +261,7 @@ class CorpusStore(ABC):
         for _ in range(ATTEMPTS):
             self.refresh()
             rows = self.lacking(ids)
-            if not np.array_equal(rows, rows_written):  # at first, and when another writer added some of them
+            if not np.array_equal(rows, rows_written):  # at first, and after another writer added some of them
                 if written is not None:
                     self._discard(written)
                 taken = {digest: each.take(rows) for digest, each in features.items()}
@@ -273,9 +273,9 @@ class CorpusStore(ABC):
         raise self._busy()
 
     def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went.
+        """Joins neighbouring fragments into ones of up to about so many rows; returns the number removed.
 
-        Columns of results are kept: fragments are joined only where they have the same ones.
+        Columns of results are kept: only fragments with the same ones are joined.
         """
         self.refresh()
         gone = 0
@@ -294,7 +294,7 @@ class CorpusStore(ABC):
         return gone
 
     def _change(self, change: Callable[[], tuple[Sequence[Any], Any]]) -> None:
-        """Commits what `change` makes of the newest version: its fragments, and what else it says."""
+        """Commits the result of `change` on the newest version: its fragments and facts."""
         for _ in range(ATTEMPTS):
             self.refresh()
             if self._commit(*change()):
@@ -302,7 +302,7 @@ class CorpusStore(ABC):
         raise self._busy()
 
     def _turn_to(self, records: Sequence[Any]) -> None:
-        """Reads these fragments from now on, and forgets what was read of others."""
+        """Switches to these fragments, and drops cached data of others."""
         self._records, names = tuple(records), {record.name for record in records}
         self._indices = {name: index for name, index in self._indices.items() if name in names}
         self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
@@ -318,7 +318,7 @@ class CorpusStore(ABC):
         return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
     def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
-        """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
+        """The place of each document, int64 (rows, 2): the number of its fragment and its row there; -1 if absent."""
         ids = as_ids(ids)
         places = np.full((len(ids), 2), -1, np.int64)
         for number, fragment in enumerate(self.fragments):
@@ -334,7 +334,7 @@ class CorpusStore(ABC):
         return rows
 
     def take(self, ids: Sequence[bytes] | np.ndarray, digest: str) -> PackedRows:
-        """Features of documents by id, in the order given, repeats allowed; raises StoreError where one is absent."""
+        """Features of documents by id, in the order given, repeats allowed; raises StoreError if one is absent."""
         places = self.find(ids)
         absent = np.flatnonzero(places[:, 0] < 0)
         if len(absent):
@@ -356,7 +356,7 @@ class CorpusStore(ABC):
 
 
 def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> None:
-    """Raises StoreError where the features are not those of the schema, or not of as many rows as there are ids."""
+    """Raises StoreError if the features differ from the schema, or their number from that of the ids."""
     wanted = {column.digest for column in schema.features}
     if set(features) != wanted:
         raise StoreError("other features than the store keeps", got=sorted(features), allowed=sorted(wanted))
@@ -374,7 +374,7 @@ def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, Packe
 
 
 def fragment_groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
-    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
+    """Groups of two or more neighbouring fragments with the same columns of results, up to so many rows each."""
     group: list[Fragment] = []
     for fragment in (*fragments, None):
         fits = fragment is not None and (
@@ -393,7 +393,7 @@ def fragment_groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[
 
 
 def with_joined(there: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
-    """The items with one in the place of some neighbours; None where these are not there any more as they were."""
+    """The items with one in place of several neighbours; None if these have changed."""
     at = next((number for number, each in enumerate(there) if each == before[0]), None)
     if at is None or list(there[at : at + len(before)]) != list(before):
         return None

@@ -14,14 +14,14 @@ ID_BYTES = 16
 
 
 def document_id(texts: Sequence[str], extra: str = "") -> bytes:
-    """16 bytes of SHA-256 over the exact strings of one input (text or pair); `extra` tells windows apart."""
-    # The length before each string keeps ("ab", "c") and ("a", "bc") apart; lone surrogates have bytes too.
+    """16 bytes of SHA-256 over the exact strings of one input (text or pair); `extra` distinguishes windows."""
+    # The length before each string distinguishes ("ab", "c") from ("a", "bc"); lone surrogates have bytes too.
     encoded = [text.encode("utf-8", "surrogatepass") for text in (extra, *texts)]
     return hashlib.sha256(b"".join(len(e).to_bytes(8, "little") + e for e in encoded)).digest()[:ID_BYTES]
 
 
 def window_id(texts: Sequence[str], window: int) -> bytes:
-    """The id of a part of an input that is too long, numbered from 0; the first has that of the input."""
+    """The id of a part of a long input, numbered from 0; the first part has the input's id."""
     return document_id(texts, f"window:{window}" if window else "")
 
 
@@ -45,7 +45,7 @@ def first_of_each(ids: np.ndarray) -> np.ndarray:
 
 
 class IdIndex:
-    """Finds rows by id: the first 8 bytes of each sorted, with the rows they belong to."""
+    """An index of rows by id: the sorted first 8 bytes of each id, and its row."""
 
     def __init__(self, ids: np.ndarray, prefixes: np.ndarray, rows: np.ndarray) -> None:
         """`ids` (rows, 16) uint8; `prefixes` (rows,) uint64, sorted; `rows` (rows,) uint32."""
@@ -59,18 +59,18 @@ class IdIndex:
         return cls(ids, prefixes[order], order.astype(np.uint32))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """What a store writes: sorted prefixes, and the rows they belong to."""
+        """The arrays that a store writes: sorted prefixes, and their rows."""
         return self._prefixes, self._rows
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """The row of each id, int64 (rows,); -1 where it is not."""
+        """The row of each id, int64 (rows,); -1 if absent."""
         places = np.full(len(ids), -1, np.int64)
         if not len(self._ids):
             return places
         wanted = prefixes_of(ids)
         at = np.searchsorted(self._prefixes, wanted)
         open_ = np.flatnonzero(at < len(self._prefixes))
-        while len(open_):  # once, unless two ids share their first 8 bytes
+        while len(open_):  # one iteration, unless two ids share their first 8 bytes
             open_ = open_[self._prefixes[at[open_]] == wanted[open_]]
             rows = self._rows[at[open_]].astype(np.int64)
             equal = (self._ids[rows] == ids[open_]).all(axis=1)

@@ -1,14 +1,15 @@
-"""A store of a corpus as a Lance dataset: one row a document, in a local folder or an object store such as S3.
+"""A corpus store as a Lance dataset: one row per document, in a local folder or an object store such as S3.
 
     id                    16 bytes
     tokens_DIGEST         tokens of the document, uint32
     features_DIGEST       their encoded features, one binary value, not compressed
     COLUMN.NAME           results, null where they are not done yet (the dot is written as "__")
 
-The dataset is read in place by DuckDB, Polars and Arrow. What it keeps beside rows lies in the metadata of its schema:
-what is kept, facts about columns of results, and a seal over all of a version. Every change is committed with the whole
-list of fragments, which fails whenever another commit came first, whatever it changed, and is then made again on top of
-it. Lance's own `Append` would not fail, so two writers could keep one document twice; nor would it renew the seal.
+DuckDB, Polars and Arrow read the dataset in place. Anything in addition to rows is in the metadata of its schema: the
+store's schema, facts about columns of results, and a seal over all of a version. Every change is committed with the
+whole list of fragments, which fails whenever another commit came first, whatever it changed, and is then repeated on
+top of it. Lance's own `Append` would not fail, so two writers could keep one document twice; nor would it renew the
+seal.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from polyhead.store.corpus.lance_files import (
 )
 from polyhead.values import from_json, to_json
 
-FACTS = b"polyhead:column:"  # how keys of the schema's metadata begin that describe columns of results
+FACTS = b"polyhead:column:"  # prefix of metadata keys that describe columns of results
 
 
 class LanceStore(CorpusStore):
@@ -76,7 +77,7 @@ class LanceStore(CorpusStore):
 
     @classmethod
     def create(cls, location: str, schema: Schema) -> Self:
-        """Opens the store there, made where there is none; raises StoreError where another one is there."""
+        """Opens the store there, or creates it; raises StoreError if a different one exists."""
         schema = checked_schema(schema)
         lance, arrow = modules()
         empty = with_seal(arrow_schema(arrow, schema), (), 1).empty_table()
@@ -87,7 +88,7 @@ class LanceStore(CorpusStore):
             try:
                 lance.write_dataset(empty, location, mode="create", data_storage_version=FORMAT)
             except OSError as error:
-                if "already exists" not in str(error):  # made by another process since
+                if "already exists" not in str(error):  # created by another process meanwhile
                     do = "give a place that can be written"
                     raise StoreError(f"{location}: the store cannot be made", got=error, do=do) from None
             store = cls.open(location)
@@ -96,12 +97,12 @@ class LanceStore(CorpusStore):
 
     @classmethod
     def open(cls, location: str) -> Self:
-        """The store there; raises StoreError where there is none."""
+        """The store there; raises StoreError if there is none."""
         return cls(location)
 
     @property
     def version(self) -> int:
-        """Lance's number of the version that is read."""
+        """Lance's number of the current version."""
         number: int = self._dataset.version
         return number
 
@@ -119,7 +120,7 @@ class LanceStore(CorpusStore):
         )
 
     def refresh(self) -> None:
-        """Turns to the newest version."""
+        """Switches to the newest version."""
         with opening(self._location):
             dataset = self._lance.dataset(self._location)
         self._read_version(dataset)
@@ -129,7 +130,7 @@ class LanceStore(CorpusStore):
         return id_array(self._read(fragment, ["id"]).column("id"))
 
     def index(self, fragment: str) -> IdIndex:
-        """The index of a fragment's ids, made when it is first needed."""
+        """The index of a fragment's ids, built on first use."""
         if fragment not in self._indices:
             self._indices[fragment] = IdIndex.of(self.ids(fragment))
         return self._indices[fragment]
@@ -143,7 +144,7 @@ class LanceStore(CorpusStore):
             rows = packed_rows(tokens, features, column.token_bytes)
             if rows is None:
                 raise changed(self._location, f"fragment {fragment}, of which lengths do not fit the features,")
-            self._rows = {(fragment, digest): rows}  # the last one alone: they are no maps of files
+            self._rows = {(fragment, digest): rows}  # only the last one: they are not memory-mapped
         return self._rows[fragment, digest]
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
@@ -156,7 +157,7 @@ class LanceStore(CorpusStore):
 
         def added() -> tuple[Sequence[LanceFragment], Any]:
             schema, old = self._schema_with(column, table.schema), list(self._columns().get(column, {}).values())
-            self._record(fragment)  # still there
+            self._record(fragment)  # still exists
             return [
                 msgspec.structs.replace(each, files=(*each.without(old), file)) if each.name == fragment else each
                 for each in self._records
@@ -165,7 +166,7 @@ class LanceStore(CorpusStore):
         self._change(added)
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
-        """A column of results of a fragment; None where it is not done yet."""
+        """A column of results of a fragment; None if it is not done yet."""
         held = self._record(fragment).columns
         there = {name: full for name, full in self._columns().get(column, {}).items() if full in held}
         if not there:
@@ -174,7 +175,7 @@ class LanceStore(CorpusStore):
         return {name: plain_array(self._arrow, table.column(full).combine_chunks()) for name, full in there.items()}
 
     def describe(self, column: str, facts: ResultFacts) -> None:
-        """Keeps facts about a column of results in the metadata of the dataset's schema."""
+        """Stores facts about a column of results in the metadata of the dataset's schema."""
         check_column_name(column, "a column of results")
         told = {FACTS + column.encode(): to_json(facts, indent=0)}
 
@@ -185,7 +186,7 @@ class LanceStore(CorpusStore):
         self._change(described)
 
     def described(self) -> dict[str, ResultFacts]:
-        """What `describe` was given, by column."""
+        """The facts from `describe`, by column."""
         return {
             key.removeprefix(FACTS).decode(): from_json(value, ResultFacts, source=self._location)
             for key, value in self._dataset.schema.metadata.items()
@@ -205,7 +206,7 @@ class LanceStore(CorpusStore):
     def sweep(self, *, age: float) -> int:
         """Removes old versions, and files that are older than `age` seconds; returns their bytes.
 
-        Lance itself keeps files of commits that did not end for at least seven days.
+        Lance itself keeps files of unfinished commits for at least seven days.
         """
         self.refresh()
         stats = self._dataset.cleanup_old_versions(older_than=datetime.timedelta(seconds=age))
@@ -220,7 +221,7 @@ class LanceStore(CorpusStore):
             self._read(fragment.name, sorted(fragment.columns))
 
     def _read_version(self, dataset: Any) -> None:
-        """Reads this version from now on; raises StoreError where it is not as it was written."""
+        """Switches to this version; raises StoreError if it was changed since it was written."""
         with reading(self._location):
             self._dataset = dataset
             self._turn_to(fragments_in(dataset, self._location))
@@ -235,7 +236,7 @@ class LanceStore(CorpusStore):
         return columns
 
     def _schema_with(self, column: str, added: Any) -> Any:
-        """The schema with fields for a column's arrays; raises StoreError where one has another type already."""
+        """The schema with fields for a column's arrays; raises StoreError if one exists with another type."""
         schema = self._dataset.schema
         for field in added:
             if field.name not in schema.names:
@@ -249,7 +250,7 @@ class LanceStore(CorpusStore):
         return schema
 
     def _read(self, fragment: str, columns: Sequence[str]) -> Any:
-        """Columns of a fragment, with those that lie in one file with them; all of these are checked."""
+        """Columns of a fragment, with the others in their files; all of these are checked."""
         there = self._record(fragment)
         files = [file for file in there.files if set(columns) & set(file.columns)]
         lance_fragment = self._dataset.get_fragments()[self._records.index(there)]
@@ -267,10 +268,10 @@ class LanceStore(CorpusStore):
             return write_fragment(self._location, table)
 
     def _discard(self, record: LanceFragment) -> None:
-        """`sweep` removes it: an object store may list files late."""
+        """Leaves it to `sweep`: an object store may list files late."""
 
     def _join(self, group: Sequence[LanceFragment]) -> LanceFragment:
-        """One fragment of all rows of several, with their results in files of their own."""
+        """One fragment with all rows of several, and their results in separate files."""
         schema = arrow_schema(self._arrow, self.schema)
         tables = [self._read(each.name, sorted(each.columns)) for each in group]
         whole = self._arrow.concat_tables([table.select(sorted(group[0].columns)) for table in tables]).combine_chunks()
@@ -283,7 +284,7 @@ class LanceStore(CorpusStore):
         return msgspec.structs.replace(joined, files=(*joined.files, *results))
 
     def _commit(self, records: Sequence[LanceFragment], about: Any = None) -> bool:
-        """Commits a version of these fragments, or False where another was first; `about` is another schema."""
+        """Commits a version with these fragments, or returns False if another was first; `about` is another schema."""
         number, operations = self._dataset.version, self._lance.LanceOperation
         fragments, schema = records, self._dataset.schema if about is None else about
         there = dict(zip(self._records, self._dataset.get_fragments(), strict=True))
@@ -292,7 +293,7 @@ class LanceStore(CorpusStore):
             numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
         is_kept = {each.name for each in self._records} <= {each.name for each in fragments}
         grows = schema.names[: len(self._dataset.schema)] == self._dataset.schema.names
-        # A Merge keeps the numbers of fragments and fields; it has to keep all, which a compaction and a drop do not.
+        # A Merge keeps the numbers of fragments and fields; it must keep all, which a compaction and a drop do not.
         operation = operations.Merge if is_kept and grows else operations.Overwrite
         whole = self._lance.schema.LanceSchema.from_pyarrow(with_seal(schema, fragments, number + 1))
         listed = [metadata_of(fragment, numbers[fragment.name], schema) for fragment in fragments]
@@ -309,7 +310,7 @@ class LanceStore(CorpusStore):
 
 @contextmanager
 def opening(location: str) -> Iterator[None]:
-    """Turns Lance's errors into a StoreError, and into NoStore where there is no dataset."""
+    """A context that turns Lance's errors into a StoreError, and into NoStore without a dataset."""
     try:
         with reading(location):
             yield
@@ -322,7 +323,7 @@ def opening(location: str) -> Iterator[None]:
 
 @contextmanager
 def reading(location: str) -> Iterator[None]:
-    """Turns Lance's errors, and faults of its library at bytes that it does not expect, into a StoreError."""
+    """A context that turns Lance's errors, and faults of its library at unexpected bytes, into a StoreError."""
     try:
         yield
     except BaseException as error:
@@ -335,7 +336,7 @@ def reading(location: str) -> Iterator[None]:
 
 @contextmanager
 def lance_errors(location: str, table: Any) -> Iterator[None]:
-    """Turns a disk's errors into a StoreError that says how many bytes were needed."""
+    """A context that turns a disk's errors into a StoreError with the number of bytes needed."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Data files of a Lance store, arrays of its codecs, and the seal of its versions; Lance notices no changed byte."""
+"""Data files of a Lance store, codec tables, and the seal of its versions, as Lance does not detect changed bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyhead.values import Value, from_json, to_json
 
 
 def modules() -> tuple[Any, Any]:
-    """Lance and Arrow; raises MissingExtra where they are not installed."""
+    """Lance and Arrow; raises MissingExtra if they are not installed."""
     try:
         import lance
         import lance.fragment
@@ -32,20 +32,20 @@ def modules() -> tuple[Any, Any]:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit failed only because another came first, maybe so long ago that the version before it is gone."""
+    """Whether a commit failed only because another came first, even long ago, with the version before it deleted."""
     text = str(error).lower()
     return "conflict" in type(error).__name__.lower() or "conflict" in text or ".manifest was not found" in text
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error is Lance's own, a panic of its native code among them, which is no `Exception`."""
+    """Whether an error is Lance's own, including a panic of its native code, which is not an `Exception`."""
     return isinstance(error, (OSError, ValueError, RuntimeError, NotImplementedError)) or (
         type(error).__name__ == "PanicException"
     )
 
 
 def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *, format: str) -> None:
-    """Writes each table named that is not there yet; "" names none."""
+    """Writes each named table that is not there yet; "" is skipped."""
     for digest in set(digests) - {""}:
         content = arrow.table({"content": arrow.array([table_bytes(digest)], arrow.large_binary())})
         try:
@@ -57,12 +57,12 @@ def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *,
 
 
 def bring_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
-    """Makes the tables named known to this process; raises StoreError for one that is absent or was changed."""
+    """Loads the named tables; raises StoreError for one that is absent or was changed."""
     check_tables(lance, location, (digest for digest in digests if not is_known(digest)))
 
 
 def check_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
-    """Reads the tables named, known or not; raises StoreError for one that is absent or was changed."""
+    """Reads the named tables, loaded or not; raises StoreError for one that is absent or was changed."""
     for digest in set(digests) - {""}:
         place = _place(location, digest)
         try:
@@ -81,13 +81,13 @@ def _place(location: str, digest: str) -> str:
     return f"{location.rstrip('/')}/_codecs/{digest}.lance"
 
 
-FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
+FORMAT = "2.2"  # of data files: pinned, since older versions of Lance do not read newer ones
 SEAL = b"polyhead:seal"
-NAME_LETTERS = 16  # letters of a random name, with which names of files begin
+NAME_LETTERS = 16  # letters of the random prefix of file names
 
 
 class LanceFile(Value):
-    """A data file: its name, and the columns that it holds, in its own order."""
+    """A data file: its name, and its columns, in its own order."""
 
     path: str
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class LanceFile(Value):
 
 
 class LanceFragment(Value):
-    """A fragment, named by the file that holds its ids."""
+    """A fragment, named after the file with its ids."""
 
     name: str
     rows: int
@@ -103,16 +103,16 @@ class LanceFragment(Value):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns that any of its files holds."""
+        """The columns in any of its files."""
         return frozenset(name for file in self.files for name in file.columns)
 
     def without(self, columns: Sequence[str]) -> tuple[LanceFile, ...]:
-        """The files that hold none of these columns."""
+        """The files with none of these columns."""
         return tuple(file for file in self.files if not set(columns) & set(file.columns))
 
 
 def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
-    """The fragments of a version; raises StoreError where the version is not as Polyhead wrote it."""
+    """The fragments of a version; raises StoreError if the version is not as Polyhead wrote it."""
     names = {field.id(): str(field.name()) for field in dataset.lance_schema.fields()}
     fragments = []
     for metadata in (fragment.metadata for fragment in dataset.get_fragments()):
@@ -146,7 +146,7 @@ def with_seal(schema: Any, fragments: Sequence[LanceFragment], version: int) -> 
 
 
 def metadata_of(fragment: LanceFragment, number: int, schema: Any) -> Any:
-    """A fragment as Lance commits it; its fields are numbered as the columns of the schema stand."""
+    """A fragment for a Lance commit; its fields are numbered in the order of the schema's columns."""
     from lance.fragment import DataFile, FragmentMetadata
 
     numbers, (major, minor) = {name: at for at, name in enumerate(schema.names)}, map(int, FORMAT.split("."))
@@ -158,7 +158,7 @@ def metadata_of(fragment: LanceFragment, number: int, schema: Any) -> Any:
 
 
 def write_fragment(location: str, table: Any) -> LanceFragment:
-    """Writes documents, as `table_of` gives them: a file of their ids, and one for each column of features."""
+    """Writes documents in the form of `table_of`: a file of their ids, and one for each column of features."""
     name = secrets.token_hex(NAME_LETTERS // 2)
     tokens = [each for each in table.column_names if each.startswith("tokens_")]
     groups = [["id"], *([each, each.replace("tokens_", "features_", 1)] for each in tokens)]
@@ -177,13 +177,13 @@ def write_columns(location: str, table: Any, *, name: str = "") -> LanceFile:
 
 
 def check_values(table: Any, file: LanceFile, location: str) -> None:
-    """Raises StoreError where the columns of a file are not as they were written."""
+    """Raises StoreError if a file's columns were changed since they were written."""
     if file.path[NAME_LETTERS:] != f"-{_digest(table.select(list(file.columns)))}.lance":
         raise changed(location, f"data/{file.path}")
 
 
 def changed(location: str, what: str) -> StoreError:
-    """The error of a store that is not as it was written."""
+    """The error for a store that was changed since it was written."""
     do = f"restore it from a copy, or delete {location} and encode its texts again"
     return StoreError(f"{location} is damaged: {what} was changed since it was written", do=do)
 

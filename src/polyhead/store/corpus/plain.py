@@ -1,4 +1,4 @@
-"""A store of a corpus in plain files of one folder; numpy is all it needs.
+"""A corpus store in plain files of one folder; it only needs numpy.
 
     STORE/store.json                            format and schema
     STORE/codecs/DIGEST.safetensors             arrays of a codec that has some
@@ -11,8 +11,8 @@
     STORE/results/COLUMN.json                   facts about the column, for people
 
 Nothing is ever changed in place. Files are written and flushed first; a version that names them is then put under the
-next number, which fails if another writer took that number, and is tried again on top of theirs. What a killed writer
-left is named by no version, so nobody reads it, and `sweep` removes it later.
+next number, which fails if another writer took that number, and is repeated on top of theirs. No version names the
+files of a killed writer, so nobody reads them, and `sweep` removes them later.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PlainStore(CorpusStore):
 
     @classmethod
     def create(cls, location: str, schema: Schema) -> Self:
-        """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
+        """Opens the store in this folder, or creates it; raises StoreError if a different one exists."""
         folder = Path(location)
         schema = checked_schema(schema)
         with disk_errors(folder, "the store cannot be made"):
@@ -102,7 +102,7 @@ class PlainStore(CorpusStore):
 
     @classmethod
     def open(cls, location: str) -> Self:
-        """The store in this folder; raises StoreError where there is none, or one of another format."""
+        """The store in this folder; raises StoreError if there is none, or one of another format."""
         path = Path(location) / "store.json"
         if not path.exists():
             do = "give the folder of a store, or make one: polyhead features extract"
@@ -114,7 +114,7 @@ class PlainStore(CorpusStore):
 
     @property
     def version(self) -> int:
-        """The number of the version that is read; 0 before the first append."""
+        """The number of the current version; 0 before the first append."""
         return self._number
 
     @property
@@ -123,7 +123,7 @@ class PlainStore(CorpusStore):
         return tuple(Fragment(name=each.name, rows=each.rows, results=tuple(each.results)) for each in self._records)
 
     def refresh(self) -> None:
-        """Turns to the newest version."""
+        """Switches to the newest version."""
         for _ in range(ATTEMPTS):
             number = max(numbers_in(self._folder), default=0)
             if number == self._number:
@@ -179,10 +179,10 @@ class PlainStore(CorpusStore):
                 for each in self._records
             ], None
 
-        self._change(added)  # where that fails the file stays: a version may name it, or `sweep` removes it
+        self._change(added)  # if that fails the file stays: a version may name it, or `sweep` removes it
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
-        """A column of results of a fragment; None where it is not done yet."""
+        """A column of results of a fragment; None if it is not done yet."""
         stored = self._record(fragment)
         if column not in stored.results:
             return None
@@ -198,11 +198,11 @@ class PlainStore(CorpusStore):
         return arrays
 
     def describe(self, column: str, facts: ResultFacts) -> None:
-        """Keeps facts about a column of results, in place of earlier ones."""
+        """Stores facts about a column of results, replacing earlier ones."""
         put_facts(self._folder, column, facts)
 
     def described(self) -> dict[str, ResultFacts]:
-        """What `describe` was given, by column."""
+        """The facts from `describe`, by column."""
         return results_facts(self._folder)
 
     def drop_results(self, column: str) -> None:
@@ -291,7 +291,7 @@ class PlainStore(CorpusStore):
         shutil.rmtree(self._folder / "fragments" / record.name, ignore_errors=True)
 
     def _join(self, group: Sequence[Stored]) -> Stored:
-        """One fragment of all rows of several, with their results."""
+        """One fragment with all rows of several, and their results."""
         ids = np.concatenate([self.ids(each.name) for each in group])
         features = {}
         for column in self.schema.features:
@@ -307,7 +307,7 @@ class PlainStore(CorpusStore):
         return msgspec.structs.replace(joined, results=results)
 
     def _commit(self, records: Sequence[Stored], about: None = None) -> bool:
-        """Puts a version under the next number; False where another writer was first."""
+        """Puts a version under the next number; False if another writer was first."""
         number, content = self._number + 1, sealed(records)
         with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:

@@ -1,4 +1,4 @@
-"""Files of a plain store: what a version names, checks of what is read, errors of what cannot be written."""
+"""Files of a plain store: named by versions, checked when read, with errors for failed writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, i
 from polyhead.values import Value, to_json, to_value
 
 FORMAT = 1
-MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped
-Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
+MAPPED = 64 * 1024  # minimum bytes of a memory-mapped file
+Stamp = tuple[int, int, int]  # attributes that change with a file's content: inode, size and time
 
 
 class StoreFile(Value):
@@ -48,12 +48,12 @@ T = TypeVar("T")
 
 
 def sealed(content: object) -> bytes:
-    """The JSON of a file of a store: what it says, and the SHA-256 of that."""
+    """The JSON of a store's file: its content, and the SHA-256 of that."""
     return to_json({"digest": _digest(msgspec.to_builtins(content)), "content": content})
 
 
 def put_schema(folder: Path, schema: Schema) -> None:
-    """Writes what the store keeps, and the arrays of its codecs first, where no other process did."""
+    """Writes the schema, after the tables of its codecs, unless another process did."""
     write_tables(folder, (column.codec.arrays for column in schema.features))
     with suppress(FileExistsError):
         content = sealed(StoreFile(format=FORMAT, schema=schema))
@@ -61,7 +61,7 @@ def put_schema(folder: Path, schema: Schema) -> None:
 
 
 def read_schema(path: Path) -> Schema:
-    """What the store of this `store.json` keeps, the arrays of its codecs known; StoreError for another format."""
+    """The schema in this `store.json`, with the tables of its codecs loaded; StoreError for another format."""
     file = read_sealed(path, StoreFile)
     if file.format != FORMAT:
         got, allowed = f"format {file.format}", f"format {FORMAT}"
@@ -76,9 +76,9 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, root: Path) -> np.ndarray:
-    """An array of a file, its bytes checked once a process; no step below `root` may be a link.
+    """An array from a file, its bytes checked once per process; no step below `root` may be a link.
 
-    It is memory-mapped, which holds the file open, or read where it is small.
+    It is memory-mapped, which keeps the file open, or read if it is small.
     """
     size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
     try:
@@ -98,7 +98,7 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """The numbers of a store's versions, ascending, those that were emptied included."""
+    """The numbers of a store's versions, ascending, including emptied ones."""
     try:
         names = os.listdir(folder / "versions")
     except OSError as error:
@@ -129,8 +129,8 @@ def is_forgotten(path: Path) -> bool:
 def forget(versions: Sequence[Path], age: float) -> None:
     """Empties versions, oldest first, that were replaced more than `age` seconds ago; their numbers stay taken.
 
-    A number that came free could be taken by a writer that had read the version before it long ago. What it wrote there
-    would lie below the newest version, and be lost.
+    A free number could be taken by a writer that had read the version before it long ago. Its data would be below the
+    newest version, and be lost.
     """
     for path, following in zip(versions, versions[1:], strict=False):
         if not is_forgotten(path) and following.lstat().st_mtime <= time.time() - age:
@@ -144,7 +144,7 @@ def is_older(entry: os.DirEntry[str], before: float) -> bool:
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    """The error of a file that is not as it was written; it names the store, the folder that holds `store.json`."""
+    """The error for a changed file; it names the store, the folder with `store.json`."""
     store = next((folder for folder in path.parents if (folder / "store.json").exists()), path.parent)
     do = f"restore it from a copy, or delete {store} and encode its texts again"
     return StoreError(f"{path} is damaged: {why}", do=do)
@@ -152,12 +152,12 @@ def damaged(path: Path, why: str) -> StoreError:
 
 @functools.lru_cache(maxsize=2**16)
 def check_once(path: Path, digest: str, stamp: Stamp) -> None:
-    """Hashes a file once a process, and again when it is another (90 MB take 50 ms)."""
+    """Hashes a file once per process, and again if the file changes (90 MB take 50 ms)."""
     check_content(path, digest)
 
 
 def check_content(path: Path, digest: str) -> None:
-    """Raises StoreError where a file's SHA-256 is another."""
+    """Raises StoreError if a file's SHA-256 differs."""
     try:
         with open_plain(path) as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -168,7 +168,7 @@ def check_content(path: Path, digest: str) -> None:
 
 
 def read_version(path: Path) -> tuple[Stored, ...]:
-    """The fragments of a version, of which every name stays inside the store's folder."""
+    """The fragments of a version, with every name inside the store's folder."""
     fragments = read_sealed(path, tuple[Stored, ...])
     for stored in fragments:
         names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
@@ -178,7 +178,7 @@ def read_version(path: Path) -> tuple[Stored, ...]:
 
 
 def read_sealed(path: Path, kind: type[T]) -> T:
-    """A JSON file of the store; raises StoreError that names it where it is not as it was written."""
+    """A JSON file of the store; raises StoreError that names it if it was changed since it was written."""
     try:
         data = msgspec.json.decode(read_plain(path, limit=LARGEST_CONFIG))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -200,7 +200,7 @@ def _digest(content: object) -> str:
 
 @contextmanager
 def disk_errors(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
-    """Turns a disk's errors into a StoreError that says how many bytes were needed."""
+    """A context that turns a disk's errors into a StoreError with the number of bytes needed."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Any store as Arrow's record batches, for DuckDB, Polars, pandas and whatever else reads Arrow.
+"""Any store as Arrow record batches, for DuckDB, Polars, pandas and other readers of Arrow.
 
-Each function gives a `pyarrow.RecordBatchReader`, which reads the store fragment by fragment while it is read itself,
-and can be read once; its `read_all` gives a table. Ids, numbers and packed features are not copied.
+Each function returns a `pyarrow.RecordBatchReader`, which reads the store fragment by fragment on demand, and can be
+read once; its `read_all` returns a table. Ids, numbers and packed features are not copied.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from polyhead.store.corpus.arrow import array_of, arrow_schema, rows_table
 from polyhead.store.corpus.base import CorpusStore, Fragment, ResultFacts, Schema
 from polyhead.store.corpus.ids import ID_BYTES
 
-ROWS = 1024  # documents of a batch of decoded features
+ROWS = 1024  # documents per batch of decoded features
 
 
 def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> Any:
-    """Answers of all documents, no features: `id` (16 bytes), and COLUMN__NAME for what each column of results holds.
+    """Answers of all documents without features: `id` (16 bytes), and COLUMN__NAME for each array of a result column.
 
-    Null where a document has no answer, or its fragment none yet. Labels are their names: `label` one, `labels` a list
-    of those that apply; `scores` has a number for each, by its name. What nobody described is given as numbers.
+    Null if a document has no answer, or its fragment none yet. Labels are names: `label` one, `labels` a list of those
+    that apply; `scores` has a number for each, by name. Columns without a description are numbers.
 
     Raises StoreError for a column that no fragment has.
     """
@@ -55,10 +55,10 @@ def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> 
 
 
 def features_of(store: CorpusStore, digest: str, *, rows: int = ROWS) -> Any:
-    """Decoded features, `rows` documents a batch: `id`, `tokens`, `features`, a list of float32 for each token.
+    """Decoded features, `rows` documents per batch: `id`, `tokens`, `features`, a list of float32 for each token.
 
-    Where several layers are kept of a token, its list has them one after another. Raises StoreError for features that
-    the store does not keep.
+    If several layers are kept of a token, its list has them concatenated. Raises StoreError for features that the store
+    does not keep.
     """
     pa, column = _arrow(), store.schema.column(digest)
     numbers = column.layers * column.width
@@ -82,7 +82,7 @@ def features_of(store: CorpusStore, digest: str, *, rows: int = ROWS) -> Any:
 
 
 def packed_of(store: CorpusStore, digest: str) -> Any:
-    """Features as they are kept: `id`, `tokens_DIGEST` and `features_DIGEST`, bytes, as a Lance store names them.
+    """Features in stored form: `id`, `tokens_DIGEST` and `features_DIGEST`, bytes, named as in a Lance store.
 
     Raises StoreError for features that the store does not keep.
     """
@@ -104,21 +104,21 @@ def _types(pa: Any, store: CorpusStore, column: str, facts: ResultFacts | None) 
 
 
 def _given(pa: Any, store: CorpusStore, fragment: Fragment, column: str, facts: ResultFacts | None) -> dict[str, Any]:
-    """The arrays of a fragment's column; none where it is not done yet."""
+    """The arrays of a fragment's column; empty if it is not done yet."""
     labels = facts.labels if facts is not None else ()
     results = store.results(fragment.name, column) or {}
     return {name: _readable(pa, name, array, labels) for name, array in results.items()}
 
 
 def _readable(pa: Any, name: str, array: np.ndarray, labels: Sequence[str]) -> Any:
-    """Results as people read them; `labels` are the names behind numbers."""
+    """Results in readable form; `labels` are the names behind numbers."""
     if not labels or name not in _NAMED:
         return _numbers(pa, array)
     return _NAMED[name](pa, array, labels)
 
 
 def _numbers(pa: Any, array: np.ndarray) -> Any:
-    """Numbers as they are, those that are none as null."""
+    """Numbers with NaN as null."""
     if array.ndim == 1 and array.dtype.kind == "f":
         return pa.array(array, from_pandas=True)
     return array_of(pa, array)
@@ -139,7 +139,7 @@ def _labels(pa: Any, array: np.ndarray, labels: Sequence[str]) -> Any:
 
 
 def _scores(pa: Any, array: np.ndarray, labels: Sequence[str]) -> Any:
-    """Scores (rows, labels) as a number for each label; float32, as DuckDB reads no float16."""
+    """Scores (rows, labels) as one number per label; float32, since DuckDB reads no float16."""
     columns = array.astype(np.float32).T
     return pa.StructArray.from_arrays([_numbers(pa, np.ascontiguousarray(one)) for one in columns], list(labels))
 
@@ -157,7 +157,7 @@ def _ids(pa: Any, ids: np.ndarray) -> Any:
 
 
 def _arrow() -> Any:
-    """Arrow; raises MissingExtra where it is not installed."""
+    """Arrow; raises MissingExtra if it is not installed."""
     try:
         import pyarrow
     except ImportError:

@@ -1,4 +1,4 @@
-"""Answers for every row of a file, in bounded memory, written piece by piece: a job that was stopped goes on."""
+"""Answers for every row of a file or store, in bounded memory, written piece by piece: an interrupted job resumes."""
 
 from polyhead.store.jobs.score import ScoreRequest, Summary, score
 

@@ -1,4 +1,4 @@
-"""Columns of a store that hold a task's answers, and what its calibration makes of them: names, and arrays."""
+"""Columns of a store with a task's answers and calibrated answers: names and arrays."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from polyhead.values import Value
 
 
 class CalibratedCell(Value, eq=False):
-    """A column beside a task's answers."""
+    """A column in addition to a task's answers."""
 
-    end: str  # of its name, after the task's
+    end: str  # suffix of its name, after the task's
     form: CellForm
-    read: Callable[[Mapping[str, Any]], object]  # what stands in its cell, of what an answer has under `calibrated`
+    read: Callable[[Mapping[str, Any]], object]  # content of its cell, from an answer's `calibrated`
     fields: tuple[str, ...] = ()
 
 
 def calibrations_of(calibrations: Mapping[str, Calibration], tasks: Iterable[str]) -> dict[str, Calibration]:
-    """The calibrations of these tasks, for columns that were asked for; raises ConfigError where there is none."""
+    """The calibrations of these tasks, for requested columns; raises ConfigError if there are none."""
     names = list(tasks)
     known = {name: calibrations[name] for name in names if name in calibrations}
     if not known:
@@ -41,7 +41,7 @@ def calibrations_of(calibrations: Mapping[str, Calibration], tasks: Iterable[str
 
 
 def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> tuple[CalibratedCell, ...]:
-    """The columns of a task: its label or labels, how sure it is, the set, the interval; of these what it has."""
+    """The columns of a task: label or labels, confidence, set and interval, as far as it has them."""
     kind, has_sets = kind_of(task), rule_of(calibration) is not None
     if kind.scores == "range":
         return (CalibratedCell(end=".interval", form="numbers", read=_of("interval")),) if has_sets else ()
@@ -62,23 +62,23 @@ def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> t
 
 
 def probability_of(calibrated: Mapping[str, Any]) -> float:
-    """The probability of its label or option; where it is unsure the highest."""
+    """The probability of its label or option; if it is unsure, the highest."""
     scores, chosen = calibrated["scores"], calibrated["label" if "label" in calibrated else "index"]
     each = scores.values() if isinstance(scores, dict) else scores
     return float(max(each) if chosen is None else scores[chosen])
 
 
 def calibrated_of(answer: Answer) -> Mapping[str, Any]:
-    """The calibrated answer that stands in a task's answer."""
+    """The calibrated answer in a task's answer."""
     made: Mapping[str, Any] = answer[KEY]
     return made
 
 
 def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray) -> dict[str, np.ndarray]:
-    """The calibrated answers for finite outputs (rows, labels), as a store keeps them.
+    """The calibrated answers for finite outputs (rows, labels), in a store's form.
 
-    `label` int32 (rows,), -1 where it is `unsure`, with its `probability`; or `labels` bool (rows, labels); and the
-    `set` bool (rows, labels). Of numbers the `interval` float32 (rows, 2), NaN where the calibration has none.
+    `label` int32 (rows,), -1 if it is `unsure`, with its `probability`; or `labels` bool (rows, labels); and the `set`
+    bool (rows, labels). For numbers the `interval` float32 (rows, 2), NaN if the calibration has none.
     """
     kind, rule = kind_of(task), rule_of(calibration)
     assert isinstance(kind, RowKind)
@@ -118,11 +118,11 @@ def _of(key: str) -> Callable[[Mapping[str, Any]], object]:
     return read
 
 
-ALL = "_scores"  # the end of the name of a column of all labels' scores
-CALIBRATED = "_calibrated"  # of one of what calibration makes of the answers
-NOTHING = {"int32": -1, "bool": False}  # of arrays of calibrated answers, where there is no answer; else NaN
+ALL = "_scores"  # suffix of the name of a column with all labels' scores
+CALIBRATED = "_calibrated"  # suffix of a column of calibrated answers
+NOTHING = {"int32": -1, "bool": False}  # fill values of arrays of calibrated answers without an answer; else NaN
 Given = str | list[str] | float | None
-RECORD = 12  # characters of the digest of a task's version that its column's name shows
+RECORD = 12  # characters of the task version's digest in the column's name
 
 
 class ResultColumn(Value):
@@ -131,23 +131,23 @@ class ResultColumn(Value):
     name: str
     task: str
     version: str
-    record: str  # SHA-256 of its task.json, which names the digests of its arrays and of the trunk
-    all_scores: bool  # the scores of all labels; else the answer
-    calibration: Calibration | None = None  # set: the column holds calibrated answers
+    record: str  # SHA-256 of its task.json, which includes the digests of its arrays and of the trunk
+    all_scores: bool  # the scores of all labels, instead of the answer
+    calibration: Calibration | None = None  # set if the column holds calibrated answers
 
     @property
     def is_answer(self) -> bool:
-        """Whether this is the column of answers, not of all scores or of calibrated answers."""
+        """Whether this column holds plain answers, not all scores or calibrated answers."""
         return not self.all_scores and self.calibration is None
 
 
 def answer_columns(
     task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None
 ) -> tuple[ResultColumn, ...]:
-    """A task's columns: its answers, where asked the scores of all its labels, and what a calibration makes of them.
+    """A task's columns: its answers, on request the scores of all its labels, and calibrated answers.
 
-    The name holds the version and the beginning of its digest, so that answers of another version, also of one of the
-    same number in another bundle, are other columns.
+    The name contains the version and the beginning of its digest, so that answers of another version, even with the
+    same number in another bundle, are in other columns.
     """
     name = f"{task.replace('.', '-')}_{live.version}_{live.record[:RECORD]}"
     answers = ResultColumn(name=name, task=task, version=live.version, record=live.record, all_scores=False)
@@ -160,11 +160,11 @@ def answer_columns(
 
 
 def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
-    """What the column keeps of outputs (rows, labels) of its task; a row of NaN has no answer.
+    """The column's arrays for outputs (rows, labels) of its task; a NaN row has no answer.
 
     `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
-    `value`. Of all scores `scores` float16 (rows, labels). Other numbers are float32. What a calibration makes of them
-    `calibrated_arrays` says.
+    `value`. For all scores, `scores` float16 (rows, labels). Other numbers are float32. For calibrated answers see
+    `calibrated_arrays`.
     """
     kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
     assert isinstance(kind, RowKind)
@@ -186,7 +186,7 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
 
 
 def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
-    """What a column holds, for a reader who has the store alone."""
+    """The content of a column, for a reader who has only the store."""
     one = column_arrays(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
     return ResultFacts(
         task=column.task,
@@ -206,7 +206,7 @@ def row_bytes(column: ResultColumn, task: Task) -> int:
 
 
 def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays of columns for neighbouring rows as one."""
+    """The arrays of columns for adjacent rows, concatenated."""
     return {
         column: {name: np.concatenate([part[column][name] for part in parts]) for name in arrays}
         for column, arrays in parts[0].items()
@@ -214,13 +214,13 @@ def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]])
 
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
-    """What the column keeps of so many documents that have no answer."""
+    """The column's arrays for so many documents without an answer."""
     one = column_arrays(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
     return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
 
 
 def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Which rows of a column of answers have one, bool (rows,)."""
+    """Which rows of a column of answers have an answer, bool (rows,)."""
     if "label" in arrays:
         return np.asarray(arrays["label"] >= 0)
     return np.asarray(np.isfinite(arrays["value"] if "value" in arrays else arrays["score"]))
@@ -229,9 +229,9 @@ def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 def answers_at(
     store: CorpusStore, column: ResultColumn, task: Task, places: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What the column keeps of documents at these places (see `CorpusStore.find`), and where it is done, bool (rows,).
+    """The column's arrays at these places (see `CorpusStore.find`), and whether it is done there, bool (rows,).
 
-    A document at no place, or of a fragment that lacks the column, has no answer.
+    A document without a place, or in a fragment without the column, has no answer.
     """
     found, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
     for number in np.unique(places[places[:, 0] >= 0, 0]).tolist():
@@ -245,13 +245,13 @@ def answers_at(
 
 
 def surety_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """How sure answers with a score are: by it, and where no label was given by what the highest score leaves."""
+    """The confidence of scored answers: the score; without a given label, 1 minus the highest score."""
     score = arrays["score"]
     return np.where(arrays["labels"].any(axis=1), score, 1 - score) if "labels" in arrays else score
 
 
 def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
-    """One document's answer, of arrays of one row each: a label, labels or a number; None where it has none."""
+    """One document's answer, from arrays of one row each: a label, labels or a number; None without one."""
     if "value" in arrays:
         return float(arrays["value"]) if np.isfinite(arrays["value"]) else None
     if "label" in arrays:
@@ -262,7 +262,7 @@ def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
 
 
 def document_score(arrays: Mapping[str, np.ndarray]) -> float | None:
-    """The score of one document's answer; None where it has none."""
+    """The score of one document's answer; None without one."""
     return float(arrays["score"]) if "score" in arrays and np.isfinite(arrays["score"]) else None
 
 

@@ -1,7 +1,7 @@
-"""Backfill: a column of a task's answers over all documents of a store, from their features alone.
+"""Backfill: columns of tasks' answers for all documents of a store, from their features alone.
 
-A fragment that has the column is done, one that lacks it is not: nothing else is remembered, so a job that was stopped
-goes on, documents that are appended meanwhile are answered too, and fragments that were joined meanwhile are done anew.
+A fragment with the column is done, one without it is not: nothing else is recorded, so an interrupted job resumes,
+documents appended meanwhile are answered too, and fragments joined meanwhile are done again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, pr
 from polyhead.store.packed import PackedTasks, check_packed
 from polyhead.values import Value
 
-MANY = 100_000  # documents from which on several processes are worth their start
+MANY = 100_000  # minimum documents for which starting several processes pays
 UNIT_ROWS = 2**15  # documents that a worker answers at once; a lost worker loses these
 Show = Callable[[str], None]
 
 
 class BackfillRequest(Value):
-    """What to fill, and who does it."""
+    """What to fill, and by which executor."""
 
-    tasks: tuple[str, ...] = ()  # none: all that can be answered from the store
+    tasks: tuple[str, ...] = ()  # empty: every task that the store can answer
     all_scores: Annotated[
         bool,
         Meta(description="Also keep the scores of all labels, in a column of their own.", extra={"option": "--scores"}),
@@ -84,17 +84,17 @@ class BackfillSummary(Value):
     store: str
     columns: tuple[ResultColumn, ...]
     documents: int  # of the store
-    filled: int  # of these, documents that this run answered for some task
-    fragments: int  # that this run filled
+    filled: int  # documents of these that this run answered for some task
+    fragments: int  # fragments that this run filled
     executor: str
     workers: int
-    price: Price | None  # what was said before; None where nothing was to be done
+    price: Price | None  # the estimate made beforehand; None if nothing was to be done
     seconds: float  # without the calibration
     documents_a_second: float
 
     @property
     def price_error(self) -> float | None:
-        """How far off the price was, as a part of what it took; None without one."""
+        """The error of the estimate relative to the actual time; None without one."""
         return None if self.price is None else abs(self.price.seconds / self.seconds - 1)
 
 
@@ -108,7 +108,7 @@ def backfill(
 ) -> BackfillSummary:
     """Answers tasks of a bundle for every document of the store that lacks their columns.
 
-    `show` gets lines of progress, `tell` the price before the work begins.
+    `show` receives lines of progress, `tell` the estimate before the work begins.
 
     Raises StoreError for a store of another trunk, for features that it does not keep, and for tasks that need more
     than features; UnknownTask; JobError.
@@ -142,13 +142,13 @@ def backfill(
 
 
 def _who(wish: BackfillRequest, documents: int) -> tuple[str, int]:
-    """The executor for so many documents, and how many work."""
+    """The executor for so many documents, and its number of workers."""
     name = wish.executor or (SEVERAL if documents >= MANY and processors() > 1 else HERE)
     return name, 1 if name == HERE else wish.workers or processors()
 
 
 class Backfill:
-    """One call: the store, the columns to fill, and what was filled so far."""
+    """One call: the store, the columns to fill, and the progress."""
 
     def __init__(self, location: str, bundle: Bundle, wish: BackfillRequest) -> None:
         self.store = open_corpus(location)
@@ -174,7 +174,7 @@ class Backfill:
         self.filled = self.fragments = 0
 
     def describe(self) -> None:
-        """Writes into the store what its columns hold, so that people and other programs can read them."""
+        """Writes descriptions of the columns into the store, for people and other programs."""
         known = self.store.described()
         for column in self.columns:
             facts = column_facts(column, self.work.tasks[column.task], self._bundle)
@@ -182,7 +182,7 @@ class Backfill:
                 self.store.describe(column.name, facts)
 
     def units(self, fragments: Sequence[Fragment]) -> Iterator[Unit]:
-        """What is to be done for these fragments."""
+        """The units of work for these fragments."""
         for fragment in fragments:
             for digest, group in self.work.groups.items():
                 lacking = tuple(
@@ -233,7 +233,7 @@ class Backfill:
 
 
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
-    """The paths of the tasks that the store can answer, or of those asked; raises StoreError for one that it cannot."""
+    """The paths of the tasks that the store can answer, or of the requested ones; raises StoreError if it cannot."""
     check_store_trunk(location, store, bundle)
     unknown = [name for name in names if name not in bundle.tasks]
     if unknown:
@@ -260,7 +260,7 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
 
 
 def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
-    """The tasks that a store of the features of these digests can answer."""
+    """The tasks that a store with the features of these digests can answer."""
     names = []
     for name, record in bundle.tasks.items():
         with suppress(StoreError):
@@ -283,7 +283,7 @@ def check_store_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None
 
 
 def check_stored_columns(location: str, store: CorpusStore, name: str, path: Path) -> None:
-    """Raises StoreError where the store does not keep the features that a task reads; it names both."""
+    """Raises StoreError, naming both, if the store does not keep the features that a task reads."""
     digest, codec = planning.digest(path.stored()), path.pool.codec
     kept = store.schema.features
     if all(column.digest != digest for column in kept):

@@ -1,4 +1,4 @@
-"""Columns of a file: which are read as inputs, and those that a job adds.
+"""Columns of a file: those read as inputs, and those that a job adds.
 
 A job adds the answer of each task, its scores, and the reason for a missing answer.
 """
@@ -22,7 +22,7 @@ from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of
 from polyhead.values import Value
 
-# Roles that go together; without the first one there is no input.
+# Roles that belong together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
 # Default columns of each role: the keys that `polyhead predict` reads in a JSON line.
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "context": ("context",),
     "choices": ("options", "choices"),
 }
-# Input types, each with the roles that it needs and the roles that it may also have.
+# Input types, each with its required and optional roles.
 MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("text", ({"text"}, set())),
     ("text", ({"tokens"}, set())),
@@ -41,14 +41,14 @@ MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("passage", ({"question", "context"}, set())),
     ("question", ({"question", "choices"}, {"context"})),
 )
-LISTS = ("tokens", "choices")  # roles of columns that hold lists; in a CSV cell they are JSON
+LISTS = ("tokens", "choices")  # roles of columns with lists; in a CSV cell they are JSON
 
 
 class RowInput(Value, eq=False):
     """The input of one row."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
-    words: Any = None  # (words, 2) of an input given as tokens
+    words: Any = None  # (words, 2) for an input given as tokens
 
 
 class Roles(Value):
@@ -67,7 +67,7 @@ class Roles(Value):
         return {input_type for input_type, (needed, _) in MAKE if needed <= set(self.columns)}
 
     def row_input(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> RowInput:
-        """The input of one row; raises BadValue with its place for values that make none."""
+        """The input of one row; raises BadValue with its place for values that give none."""
         values_by_role: dict[str, object] = {}
         for role, columns in self.columns.items():
             for column in columns:
@@ -105,10 +105,10 @@ class Roles(Value):
 
 
 def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
-    """The roles of a file's columns: those `named`, else those that have a role by their name.
+    """The roles of a file's columns: those `named`, else those recognized by their name.
 
-    Where a role is named, only the roles that go with it are filled. Raises MissingColumn for a column that the file
-    has not, or where there is nothing to read; DataError for one that cannot hold what it should.
+    If a role is named, only the roles that belong with it are filled. Raises MissingColumn for a column that the file
+    does not have, or if there is nothing to read; DataError for one with unsuitable content.
     """
     for column in named.values():
         _check_there(path, survey, column)
@@ -116,14 +116,14 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     columns_by_role: dict[str, tuple[str, ...]] = {}
     for family in families:
         roles = {role: _columns(role, survey, named) for role in family}
-        if family[0] not in named:  # such as a count of tokens beside a text: nobody asked for it
+        if family[0] not in named:  # such as a count of tokens next to a text: it was not requested
             roles[family[0]] = tuple(c for c in roles[family[0]] if _fits(family[0], survey.columns[c]))
         if roles[family[0]]:
             columns_by_role.update({role: columns for role, columns in roles.items() if columns})
         elif any(role in named for role in family):
             _check_there(path, survey, NAMES[family[0]][0])
     if not columns_by_role:
-        for role in (family[0] for family in families):  # one that is there and cannot be read
+        for role in (family[0] for family in families):  # one that exists and cannot be read
             for column in _columns(role, survey, named):
                 _check_word(path, role, column, survey.columns[column])
         raise MissingColumn(
@@ -140,7 +140,7 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
 
 
 def check_readable(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
-    """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
+    """Raises ConfigError if no task reads the input of these columns, or one that includes a `named` role."""
     types = {input_type for task in tasks.values() for input_type in input_types_of(task)}
     used = {role for input_type, (needed, more) in MAKE if input_type in types for role in needed | more}
     idle = [role for role in named if role not in used]
@@ -194,11 +194,11 @@ class Answers(Value):
     tasks: dict[str, Task]
     prefix: str = ""
     scores: bool = False
-    calibrations: dict[str, Calibration] = {}  # of tasks whose calibrated answers are columns too
+    calibrations: dict[str, Calibration] = {}  # tasks with columns for calibrated answers
 
     @property
     def columns(self) -> tuple[NewColumn, ...]:
-        """Columns of each task, then one for the reason why a row has no answer."""
+        """Columns of each task, then one for the reason of a missing answer."""
         columns: list[NewColumn] = []
         for name, task in self.tasks.items():
             kind = kind_of(task)
@@ -232,7 +232,7 @@ class Answers(Value):
 
 
 def why_none(result: Result | BadValue) -> str | None:
-    """Why a row has no answer at all, or which tasks failed on it; None for any other row."""
+    """The reason why a row has no answer at all, or the tasks that failed on it; None for any other row."""
     if isinstance(result, BadValue):
         return str(result)
     if result.failed:
@@ -241,9 +241,9 @@ def why_none(result: Result | BadValue) -> str | None:
 
 
 def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answers: Answers) -> tuple[str, ...]:
-    """The columns of the file to write beside the answers: those `wanted`, each also several between commas; None: all.
+    """The columns of the file to write with the answers: those `wanted`, each possibly several with commas; None: all.
 
-    Raises ConfigError for a column that the file has not, and where two columns would have one name.
+    Raises ConfigError for a column that the file does not have, and for two columns with one name.
     """
     columns, added = list(survey.columns), [column.name for column in answers.columns]
     names = columns if wanted is None else [name for argument in wanted for name in _named(argument, columns)]
@@ -269,7 +269,7 @@ def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answer
 
 
 def _free_prefix(kept: Collection[str], added: Sequence[str]) -> str:
-    """A prefix by which no added column is called like a column of the file."""
+    """A prefix that distinguishes the added columns from those of the file."""
     prefix = "answer_"
     while any(prefix + name in kept for name in added):
         prefix += "answer_"
@@ -277,7 +277,7 @@ def _free_prefix(kept: Collection[str], added: Sequence[str]) -> str:
 
 
 def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:
-    """The column of this name; if there is none, the names between commas."""
+    """The column of this name; if there is none, the names separated by commas."""
     several = tuple(name.strip() for name in argument.split(",") if name.strip())
     return (argument,) if argument in columns or not several else several
 

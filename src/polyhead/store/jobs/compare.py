@@ -1,4 +1,4 @@
-"""Answers of two encoders compared, task by task, over the documents that both stores hold."""
+"""Comparison of two encoders' answers, task by task, over the documents in both stores."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _Flip = tuple[float, bytes, _Arrays, _Arrays]
 
 
 class LabelMove(Value):
-    """How many documents had one label and have another now.
+    """The number of documents with one label before and another now.
 
-    Of a task with any number of labels each label stands for itself: `old` alone was taken away, `new` alone was added.
+    For a task with any number of labels each label counts separately: only `old` was removed, only `new` added.
     """
 
     old: str | None
@@ -45,20 +45,20 @@ class TaskComparison(Value):
     lacking: int  # of these, documents without the new answer yet, re-extracted or not
     compared: int  # documents for which both are done, and at least one gives an answer
     equal: int  # of these; values that differ by less than a hundredth of the range count as equal
-    low: float  # of the 95 % interval of Wilson (1927) of the share of equal answers
+    low: float  # 95 % interval of Wilson (1927) for the share of equal answers
     high: float
     changes: tuple[LabelMove, ...]  # the most frequent first
-    mean_difference: float | None  # of values: new - old
+    mean_difference: float | None  # for values: new - old
     mean_distance: float | None  # |new - old|
 
     @property
     def share(self) -> float | None:
-        """The share of equal answers; None where nothing could be compared."""
+        """The share of equal answers; None without compared documents."""
         return self.equal / self.compared if self.compared else None
 
 
 class StoreComparison(Value):
-    """How far a move to another store is, and what it changes."""
+    """The progress of a move to another store, and the changes of answers."""
 
     old: str
     new: str
@@ -66,7 +66,7 @@ class StoreComparison(Value):
     new_trunk: str
     documents: int  # of the old store
     lacking: int  # of these, documents that the new store lacks
-    added: int  # documents that the new store alone has
+    added: int  # documents that only the new store has
     tasks: tuple[TaskComparison, ...]
     missing: tuple[str, ...]  # tasks that are answered in the old store, and that the new bundle lacks
     flips: tuple[AnswerChange, ...] = ()  # as many as were asked for of each task, those of which both are surest first
@@ -80,9 +80,9 @@ class StoreComparison(Value):
 def compare(
     old: StoredAnswers, new: StoredAnswers, tasks: Sequence[str] = (), *, flips: int = 0, show: Show = lambda text: None
 ) -> StoreComparison:
-    """Compares the answers of tasks, by default of all that are answered in the old store.
+    """Compares the answers of tasks, by default of all with answers in the old store.
 
-    `flips`: documents of each task that are given with both answers. Memory is that of a fragment's answers.
+    `flips`: number of documents per task to list with both answers. Memory is that of a fragment's answers.
 
     Raises UnknownTask, and StoreError where a task is of another kind in the two bundles.
     """
@@ -113,10 +113,10 @@ def compare(
 
 
 def check_agreement(comparison: StoreComparison, least: float) -> None:
-    """Raises StoreError where no task was compared, or one may agree for a lower share of documents than `least`.
+    """Raises StoreError if no task was compared, or one may agree on a lower share of documents than `least`.
 
-    What counts is the lower end of the share's 95 % interval, as equal answers of a few documents show little; for 1,
-    which no interval reaches, all answers have to be equal.
+    The lower end of the share's 95 % interval counts, since equal answers of a few documents prove little; for 1, which
+    no interval reaches, all answers must be equal.
     """
     if not comparison.tasks:
         raise StoreError(f"no task of the old bundle is answered in {comparison.old}", do="backfill its tasks first")
@@ -136,7 +136,7 @@ def _agreed(task: TaskComparison) -> str:
 
 
 def check_whole_store(comparison: StoreComparison) -> None:
-    """Raises StoreError that says what the new side lacks of the old one."""
+    """Raises StoreError that lists what the new side lacks of the old one."""
     if comparison.is_whole:
         return
     lacks = [f"{comparison.lacking:,} of {counted(comparison.documents, 'document')}"] if comparison.lacking else []
@@ -158,7 +158,7 @@ def comparison_with_texts(
 
 
 class _Pair:
-    """One task's two columns, and what was counted of them so far."""
+    """One task's two columns, and the counts so far."""
 
     def __init__(self, old: StoredAnswers, new: StoredAnswers, name: str, flips: int) -> None:
         self._old, self._new, self._name = old, new, name
@@ -167,7 +167,7 @@ class _Pair:
         self._changes, self._of_labels = Counter[tuple[int, int]](), len(self._numbering.labels)
         self._sum = self._distances = 0.0
         self._values = 0
-        self._most, self._flips = flips, list[_Flip]()  # the surest first, of equally sure ones those that came first
+        self._most, self._flips = flips, list[_Flip]()  # the most confident first, ties in order of appearance
 
     def add(self, ids: np.ndarray, places: np.ndarray, there: np.ndarray) -> None:
         """Counts documents, at places of the old store and `there` in the new one."""
@@ -191,7 +191,7 @@ class _Pair:
         self._flips = sorted([*self._flips, *flips], key=lambda flip: -flip[0])[: self._most]
 
     def _compared_rows(self, old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Which answers are equal, and how sure the less sure of the two sides is of each, or how far values differ."""
+        """Which answers are equal, and the lower confidence of the two sides for each, or the difference of values."""
         if "value" in old:
             return self._compared_values(old["value"], new["value"], self._new.task(self._name))
         has_both = is_answer(old) & is_answer(new)
@@ -220,7 +220,7 @@ class _Pair:
         return has_both & is_close(task, old.astype(np.float64), new.astype(np.float64)), distance
 
     def result(self) -> TaskComparison:
-        """What was counted."""
+        """The counts."""
         labels = (*self._numbering.labels, None)  # -1 is none
         low, high = map(float, wilson(self._equal, self._compared)) if self._compared else (0.0, 1.0)
         return TaskComparison(

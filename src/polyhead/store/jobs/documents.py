@@ -1,4 +1,4 @@
-"""Texts of a file as a store knows them: all of them, some that are drawn, or those behind ids."""
+"""Texts of a file as a store's documents: all of them, a sample, or those behind ids."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.text.tokenize import Input
 
-PIECE_ROWS = 8192  # rows that are read at a time
+PIECE_ROWS = 8192  # rows read at a time
 Show = Callable[[str], None]
 
 
 def drawn_rows(
     file: Rows, roles: Roles, total: int, count: int, rng: np.random.Generator
 ) -> Iterator[RowInput | BadValue]:
-    """So many of a file's `total` rows, all where there are fewer, drawn by `rng`, in the order of the file."""
+    """A sample by `rng` of so many of a file's `total` rows (all if there are fewer), in file order."""
     drawn, start = np.sort(rng.choice(total, min(total, count), replace=False)), 0
     for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
         here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
@@ -31,14 +31,14 @@ def drawn_rows(
 
 
 def text_in(row: RowInput | BadValue) -> Input | None:
-    """The text or pair of a row; None where it has none."""
+    """The text or pair of a row; None if it has none."""
     return row.input if isinstance(row, RowInput) and isinstance(row.input, tuple) else None
 
 
 def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
-    """The documents that a file's rows may be: a text, a pair read together, and each text of a pair by itself.
+    """The documents that a file's rows may be: a text, a pair read together, and each text of a pair alone.
 
-    `roles` names columns of the file where they are not found by name; rows without a text are left out.
+    `roles` names columns of the file if they are not found by name; rows without a text are skipped.
     """
     file = open_rows(source)
     known = roles_of(str(source), file.survey(show), dict(roles))
@@ -53,9 +53,10 @@ def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> It
 def texts_by_id(
     ids: Collection[str], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
 ) -> dict[str, Input]:
-    """The texts or pairs behind these ids (hexadecimal), of a file from which a store was made.
+    """The texts or pairs behind these ids (hexadecimal), from a file that a store was made from.
 
-    The second and later windows of a text have ids of their own, and no text here. Raises DataError for a file that
+    The second and later windows of a text have their own ids, and no text here. Raises DataError for an unreadable
+    file.
     cannot be read.
     """
     texts, wanted = dict[str, Input](), set(ids)

@@ -1,7 +1,7 @@
-"""Extraction: features of every text of a file, in a store, each text once whatever was interrupted or repeated.
+"""Extraction: features of every text of a file into a store, each text once, despite interruptions and repeats.
 
-Nothing but the store is remembered. A document's id is a digest of its text, so a text that is there already is not
-encoded again: a job that was stopped goes on, a file that grew is read on, and several jobs may fill one store.
+The store is the only record. A document's id is a digest of its text, so an existing text is not encoded again: an
+interrupted job resumes, new rows of a file are added, and several jobs may fill one store.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.values import Value, to_json
 
 TOKEN_BUDGET = 4096  # tokens of a batch
-APPEND_BYTES = 128 * 2**20  # that wait for an append at most
-APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the unit that it stops: 30 s
+APPEND_BYTES = 128 * 2**20  # maximum waiting for an append
+APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the current unit: 30 s
 WAITING = 2  # batches that wait for their codecs
-SAMPLE_ROWS = 4  # rows that are drawn for each text that fixes a codec, as some are empty or repeated
-ROLES = ("text", "text_b", "tokens")  # of columns that make a document
+SAMPLE_ROWS = 4  # rows sampled for each text that calibrates a codec, since some are empty or repeated
+ROLES = ("text", "text_b", "tokens")  # roles of columns that make a document
 Show = Callable[[str], None]
 
 
 class ExtractRequest(Value):
-    """What to keep of which texts."""
+    """The features to keep, and the texts."""
 
     columns: dict[str, str] = {}  # column to read by its role, one of `ROLES`
     separate: bool = False  # the two texts of a pair are two documents; else one, read together
-    long_texts: Literal["cut", "windows"] = "cut"  # windows: a document for each part that the trunk can read
-    per: Literal["tensor", "dimension"] = "tensor"  # of a codec's constants, where it has any
-    processes: int | None = None  # that tokenize; 0: a thread does; None: by the processors that there are
+    long_texts: Literal["cut", "windows"] = "cut"  # windows: one document for each window of a long text
+    per: Literal["tensor", "dimension"] = "tensor"  # scope of a codec's constants, if it has any
+    processes: int | None = None  # number of tokenizing processes; 0: a thread; None: by the number of processors
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -79,14 +79,14 @@ class ExtractSummary(Value):
 
     store: str
     rows: int
-    unread: int  # rows without a text that can be read
-    first_unread: str  # why the first of them cannot be read
-    documents: int  # that this run added
-    before: int  # that the store had already
-    repeated: int  # that stood in the file already
-    cut: int  # texts of these rows, encoded now, that were longer than the trunk reads
-    cut_tokens: int  # tokens of theirs that no document holds
-    max_tokens: int  # that the trunk reads
+    unread: int  # rows without a readable text
+    first_unread: str  # the reason for the first of them
+    documents: int  # documents that this run added
+    before: int  # documents already in the store
+    repeated: int  # repeated in the file
+    cut: int  # texts of these rows, encoded now, that were longer than the trunk's limit
+    cut_tokens: int  # their tokens that no document holds
+    max_tokens: int  # tokens that the trunk read
     tokens: int
     total: int  # documents of the store
     precision: str
@@ -104,14 +104,14 @@ def extract(
     backend: Backend,
     show: Show = lambda text: None,
 ) -> ExtractSummary:
-    """Adds every text of a file to the store, which is made where there is none.
+    """Adds every text of a file to the store, which is created if it does not exist.
 
-    `source` is a file of rows, or `datasets:owner/name[/config][:split]`. `paths` are what is kept, all from one pass
-    of the trunk: taps, or stored paths of tasks. Constants of codecs are fixed from texts of the file when the store
-    is made, and are the store's from then on.
+    `source` is a file of rows, or `datasets:owner/name[/config][:split]`. `paths` are the values to keep, all from one
+    pass of the trunk: taps, or stored paths of tasks. Constants of codecs are computed from texts of the file when the
+    store is created, and stay the store's.
 
-    Raises StoreError for a store of another trunk, tokenizer, precision or codec, and for a full disk: what was
-    appended stays. DataError and MissingColumn for a file that cannot be read, EmptyData for one without rows.
+    Raises StoreError for a store of another trunk, tokenizer, precision or codec, and for a full disk: appended
+    documents stay. DataError and MissingColumn for an unreadable file, EmptyData for one without rows.
     """
     began = time.monotonic()
     job = _Extraction(str(location), str(source), wish, trunk, backend, show)
@@ -121,13 +121,13 @@ def extract(
 
 
 def feature_origin(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str, str]:
-    """Where a store's features come from: `Schema.source`. Stores of another source are refused."""
+    """The origin of a store's features: `Schema.source`. Stores of another origin are refused."""
     tokenizer = hashlib.sha256(trunk.tokenizer + to_json(trunk.settings)).hexdigest()
     return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
 
 
 class _Extraction:
-    """One call: the file, the store, and documents that wait for an append."""
+    """One call: the file, the store, and documents waiting for an append."""
 
     def __init__(
         self, location: str, source: str, wish: ExtractRequest, trunk: TrunkData, backend: Backend, show: Show
@@ -151,15 +151,15 @@ class _Extraction:
         self._paths: list[Path]
         self._waiting: list[tuple[list[bytes], list[PackedRows]]] = []
         self._waiting_ids: set[bytes] = set()
-        self._unit = UnitSize(PIECE_ROWS)  # of a piece that is encoded at once
+        self._unit = UnitSize(PIECE_ROWS)  # of a chunk that is encoded at once
         self._first_unread = ""
-        # Of pieces that are being tokenized: first row and end in the file, and how many up to there were known.
+        # For chunks in tokenization: first row and end in the file, and the number of known documents up to there.
         self._read = deque[tuple[int, int, int]]()
         self._rows = self._unread = self._documents = self._before = self._repeated = 0
         self._cut = self._cut_tokens = self._tokens = 0
 
     def open(self, paths: Sequence[Path]) -> None:
-        """Opens the store, or makes it with codecs fixed from texts of the file."""
+        """Opens the store, or creates it with codecs calibrated on texts of the file."""
         source = feature_origin(self._trunk, precision=self._backend.precision, long_texts=self._wish.long_texts)
         try:
             self._store = open_corpus(self._location)
@@ -172,7 +172,7 @@ class _Extraction:
         others = [column for column in self._store.schema.features if column.path not in kept]
         if any(column.path is None for column in others):
             raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
-        # Every document has all features of the store, also those that nobody asked for this time.
+        # Every document has all features of the store, including those not requested this time.
         self._paths = [column.path for column in self._store.schema.features if column.path is not None]
 
     def fill(self) -> None:
@@ -187,7 +187,7 @@ class _Extraction:
     def _fill(self, began: float) -> None:
         settings, wish = self._trunk.settings, self._wish
         processes = wish.processes if wish.processes is not None else max(0, min(4, processors() // 4))
-        # What multiplies beside the encoder must not take its processors.
+        # Other multiplications must not take the encoder's processors.
         with (
             one_blas_thread(),
             ThreadPoolExecutor(1, "polyhead-pack") as packer,
@@ -208,12 +208,12 @@ class _Extraction:
                     self._append()
 
     def _kept(self) -> int:
-        """Appends what is encoded when the user stops the job; how many documents it added in all."""
+        """Appends encoded documents when the user stops the job; returns how many documents it added in all."""
         self._append()
         return self._documents
 
     def summary(self, seconds: float) -> ExtractSummary:
-        """What was done."""
+        """The summary of the run."""
         self._store.refresh()
         return ExtractSummary(
             store=repair(self._location),
@@ -234,7 +234,7 @@ class _Extraction:
         )
 
     def _pieces(self) -> Iterator[TokenizerInput]:
-        """Inputs that the store lacks, each once; single texts and pairs apart."""
+        """Inputs that the store lacks, each once; single texts and pairs separately."""
         for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
             inputs = self._inputs(self._roles.inputs(chunk))
             ids = [document_id(text) for text in inputs]
@@ -256,7 +256,7 @@ class _Extraction:
                     yield TokenizerInput(inputs=piece, windows=self._windows)
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
-        """The texts of these rows; those that cannot be read are counted."""
+        """The texts of these rows; unreadable ones are counted."""
         inputs: list[Input] = []
         for row in rows:
             if isinstance(row, BadValue):
@@ -269,10 +269,10 @@ class _Extraction:
         return inputs
 
     def _encode(self, inputs: Sequence[Input], encodings: Encodings, packer: Executor) -> Iterator[float]:
-        """Encodes one piece, and keeps its packed features in the order of the file until the next append.
+        """Encodes one chunk, and keeps its packed features in file order until the next append.
 
-        The `packer` writes values of a batch by their codecs while the encoder reads the next. Gives the share of the
-        piece's tokens that are done, batch by batch.
+        The `packer` encodes values of a batch by their codecs while the trunk reads the next. Yields the finished share
+        of the chunk's tokens, batch by batch.
         """
         entries = range(len(encodings.row))
         lengths = [
@@ -310,7 +310,7 @@ class _Extraction:
         return waiting >= APPEND_BYTES or time.monotonic() - self._appended >= APPEND_SECONDS
 
     def _append(self) -> None:
-        """Appends what waits as one fragment."""
+        """Appends the waiting documents as one fragment."""
         if self._waiting:
             ids = [each for several, _ in self._waiting for each in several]
             features = {}
@@ -321,11 +321,11 @@ class _Extraction:
                 features[column.digest] = PackedRows.of(lengths, data)
             self._documents += self._store.append(ids, features)
             self._waiting = []
-            self._waiting_ids.difference_update(ids)  # pieces that are still being tokenized keep theirs
+            self._waiting_ids.difference_update(ids)  # chunks still being tokenized keep theirs
         self._appended = time.monotonic()
 
     def _calibrated(self, paths: Sequence[Path]) -> list[Path]:
-        """The paths with constants of their codecs, fixed from texts drawn over the whole file."""
+        """The paths with constants of their codecs, calibrated on texts sampled over the whole file."""
         open_codecs = [path.pool.codec for path in paths if not is_whole(path.pool.codec)]
         if not open_codecs:
             return list(paths)
@@ -345,7 +345,7 @@ class _Extraction:
         return [with_constants(path, values, per=self._wish.per, words=words) for path in paths]
 
     def _sample(self, count: int) -> list[Input]:
-        """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
+        """Up to so many distinct texts of rows sampled over the whole file, always the same ones."""
         rng = np.random.default_rng(0)
         rows = list(drawn_rows(self._file, self._roles, self._survey.rows, SAMPLE_ROWS * count, rng))
         inputs = dict.fromkeys(self._inputs(rows))
@@ -359,7 +359,7 @@ class _Extraction:
 
 
 def check_source(location: str, there: dict[str, str], wanted: dict[str, str]) -> None:
-    """Raises StoreError where a store's features come from elsewhere: trunk, tokenizer, precision or windows."""
+    """Raises StoreError if a store's features have another origin: trunk, tokenizer, precision or windows."""
     differing = [name for name in wanted if there.get(name) != wanted[name]]
     if differing:
         raise StoreError(

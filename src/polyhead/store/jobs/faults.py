@@ -1,4 +1,4 @@
-"""Failures that stop a job are retryable failures of the machine; the failure of a row becomes the row's answer."""
+"""Faults that stop a job are retryable faults of the machine; a fault of a row becomes the row's answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PolyheadError, in_words
 from polyhead.text.question import Question
 
-# Messages of torch, ONNX Runtime and OpenVINO for a lack of memory, which has no error type of its own.
+# Messages of torch, ONNX Runtime and OpenVINO about a lack of memory, which has no specific error type.
 NO_MEMORY = re.compile(r"out of memory|can't allocate|failed to allocate|bad_alloc|ALLOC_FAILED", re.IGNORECASE)
 # Built-in inputs; every task of an input type can answer the one of its type.
 PROBES: Mapping[InputType, AnyInput] = {
@@ -45,8 +45,8 @@ def all_columns(
 def check_machine(session: Session, columns: AnswerTable) -> None:
     """Raises errors that no row causes: MemoryError, OSError, or BackendError if no task answers any text.
 
-    If a row failed in every task that it fits, these tasks are asked about a built-in text. If one answers it, the row
-    is at fault; if none does, every row would fail.
+    If a row failed in every task that it fits, these tasks answer a built-in text. If one succeeds, the row is at
+    fault; if none does, every row would fail.
     """
     errors = {name: column.errors for name, column in columns.tasks.items() if column.errors}
     for error in {id(error): error for by_row in errors.values() for error in by_row.values()}.values():

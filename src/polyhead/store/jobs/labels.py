@@ -1,4 +1,4 @@
-"""Stored answers as labelled rows, from which tasks are trained where people's labels are gone."""
+"""Stored answers as labelled rows, for training tasks whose original labels are gone."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import Value
 
-AT_ONCE = 2**16  # documents that are looked up at once
-TEXTS = ("text", "text_b")  # columns of a document's text, or of its pair
-ID, SCORE = "id", ".score"  # the columns of the id, and of each task's score after its name
+AT_ONCE = 2**16  # documents looked up at once
+TEXTS = ("text", "text_b")  # columns of a document's text or pair
+ID, SCORE = "id", ".score"  # the column of the id, and the suffix for each task's score
 Show = Callable[[str], None]
 
 
 class LabelRequest(Value):
-    """Which answers become labels."""
+    """The answers to use as labels."""
 
     tasks: tuple[str, ...]
     columns: dict[str, str] = {}  # column of the file to read by its role, such as text
-    at_least: float | None = None  # the lowest score of an answer that is kept
-    rows: int | None = None  # about so many documents, drawn by id, always the same ones; None: all
+    at_least: float | None = None  # minimum score of an answer
+    rows: int | None = None  # about so many documents, sampled by id, always the same ones; None: all
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -46,12 +46,12 @@ class LabelRequest(Value):
 def label_rows(
     answers: StoredAnswers, source: Path | str, wish: LabelRequest, *, show: Show = lambda text: None
 ) -> Iterator[dict[str, object]]:
-    """Rows with id, text, and each task's answer and score; of a file's texts that the store holds, each text once.
+    """Rows with id, text, and each task's answer and score; for texts of the file in the store, each once.
 
-    `source` is the file from which the store was made. A task that has no answer to a text, or a less sure one than
-    asked, has null there; a text without any is left out. A later window of a text has an id of its own, and no row.
+    `source` is the file that the store was made from. A task without an answer to a text, or with one below the minimum
+    score, has null there; a text without any answer is skipped. A later window of a text has its own id, and no row.
 
-    Raises UnknownTask; ConfigError for a lowest score where a task's answers are values; DataError for the file.
+    Raises UnknownTask; ConfigError for a minimum score if a task's answers are values; DataError for the file.
     """
     tasks = {name: answers.task(name) for name in wish.tasks}
     values = [name for name, task in tasks.items() if task.range is not None]
@@ -73,7 +73,7 @@ def label_rows(
 
 
 def _fresh(places: np.ndarray, is_written: Sequence[np.ndarray]) -> np.ndarray:
-    """Which documents come for the first time, bool; they are marked as written."""
+    """Which documents occur for the first time, bool; they are marked as written."""
     is_first = np.zeros(len(places), bool)
     for number, (fragment, row) in enumerate(places.tolist()):
         is_first[number] = not is_written[fragment][row]

@@ -1,4 +1,4 @@
-"""The move of readers to another encoder: a file that names the store and the bundle to read, replaced at once.
+"""Migration of readers to another encoder: a file that names the store and the bundle to read, replaced atomically.
 
     {"format": 1, "current": {"store": "new-store", "bundle": "new-bundle", "trunk": "..."}, "previous": {...}}
 
@@ -30,7 +30,7 @@ class StoreBundle(Value):
 
 
 class Pointer(Value):
-    """What readers are to open, and what they opened before the last switch."""
+    """The store and bundle for readers, and those before the last switch."""
 
     format: int
     current: StoreBundle
@@ -38,7 +38,7 @@ class Pointer(Value):
 
 
 def read_pointer(path: Path | str) -> Pointer:
-    """What the file names; raises StoreError where there is none, ConfigError where it holds something else."""
+    """The content of the file; raises StoreError if there is none, ConfigError for another content."""
     try:
         content = read_plain(path, limit=LARGEST_CONFIG)
     except FileNotFoundError:
@@ -53,14 +53,14 @@ def read_pointer(path: Path | str) -> Pointer:
 
 
 def open_current(path: Path | str) -> StoredAnswers:
-    """The store and the bundle that the file names; raises StoreError where they are of another trunk than it says."""
+    """The store and the bundle that the file names; raises StoreError if their trunk differs from the file's."""
     return _opened(Path(path), read_pointer(path).current)
 
 
 def store_named(location: Path | str) -> str:
-    """The location of a store as it is; of a file that `switch` wrote, that of the store which it names now.
+    """The location of a store itself; for a file written by `switch`, of the store that it names now.
 
-    Raises StoreError and ConfigError for a file of something else.
+    Raises StoreError and ConfigError for a file with another content.
     """
     if "://" in str(location) or not Path(location).is_file():
         return str(location)
@@ -77,10 +77,10 @@ def switch(
     incomplete: bool = False,
     show: Show = lambda text: None,
 ) -> StoreComparison | None:
-    """Lets the file name another store and bundle, and gives their comparison with those that it named; None for none.
+    """Makes the file name another store and bundle; returns their comparison with the previous ones, if any.
 
-    Raises StoreError where documents, tasks or answers are lacking that are there now, unless `incomplete`, and where a
-    task's answers may agree for a lower share than `at_least` (`check_agreement`). Then the file stays as it was.
+    Raises StoreError if documents, tasks or answers that exist now are missing there, unless `incomplete`, and if a
+    task's answers may agree for a lower share than `at_least` (`check_agreement`). Then the file is unchanged.
     """
     path, new = Path(path), StoredAnswers(store, bundle)
     place = _place(path, new)
@@ -99,7 +99,7 @@ def switch(
 
 
 def switch_back(path: Path | str) -> Pointer:
-    """Lets the file name again what it named before the last switch; raises StoreError where that cannot be read."""
+    """Makes the file name the previous store and bundle again; raises StoreError if these cannot be read."""
     path, pointer = Path(path), read_pointer(path)
     if pointer.previous is None:
         raise StoreError(f"{path} named nothing before", do="switch to a store and a bundle")
@@ -129,7 +129,7 @@ def _place(path: Path, side: StoredAnswers) -> StoreBundle:
 
 
 def _relative(path: Path, name: str) -> str:
-    """A path as the file names it: an absolute one as it is."""
+    """A path in the form of the file: an absolute one is unchanged."""
     return name if os.path.isabs(name) else os.path.relpath(name, path.parent)
 
 

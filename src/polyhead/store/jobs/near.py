@@ -1,7 +1,7 @@
-"""The documents of a store that are nearest to a text: every document is compared, from its packed features.
+"""The documents of a store nearest to a text: every document is compared, from its packed features.
 
-A document is the mean over its tokens, and over layers where several are kept, of what its features decode to. The text
-is encoded by the same trunk and written by the same codec, so that it is compared with documents as the store has them.
+A document is the mean of its decoded features over its tokens, and over layers if several are kept. The text is encoded
+by the same trunk and codec, so that it is comparable with the stored documents.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from polyhead.store.taps import batch_values, entry_batches
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.values import Value
 
-TOP = 10  # documents that are told
-AT_ONCE = 2**14  # documents whose vectors are in memory at once
+TOP = 10  # reported documents
+AT_ONCE = 2**14  # documents with vectors in memory at once
 Show = Callable[[str], None]
 
 
 class NearRequest(Value):
-    """What to look for, and with what the text is encoded."""
+    """What to look for, and how to encode the text."""
 
     top: int = TOP
-    features: str | None = None  # the digest of those to compare, or its beginning; None: the first that are kept
+    features: str | None = None  # the digest of the features to compare, or its beginning; None: the first ones
     backend: str | None = None
     precision: str | None = None
 
@@ -61,20 +61,20 @@ class NearDocument(Value):
 
     id: str  # in hexadecimal
     cosine: float
-    text: tuple[str, ...] | None = None  # or pair; None where no file of texts has it
+    text: tuple[str, ...] | None = None  # or pair; None if no file of texts has it
 
 
 class NearDocuments(Value):
-    """The nearest documents, the nearest first; of equally near ones those that were appended first."""
+    """The nearest documents, the nearest first; ties in the order of appending."""
 
     store: str
     features: str  # digest
     codec: str
-    documents: int  # that were compared
-    cut: int  # tokens of the text that the trunk has no room for
+    documents: int  # number of compared documents
+    cut: int  # tokens of the text beyond the trunk's limit
     found: tuple[NearDocument, ...]
     encoding_seconds: float  # from opening the trunk to the text's vector
-    seconds: float  # of comparing
+    seconds: float  # for the comparison
 
 
 def nearest_documents(
@@ -88,7 +88,7 @@ def nearest_documents(
     """The documents of the store nearest to a text or a pair, by the cosine of mean vectors.
 
     Raises StoreError for a store of another trunk, for features that it does not keep, and for one without documents;
-    BadValue for a text without a character.
+    BadValue for an empty text.
     """
     wish, opened = wish or NearRequest(), Bundle.open(bundle)
     if not any(each.strip() for each in text):
@@ -115,7 +115,7 @@ def nearest_documents(
 
 
 def chosen_documents(location: str, store: CorpusStore, features: str | None) -> FeatureColumn:
-    """The features whose digest begins so; by default the first that the store keeps."""
+    """The features whose digest begins so; by default the store's first ones."""
     fit = [column for column in store.schema.features if column.digest.startswith(features or "")]
     if not fit or (features and len(fit) > 1):
         raise StoreError(
@@ -130,9 +130,9 @@ def chosen_documents(location: str, store: CorpusStore, features: str | None) ->
 def vector_of(
     bundle: Bundle, column: FeatureColumn, text: Input, wish: NearRequest, *, kept: str | None
 ) -> tuple[np.ndarray, int]:
-    """The mean vector of a text as the store would keep it, float32 (width,), and its tokens that were cut.
+    """The mean vector of a text as the store would keep it, float32 (width,), and the number of its tokens cut off.
 
-    `kept` is the precision in which documents were encoded: taken where nobody asked for one and this machine has it.
+    `kept` is the precision of the documents: used by default if this machine supports it.
     """
     path, trunk = stored_path(bundle, column), bundle.trunk()
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
@@ -146,7 +146,7 @@ def vector_of(
 
 
 def stored_path(bundle: Bundle, column: FeatureColumn) -> Path:
-    """The path whose stored value the features are; raises StoreError where neither store nor bundle knows it."""
+    """The path with these features as stored value; raises StoreError if neither store nor bundle knows it."""
     if column.path is not None:
         return column.path
     for record in bundle.tasks.values():
@@ -165,7 +165,7 @@ def top_cosines(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids (top, 16) uint8 and cosines (top,) float32 of the documents nearest to a vector (width,), nearest first.
 
-    Documents without a token are left out, so there may be fewer. Of features SLICE_BYTES are read at once.
+    Documents without a token are skipped, so there may be fewer. SLICE_BYTES of features are read at once.
     """
     unit = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float32).tiny)
     ids, cosines = np.empty((0, ID_BYTES), np.uint8), np.empty(0, np.float32)
@@ -179,7 +179,7 @@ def top_cosines(
             ids, cosines = np.concatenate([ids, names[start + kept]]), np.concatenate([cosines, here[kept]])
             best = _highest(cosines, top)
             ids, cosines = ids[best], cosines[best]
-            release([rows.data])  # else all that was ever read counts as memory of this process
+            release([rows.data])  # else everything read so far counts as memory of this process
             done += len(here)
             show(progress_line("near", done=done, total=total, unit="documents", seconds=time.monotonic() - began))
     return ids, cosines
@@ -202,14 +202,14 @@ def _cosines(vectors: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 
 def _highest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the highest values, highest first, of equal ones in their order."""
+    """The indices of the highest values, highest first, ties in order."""
     return np.argsort(-values, kind="stable")[:count]
 
 
 def neighbours_with_texts(
     documents: NearDocuments, source: FilePath | str, roles: Mapping[str, str], *, show: Show = lambda text: None
 ) -> NearDocuments:
-    """The same with the texts of the file from which the store was made; see `texts_by_id`."""
+    """The same with the texts of the file that the store was made from; see `texts_by_id`."""
     texts = texts_by_id({each.id for each in documents.found}, source, roles, show=show)
     named = [msgspec.structs.replace(each, text=texts.get(each.id)) for each in documents.found]
     return msgspec.structs.replace(documents, found=tuple(named))

@@ -1,4 +1,4 @@
-"""Work on disk in pieces, each complete or absent: a job that was stopped goes on after the last of them.
+"""Work on disk in pieces, each complete or absent: an interrupted job resumes after the last of them.
 
     .OUT.pieces/made-by-polyhead.txt    marks the folder as ours; without it nothing in it is touched
     .OUT.pieces/job.json                what the job reads, asks and writes; the pieces belong to this job
@@ -6,7 +6,7 @@
     .OUT.pieces/00000000.json           counts of the piece, and the SHA-256 of both; written before the piece
     .OUT.pieces/00000000.piece          the piece, in the format of OUT
 
-The folder is next to OUT and is removed when OUT is complete. What a piece holds is the job's own affair.
+The folder is next to OUT and is removed when OUT is complete. The job defines the content of a piece.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ SUMS_OF_RECEIPTS = ("passes", "layers", "tokens", "cut", "repaired")  # counts t
 
 
 class ScoreCounts(Value):
-    """Counts of the rows of a file and of what answering them took."""
+    """Counts of the rows of a file, and the cost of answering them."""
 
     rows: int = 0
     errors: int = 0  # rows with a reason why they, or some task, have no answer
-    unread: int = 0  # of these, rows that could not be read
+    unread: int = 0  # of these, unreadable rows
     idle: int = 0  # of these, rows that fit no task, including rows with an empty text
-    partly: int = 0  # of these, rows that some task answered where another failed
-    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    partly: int = 0  # of these, rows that some task answered while another failed
+    # By task: rows without its answer: the unread, the idle, and the two following counts.
     unanswered: dict[str, int] = {}
     failed: dict[str, int] = {}
-    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
+    unfit: dict[str, int] = {}  # rows that it does not fit, but another task does
     passes: int = 0
     layers: int = 0
     tokens: int = 0
@@ -60,9 +60,9 @@ class ScoreCounts(Value):
 
 
 class ScoreJob(Value):
-    """A file to score, and how: everything that the bytes of a piece depend on, except the machine."""
+    """A file to score, and how: everything that determines the bytes of a piece, except the machine."""
 
-    why_other: ClassVar[Mapping[str, str]] = {  # what differs where pieces are of another job
+    why_other: ClassVar[Mapping[str, str]] = {  # fields that differ between jobs
         "version": "they were written by another version of polyhead",
         "source": "what is read has changed since, or is another file",
         "form": "what is read or written has another format",
@@ -81,7 +81,7 @@ class ScoreJob(Value):
 
     version: str  # of polyhead
     source: str  # SHA-256 of the file that is read
-    form: str  # the endings of the names of both files
+    form: str  # the endings of both file names
     tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
     trunk: str  # digest
     numerics: Numerics
@@ -106,7 +106,7 @@ WORKING = WorkFolder(
 
 
 class PieceRecord(Value):
-    """What is kept of a piece beside it: its counts, and a digest that shows whether either was changed."""
+    """The record stored with a piece: its counts, and a digest that shows whether either was changed."""
 
     counts: ScoreCounts
     sha256: str  # over the counts and the piece
@@ -123,7 +123,7 @@ class Pieces:
     def __init__(self, target: Path) -> None:
         self.target, self.folder = target, folder_of(target)
         self.done: list[PieceRecord] = []  # in order
-        self.counts = ScoreCounts()  # of the pieces that are done
+        self.counts = ScoreCounts()  # of the finished pieces
         self._total = 0
 
     @classmethod
@@ -131,7 +131,7 @@ class Pieces:
     def held(cls, target: Path) -> Iterator[Self]:
         """The pieces of the job that writes `target`.
 
-        Raises ConfigError if another process works on it, or if their folder is not ours; it is then left as it is.
+        Raises ConfigError if another process works on it, or if the folder is not Polyhead's; it is then unchanged.
         """
         pieces = cls(target)
         busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
@@ -146,7 +146,7 @@ class Pieces:
                     dissolve(pieces.folder, WORKING)
 
     def begun(self) -> ScoreJob | None:
-        """The job to which the pieces belong; raises ConfigError if there are pieces and it cannot be read."""
+        """The job of the pieces; raises ConfigError if there are pieces and it cannot be read."""
         path = self.folder / JOB
         if not os.path.lexists(path):
             return None
@@ -162,7 +162,7 @@ class Pieces:
     def go_on(self, job: ScoreJob) -> None:
         """Finds the finished pieces; raises ConfigError if they belong to another job.
 
-        A piece that was changed is made again, with those after it.
+        A changed piece is made again, with those after it.
         """
         begun, self._total = self.begun(), job.total
         if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
@@ -190,7 +190,7 @@ class Pieces:
             (self.folder / JOB).unlink(missing_ok=True)
 
     def add(self, content: bytes, counts: ScoreCounts) -> None:
-        """Adds the next piece, which is on disk when this returns."""
+        """Adds the next piece, which is on disk on return."""
         number, piece = len(self.done), PieceRecord.of(counts, content)
         self._write(_counts_name(number), to_json(piece))
         self._write(_piece_name(number), content)
@@ -211,7 +211,7 @@ class Pieces:
             yield content
 
     def finish(self, content: Iterable[bytes]) -> None:
-        """Writes `target` in one step, then discards the pieces; raises DataError if they are not of all rows."""
+        """Writes `target` in one step, then discards the pieces; raises DataError if they do not cover all rows."""
         if self.counts.rows != self._total:
             raise DataError(
                 f"the pieces of {self.target} are not of all rows",
@@ -230,7 +230,7 @@ class Pieces:
         return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
 
     def _is_finished(self, begun: ScoreJob, job: ScoreJob) -> bool:
-        """Whether the target has its content, and the process ended right before it dropped the pieces."""
+        """Whether the target is complete, and the process ended right before it discarded the pieces."""
         if begun.version != job.version:
             return False
         number, rows = 0, 0
@@ -250,7 +250,7 @@ class Pieces:
         self._write(JOB, to_json(job))
 
     def _piece(self, number: int) -> PieceRecord | None:
-        """The record of a piece that is there and unchanged; else None."""
+        """The record of an existing, unchanged piece; else None."""
         source = str(self.folder / _counts_name(number))
         try:
             written = from_json(self._read(_counts_name(number)), PieceRecord, source=source)
@@ -274,7 +274,7 @@ class Pieces:
 
 @contextmanager
 def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
-    """Whether the folder's lock is held inside; it is not if the process that had it has just removed the folder."""
+    """A context that holds the folder's lock, if True; False if its former holder has just removed the folder."""
     claim(folder, WORKING)
     with ExitStack() as lock:
         try:

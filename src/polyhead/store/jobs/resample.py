@@ -1,4 +1,4 @@
-"""A sample of documents encoded anew: how often the answers that a store holds are those that a session gives."""
+"""A sample of documents encoded again: the agreement of a store's answers with those of a session."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Show = Callable[[str], None]
 
 
 class SampleAgreement(Value):
-    """How many documents of a sample have the stored answer when they are encoded anew: a share between two bounds."""
+    """The agreement of stored answers with those for re-encoded documents of a sample: a share with an interval."""
 
     task: str
     documents: int
     equal: int
-    low: float  # of the 95 % interval of Wilson (1927)
+    low: float  # 95 % interval of Wilson (1927)
     high: float
 
     @property
@@ -39,7 +39,7 @@ class SampleAgreement(Value):
         return self.equal / self.documents
 
     def line(self) -> str:
-        """The same for people."""
+        """The result as a line of text."""
         interval = f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
         return f"{self.task}: {self.equal} of {self.documents} encoded anew have the same answer ({interval})"
 
@@ -55,9 +55,9 @@ def resampled(
     rng: np.random.Generator,
     show: Show = lambda text: None,
 ) -> list[SampleAgreement]:
-    """The agreement of each task's column with the session's answers to `rows` texts of the file that the store holds.
+    """The agreement of each task's column with the session's answers to `rows` texts of the file in the store.
 
-    `roles` names columns of the file where they are not found by name. Raises DataError where the store holds none.
+    `roles` names columns of the file if they are not found by name. Raises DataError if the store holds no text.
     """
     inputs = drawn_texts(source, roles, rows, rng, show)
     store.refresh()
@@ -86,7 +86,7 @@ def resampled(
 def drawn_texts(
     source: Path | str, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
 ) -> list[Input]:
-    """Texts or pairs of so many rows of a file, drawn by `rng`; rows without one are left out."""
+    """Texts or pairs of so many rows of a file, sampled by `rng`; rows without one are skipped."""
     file = open_rows(source)
     survey = file.survey(show)
     known = roles_of(str(source), survey, dict(roles))

@@ -24,19 +24,19 @@ from polyhead.store.jobs.pieces import SUMS_OF_RECEIPTS, Pieces, ScoreCounts, Sc
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
-PIECE_ROWS = 2048  # answered by one call, so that texts can be sorted by length; a kill loses one piece
+PIECE_ROWS = 2048  # rows answered by one call, so that texts can be sorted by length; a kill loses one piece
 
 
 class ScoreRequest(Value):
-    """What to answer for every row, and what to write."""
+    """The tasks to answer for every row, and the columns to write."""
 
     tasks: tuple[str, ...] = ()  # none: all
     columns: dict[str, str] = {}  # column to read by its role, one of `columns.NAMES`
-    # Columns of the input to write too: names, each also several between commas; None: all.
+    # Columns of the input to write too: names, each possibly several with commas; None: all.
     kept: tuple[str, ...] | None = None
-    prefix: str = ""  # of the names of added columns
+    prefix: str = ""  # prefix of added columns
     scores: bool = False  # also a column of scores for each task that scores labels or options
-    calibrated: bool = False  # also columns of what calibration makes of the answers of tasks that have one
+    calibrated: bool = False  # also columns of calibrated answers of tasks with a calibration
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -66,14 +66,14 @@ def score(
     piece_rows: int = PIECE_ROWS,
     show: Show = lambda text: None,
 ) -> Summary:
-    """Writes the rows of `source` with their answers to `target`, a piece of `piece_rows` rows at a time.
+    """Writes the rows of `source` with their answers to `target`, in pieces of `piece_rows` rows.
 
-    If the same call was stopped before, at any moment, it goes on, and writes the bytes of a call that was not stopped.
-    A row that cannot be read or answered gets nulls and the reason. `fresh` discards an unfinished job. If the target
-    is a symbolic link, the file that it leads to is written.
+    If the same call was interrupted before, at any moment, it resumes, and writes the same bytes as an uninterrupted
+    call. A row that cannot be read or answered gets nulls and the reason. `fresh` discards an unfinished job. If the
+    target is a symbolic link, the linked file is written.
 
-    Raises DataError and MissingColumn for a file that cannot be read, ConfigError for columns of one name, pieces of
-    another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
+    Raises DataError and MissingColumn for an unreadable file, ConfigError for columns of one name, pieces of another
+    job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
     arguments = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
     check_arguments(score, arguments)
@@ -90,7 +90,7 @@ def score(
     with Pieces.held(work.target) as pieces:
         job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
-        if fresh:  # only now that the command is known to make sense
+        if fresh:  # only after the command is known to be valid
             pieces.forget()
         pieces.go_on(job)
         before = pieces.counts.rows
@@ -101,7 +101,7 @@ def score(
         pieces.finish(writer.whole(pieces.contents()))
     seconds = time.monotonic() - began
     return Summary(
-        output=repair(target),  # names of files may be any bytes, JSON may not
+        output=repair(target),  # file names may be any bytes, JSON may not
         tasks=tuple(work.answers.tasks),
         columns=tuple(column.name for column in work.answers.columns),
         counts=pieces.counts,
@@ -115,11 +115,11 @@ Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if t
 
 
 class _Work:
-    """One call: the session, the file to read, the request, and where the answers go."""
+    """One call: the session, the file to read, the request, and the target."""
 
     def __init__(self, session: Session, file: Rows, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
         self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
-        # A link stays one; the format is that of the name that was given.
+        # A link stays one; the given name determines the format.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, file_endings(written=True))
         _check_target(file, self.target, self.ending)
         self.records, self.models = session.records, session.summaries.models.lines
@@ -158,14 +158,14 @@ class _Work:
         )
 
     def writer(self, job: ScoreJob) -> Writer:
-        """The writer of the format that the target's name says."""
+        """The writer for the format of the target's name."""
         made = next(table for table in TABLES.values() if self.ending.removesuffix(".gz") in table.written)
         types = {name: job.survey.columns[name] for name in job.kept}
         packed, schema = self.ending.endswith(".gz"), self.file.schema(job.kept)
         return made.writer(job.kept, self.answers.columns, packed=packed, types=types, schema=schema)
 
     def answer(self, pieces: Pieces, job: ScoreJob, writer: Writer, show: Show) -> None:
-        """Answers the pieces that are not finished."""
+        """Answers the unfinished pieces."""
         began, before, roles = time.monotonic(), pieces.counts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
         show(f"{name}: {before:,} of {job.survey.rows:,} texts")
@@ -173,14 +173,14 @@ class _Work:
             piece_began = time.monotonic()
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
-            self.check_source()  # pieces are of the bytes that the job names
+            self.check_source()  # pieces must come from the bytes that the job names
             pieces.add(content, self._counts(results, time.monotonic() - piece_began))
             done, seconds = pieces.counts.rows, time.monotonic() - began
             total = job.survey.rows
             show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
 
     def check_source(self) -> None:
-        """Raises DataError if the file that is read was changed since it was opened."""
+        """Raises DataError if the file was changed since it was opened."""
         if _stamp(self.file.path) != self._stamp:
             raise DataError(
                 f"{self.file.path} was changed while it was read",
@@ -188,7 +188,7 @@ class _Work:
             )
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
-        """The result of each row, or the error of a row that could not be read."""
+        """The result of each row, or the error of an unreadable row."""
         rows = roles.inputs(chunk)
         read = [row for row in rows if isinstance(row, RowInput)]
         inputs, words = [row.input for row in read], [row.words for row in read]

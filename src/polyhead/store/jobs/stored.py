@@ -1,4 +1,4 @@
-"""Answers of one bundle in one store, and those of two side by side: of two encoders, or two versions of a task."""
+"""Answers of one bundle in one store, and combined answers of two encoders, or two versions of a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD, NEW, NEITHER = 0, 1, -1
 
 
 class AnswerSource(Value):
-    """Where a task's answers come from."""
+    """The origin of a task's answers."""
 
     store: str
     trunk: str  # digest
@@ -30,7 +30,7 @@ class AnswerSource(Value):
 
 
 class StoredAnswers:
-    """A store and the bundle that answers from it. Raises StoreError where they are of different trunks."""
+    """A store and the bundle that answers from it. Raises StoreError if their trunks differ."""
 
     def __init__(self, location: Path | str, bundle: Path | str) -> None:
         self.location, self.store, self.bundle = str(location), open_corpus(location), Bundle.open(bundle)
@@ -60,14 +60,14 @@ class StoredAnswers:
         return answer_columns(name, self.bundle.lines[name], all_scores=False)[0]
 
     def source(self, name: str) -> AnswerSource:
-        """Where the task's answers come from."""
+        """The origin of the task's answers."""
         column = self.column(name)
         return AnswerSource(
             store=self.location, trunk=self.trunk, task=name, version=column.version, column=column.name
         )
 
     def answered(self, name: str) -> int:
-        """Documents for which the column of the task's live version is done."""
+        """The number of documents with the column of the task's live version."""
         column = self.column(name).name
         return sum(fragment.rows for fragment in self.store.fragments if column in fragment.results)
 
@@ -83,14 +83,14 @@ class StoredAnswers:
 
 
 class Numbering(Value):
-    """One numbering of the labels of two versions of a task: the new one's, then those that only the old one has."""
+    """A common numbering of the labels of two versions of a task: the new one's, then those of the old one alone."""
 
     labels: tuple[str, ...]
     old: tuple[int, ...]  # the number of each of the old one's labels
 
     @classmethod
     def of(cls, old: Task, new: Task) -> Numbering:
-        """Raises StoreError where the two are of different kinds."""
+        """Raises StoreError if the two are of different kinds."""
         if old.kind != new.kind:
             raise StoreError(
                 f"task '{new.name}' is of another kind in the two bundles",
@@ -124,10 +124,10 @@ class Numbering(Value):
 
 
 class DualAnswers(Value, eq=False):
-    """A task's answers to some documents, each from the new store, or from the old one; never without saying which.
+    """A task's answers to some documents, each from the new or the old store, always with its origin.
 
-    `arrays` are those of the column (`label` and `score`, `labels` and `score`, or `value`); `labels` are what numbers
-    in them mean, whichever store they come from.
+    `arrays` are those of the column (`label` and `score`, `labels` and `score`, or `value`); `labels` are the names of
+    the numbers in them, whichever store they come from.
     """
 
     labels: tuple[str, ...]
@@ -139,10 +139,10 @@ class DualAnswers(Value, eq=False):
 def dual_answers(
     old: StoredAnswers, new: StoredAnswers, task: str, ids: Sequence[bytes] | np.ndarray, *, mix: bool = False
 ) -> DualAnswers:
-    """The task's answers to these documents from the new store, and with `mix` from the old one where it is not done.
+    """The task's answers to these documents from the new store, and with `mix` from the old one if the new is not done.
 
-    Raises StoreError where documents lack the new answers and `mix` was not asked for: answers of two encoders are two
-    scales. UnknownTask where one of the bundles lacks the task.
+    Raises StoreError if documents lack the new answers without `mix`: answers of two encoders have two scales.
+    UnknownTask if one of the bundles lacks the task.
     """
     numbering = Numbering.of(old.task(task), new.task(task))
     ids = as_ids(ids)

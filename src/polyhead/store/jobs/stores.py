@@ -13,10 +13,10 @@ from polyhead.values import Value
 
 
 class StoredColumn(Value):
-    """What is kept of every document under one digest."""
+    """The features kept of every document under one digest."""
 
     digest: str
-    keeps: str  # for people: layers, positions and codec
+    keeps: str  # layers, positions and codec in words
     codec: str
     token_bytes: int
     tokens: int  # of all documents
@@ -28,27 +28,27 @@ class KeptResults(Value):
 
     name: str
     documents: int  # that have it
-    task: str | None = None  # None: nobody said what the column holds
+    task: str | None = None  # None: the column has no description
     version: str | None = None
     labels: tuple[str, ...] = ()
 
 
 class StoreInfo(Value):
-    """What a store holds."""
+    """The content of a store."""
 
     store: str
     version: int
     documents: int
     fragments: int
-    source: dict[str, str]  # where the features come from: digests of trunk and tokenizer, precision, long texts
+    source: dict[str, str]  # origin of the features: digests of trunk and tokenizer, precision, long texts
     features: tuple[StoredColumn, ...]
     results: tuple[KeptResults, ...]
     id_bytes: int
-    disk_bytes: int | None  # of all files, old versions included; None where the store is no local folder
+    disk_bytes: int | None  # of all files, old versions included; None if the store is not a local folder
 
 
 def store_info(location: str, store: CorpusStore) -> StoreInfo:
-    """What the store at this location holds."""
+    """The content of the store at this location."""
     features = []
     for column in store.schema.features:
         tokens = sum(int(store.rows(fragment.name, column.digest).offsets[-1]) for fragment in store.fragments)

@@ -1,4 +1,4 @@
-"""What workers of a backfill do, and what that takes: results of some rows straight from its features."""
+"""The workers of a backfill, and the cost of their work: results of rows directly from stored features."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from polyhead.store.packed import PackedTasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
-SLICE_BYTES = 2**25  # of packed features that a worker has in memory at once
+SLICE_BYTES = 2**25  # packed features that a worker has in memory at once
 
 
 class Unit(Value):
-    """Rows of a fragment, and the columns of results that they lack."""
+    """Rows of a fragment, and their missing columns of results."""
 
     fragment: str
     start: int
     stop: int
-    digest: str  # of the features to read
+    digest: str  # digests of the features to read
     columns: tuple[str, ...]
 
 
@@ -38,16 +38,16 @@ Results = dict[str, dict[str, np.ndarray]]
 
 
 class UnitResults(Value, eq=False):
-    """The results of a unit, and what they took."""
+    """The results of a unit, and their cost."""
 
     results: Results = {}
     fragment_bytes: int = 0  # of the whole fragment's features
-    opening: float = 0.0  # seconds until its rows could be read: the first time they are checked
+    opening: float = 0.0  # seconds until its rows were readable: on first use they are checked
     computing: float = 0.0  # seconds
 
 
 class Answering:
-    """What workers do: results of units, straight from the store."""
+    """The work of a worker: results of units, directly from the store."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Answering:
         self._store: CorpusStore | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """For another process, which opens the store itself."""
+        """The state for another process, which opens the store itself."""
         return self.__dict__ | {"_store": None}
 
     def __call__(self, unit: Unit) -> UnitResults:
-        """The results of a unit's rows by column; none where the fragment was joined with others."""
+        """The results of a unit's rows by column; empty if the fragment was joined with others."""
         began = time.monotonic()
         if self._store is None:
             self._store = open_corpus(self.location)
@@ -86,7 +86,7 @@ class Answering:
         for part in slices(rows, unit.start, unit.stop):
             outputs = tasks.outputs(part)
             parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
-            release([rows.data])  # else all that was ever read counts as memory of this process
+            release([rows.data])  # else everything read so far counts as memory of this process
         return UnitResults(
             results=concatenate_columns(parts),
             fragment_bytes=rows.data.nbytes,
@@ -99,14 +99,14 @@ class Answering:
 
 
 def has(store: CorpusStore, fragment: str) -> bool:
-    """Whether the store has this fragment, in its newest version if not in the one that was read."""
+    """Whether the store has this fragment, in the current version or the newest."""
     if not any(each.name == fragment for each in store.fragments):
         store.refresh()
     return any(each.name == fragment for each in store.fragments)
 
 
 def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
-    """Rows from `start` to `stop` in parts of about SLICE_BYTES, not copied; at least a row each."""
+    """Rows from `start` to `stop` in parts of about SLICE_BYTES, not copied; at least one row each."""
     room = max(1, SLICE_BYTES // max(1, rows.data.shape[1]))
     while start < stop:
         end = int(np.searchsorted(rows.offsets, rows.offsets[start] + room, side="right")) - 1
@@ -116,14 +116,14 @@ def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
         start = end
 
 
-TRIED_ROWS, TRIED = 4096, 5  # rows of a trial, and trials of each worker
+TRIED_ROWS, TRIED = 4096, 5  # rows of a trial, and trials per worker
 GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly over [0, 1)
-WARM_ROWS = 256  # of the first one, which makes a worker ready
-PUT_SECONDS = 0.02  # to put a column of a fragment on a local disk: a few files that are flushed
+WARM_ROWS = 256  # the first one, which prepares a worker
+PUT_SECONDS = 0.02  # seconds to put a column of a fragment on a local disk: a few flushed files
 
 
 class Price(Value):
-    """What a job will take."""
+    """The estimated cost of a job."""
 
     documents: int
     workers: int
@@ -134,7 +134,7 @@ class Price(Value):
     dollars: float | None = None
 
     def lines(self) -> list[str]:
-        """The same for people."""
+        """The estimate as lines of text."""
         cost = "" if self.dollars is None else f", {self.dollars:,.2f} dollars"
         by = counted(self.workers, "worker")
         return [
@@ -144,9 +144,9 @@ class Price(Value):
 
 
 def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollars_an_hour: float | None) -> Price:
-    """The price of these units, from trials that all workers do at once, as they will work later.
+    """The estimated cost of these units, from concurrent trials of all workers.
 
-    A worker that first opens a fragment checks it, which takes time by its bytes.
+    A worker that first opens a fragment checks it, which takes time proportional to its bytes.
     """
     workers, documents = executor.workers, sum(unit.stop - unit.start for unit in units)
     warm = [answered for _, answered in executor.results(spaced_parts(units, workers, WARM_ROWS))]
@@ -160,7 +160,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
     document_bytes = sum(sizes.values()) / max(1, sum(opened.values()))
     seconds = (each * documents + a_byte * document_bytes * _opened_rows(units, workers)) / workers
     puts = PUT_SECONDS * sum(len(unit.columns) for unit in units if not unit.start)
-    # Several workers go on while a column is put.
+    # Several workers continue while a column is put.
     seconds = seconds + puts if workers == 1 else max(seconds, puts)
     kept = {name: row_bytes(column, work.tasks[column.task]) for name, column in work.columns.items()}
     return Price(
@@ -188,7 +188,7 @@ def _key(unit: Unit) -> tuple[str, str]:
 
 
 def _opened_rows(units: Sequence[Unit], workers: int) -> int:
-    """Documents of all fragments, each as often as workers open it."""
+    """Documents of all fragments, each counted as often as workers open it."""
     rows, times = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for unit in units:
         rows[_key(unit)] += unit.stop - unit.start

@@ -1,4 +1,4 @@
-"""Who does the units of a job: this process, several processes, or a Ray cluster. A file each."""
+"""Executors of a job's units: this process, several processes, or a Ray cluster, one file each."""
 
 from polyhead.store.jobs.executors.base import EXECUTORS, Executor, Inline, register_executor
 from polyhead.store.jobs.executors.processes import Processes
@@ -9,4 +9,4 @@ __all__ = ["EXECUTORS", "Executor", "HERE", "SEVERAL", "register_executor"]
 for _executor in (Inline, Processes, Ray):
     register_executor(_executor)
 
-HERE, SEVERAL = Inline.name, Processes.name  # what short and long jobs take where nobody chose
+HERE, SEVERAL = Inline.name, Processes.name  # the defaults for short and long jobs

@@ -1,4 +1,4 @@
-"""What an executor is: it does every unit of a job at least once, whatever happens to those who work for it."""
+"""The interface of executors: every unit of a job is done at least once, whatever happens to the workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TRIES = 3  # workers that a unit may lose
 
 
 class Executor(ABC):
-    """Workers that hold one `Work`; a context manager, whose end stops them."""
+    """Workers that hold one `Work`; a context manager that stops them at its end."""
 
     name: ClassVar[str]
 
     def __init__(self, work: Work, *, workers: int, address: str | None = None) -> None:
-        """`address`: of a cluster, for executors that have one."""
+        """`address`: that of a cluster, for executors that use one."""
         self.work, self.workers, self.address = work, workers, address
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Executor(ABC):
 
 
 def lost(unit: object, how: str) -> JobError:
-    """The error of a unit that ended every worker which had it."""
+    """The error for a unit that ended every worker it was given to."""
     return JobError(
         f"{TRIES} workers ended while they did the same unit",
         got=f"{unit}: {how}",
@@ -57,7 +57,7 @@ register_executor = EXECUTORS.register
 
 
 class Inline(Executor):
-    """This process."""
+    """An executor in the current process."""
 
     name = "inline"
 
@@ -69,4 +69,4 @@ class Inline(Executor):
             yield unit, done
 
     def close(self) -> None:
-        """Nothing works any more."""
+        """Does nothing: there are no workers."""

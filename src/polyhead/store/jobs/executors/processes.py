@@ -1,6 +1,6 @@
-"""Units done by processes of this machine, started anew (`spawn`); one that is killed is replaced, its unit done again.
+"""Units done by processes of this machine (`spawn`); a killed one is replaced, and its unit is done again.
 
-Each multiplies matrices in one thread of its own: several share the processor's cores better than one product does.
+Each multiplies matrices in a single thread: several processes share the processor's cores better than one product does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 from polyhead.errors import JobError, in_words, without_frames
 from polyhead.store.jobs.executors.base import TRIES, Executor, Work, lost
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries that multiply matrices
-PATIENCE = 5.0  # seconds that a worker has to end by itself
+# variables of libraries that multiply matrices
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+PATIENCE = 5.0  # seconds for a worker to end without being killed
 
 
 class Processes(Executor):
@@ -69,14 +70,14 @@ class Processes(Executor):
         self._workers = []
 
     def _replace(self) -> None:
-        """Starts workers in place of those that ended."""
+        """Replaces workers that ended."""
         self._workers = [worker for worker in self._workers if not worker.is_ended]
         while len(self._workers) < self.workers:
             self._workers.append(_Worker(self.work))
 
 
 class _Worker:
-    """One process, and the unit that it does."""
+    """One process, and its current unit."""
 
     def __init__(self, work: Work) -> None:
         context = multiprocessing.get_context("spawn")
@@ -89,7 +90,7 @@ class _Worker:
         theirs.close()
 
     def give(self, unit: Any) -> None:
-        """Sends a unit; of a process that ended its pipe says so when it is read."""
+        """Sends a unit; if the process has ended, reading its pipe reports it."""
         self.unit = unit
         with suppress(OSError):
             self.connection.send(unit)
@@ -108,7 +109,7 @@ class _Worker:
 
 @contextmanager
 def single_threaded_children() -> Iterator[None]:
-    """Processes that start inside multiply matrices in one thread."""
+    """A context in which new processes multiply matrices in one thread."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -122,7 +123,7 @@ def single_threaded_children() -> Iterator[None]:
 
 
 def work_loop(connection: Connection, work: Work) -> None:
-    """What a worker does: units, until nobody sends any."""
+    """The loop of a worker: does units until none is sent."""
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             unit = connection.recv()
@@ -134,7 +135,7 @@ def work_loop(connection: Connection, work: Work) -> None:
 
 
 def portable_error(error: Exception) -> bytes:
-    """The error for another process; in words where it cannot be sent."""
+    """The error in a form that can be sent to another process, as text if necessary."""
     try:
         content = pickle.dumps((False, without_frames(error)))
         pickle.loads(content)

@@ -1,4 +1,4 @@
-"""Units done by actors of a Ray cluster: local, or at an address; a lost actor is replaced, its unit done again."""
+"""Units done by actors of a Ray cluster, local or at an address; a lost actor is replaced and its unit repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyhead.errors import MissingExtra
 from polyhead.store.jobs.executors.base import TRIES, Executor, Work, lost
 from polyhead.store.jobs.executors.processes import THREADS
 
-LOCAL = "127.0.0.1"  # where a cluster that was started for a job is reached: from this machine alone
+LOCAL = "127.0.0.1"  # address of a cluster started for a job: reachable from this machine only
 
 
 class Ray(Executor):
@@ -20,9 +20,9 @@ class Ray(Executor):
     name = "ray"
 
     def __init__(self, work: Work, *, workers: int, address: str | None = None) -> None:
-        """Joins the cluster at `address`; without one a local cluster of so many processors is started."""
+        """Joins the cluster at `address`; without one a local cluster with so many processors is started."""
         super().__init__(work, workers=workers, address=address)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reads it when it is imported
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reads it at import
         try:
             import ray
         except ImportError:
@@ -65,14 +65,14 @@ class Ray(Executor):
             yield unit, result
 
     def close(self) -> None:
-        """Ends the actors, and the cluster where it was started for this job."""
+        """Stops the actors, and the cluster if it was started for this job."""
         self._idle = []
         if self._is_ours:
             self._ray.shutdown()
 
 
 class _Actor:
-    """What a worker of the cluster holds."""
+    """A worker of the cluster."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
