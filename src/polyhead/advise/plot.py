@@ -71,7 +71,7 @@ def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
 
 
 def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[Bbox]:
-    """Writes each point's name beside it, where it covers other names and marks the least; returns the boxes of the names."""
+    """Writes each point's name next to it, where it covers least; returns the boxes of the names."""
     from matplotlib.transforms import Bbox, offset_copy
 
     pixels = figure.dpi / 72

@@ -142,7 +142,7 @@ def read_lora(folder: Path | str, base: Path, shape: Architecture) -> Lora:
     """The adapter in a folder written by PEFT, over the encoder of this shape in the folder `base`.
 
     Raises TrunkError for settings beyond low-rank matrices on dense maps, or several ranks or scales inside one layer;
-    WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file. Every error names the folder.
+    WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file. Errors name the folder.
     """
     with naming(folder):
         return _lora(Path(folder).expanduser(), base, shape)
