@@ -7,7 +7,7 @@ import pytest
 
 from polyhead.codecs import tables, token
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.compile.heads import said_by
+from polyhead.engine.compile.heads import token_inputs_of
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import calibrate, decode, encode, through, tokens_of
@@ -139,15 +139,17 @@ def test_a_compiled_graph_decodes_the_same_bits(runtime):
     inside = np.ones(len(values), bool)  # of no level does rounding decide
     for step in move:
         inside &= (encode(values - step, codec, tokens) == encode(values + step, codec, tokens)).all(axis=1)
-    say = said_by(Pool(positions="all", codec=codec))
-    told = say(tokens).shape[1]
+    of_tokens = token_inputs_of(Pool(positions="all", codec=codec))
+    inputs = [("x", "float", (-1, -1, WIDTH)), ("token_inputs", "float", (-1, -1, of_tokens(tokens).shape[1]))]
 
     def build(ops):
-        x, said = (ops.input(name, "float", (-1, -1, size)) for name, size in (("x", WIDTH), ("said", told)))
-        return {"out": codec.format.graph_said(ops, x, said, codec)}
+        x, token_inputs = (
+            ops.input(name, "float", (-1, -1, size)) for name, size in (("x", WIDTH), ("token_inputs", size_of_tokens))
+        )
+        return {"out": codec.format.graph_with_tokens(ops, x, token_inputs, codec)}
 
     compiled = open_runtime(runtime, precision="float32").compile(build, label="codec", layers=False)
-    found = compiled({"x": values[inside][:, None], "said": say(tokens[inside])[:, None]})["out"][:, 0]
+    found = compiled({"x": values[inside][:, None], "token_inputs": of_tokens(tokens[inside])[:, None]})["out"][:, 0]
     assert inside.sum() > 500
     np.testing.assert_array_equal(found, through(values, codec, tokens)[inside])
 
@@ -157,7 +159,7 @@ def test_a_mean_over_tokens_is_read_as_no_token():
     pool = Pool(positions="mean", codec=codec)
     ids, mask = np.full((20, 3), 7), np.ones((20, 3), bool)
     none = tokens_of(pool, ids=ids, mask=mask, words=None)
-    assert none.shape == (20, 1) and (none == -1).all() and said_by(pool) is None
+    assert none.shape == (20, 1) and (none == -1).all() and token_inputs_of(pool) is None
     raw = encode(values, codec, none[:, 0])
     assert not raw[:, :2].any()
     assert raw.tobytes() == codec.format.encode(values, codec).tobytes()

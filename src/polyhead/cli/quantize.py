@@ -75,8 +75,6 @@ def command(
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
     changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
     printer.lines(change_lines(changes))
-    if unknown := [task for task, change in changes.items() if not change.is_measured]:
-        printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
     bits, kept = processor().weight_bits, dict[str, Any](backend=name, changes=changes)
     if before is not None:
@@ -85,8 +83,8 @@ def command(
     else:
         texts_read = len(calibration_rows)
         record = write_scales(opened, scales, texts=texts_read, **kept)
-        how = f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(texts_read, 'text')}, "
-        how += f"measured with weights of {bits} bits"
+        products, read = counted(len(scales.known), "product"), counted(texts_read, "text")
+        how = f"{products} in 8 bits, calibrated on {read}, measured with weights of {bits} bits"
     printer.line(f"{how}: {opened.root}/cache")
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
     return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
@@ -103,13 +101,14 @@ def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, S
 
 
 def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:
-    """A table of tasks."""
+    """A table of tasks, and which of them no text was measured for."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
         agreed = agreement_cells(change.agreement) if change.agreement is not None else ["-", "-", "-"]
         scores = [number(change.before), number(change.after), number(change.points, "+.2f")]
         rows.append([name, change.metric or "-", *agreed, *scores])
-    return text_table(rows, left=2)
+    unknown = ", ".join(task for task, change in changes.items() if not change.is_measured)
+    return text_table(rows, left=2) + ([f"not measured, as no text to measure on fits: {unknown}"] if unknown else [])
 
 
 def _as_json(change: Int8Change) -> dict[str, object]:

@@ -133,12 +133,12 @@ class TokenCodec(FeatureCodec):
         """`learn`, with int64 (rows,) tokens and the trunk's word vectors, float32 (vocabulary, any)."""
 
     @abstractmethod
-    def said(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
-        """The input of `graph_said` for int64 (...) tokens: float32 (..., any); no token counts as a token too."""
+    def token_inputs(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
+        """The `inputs` of `graph_with_tokens` for int64 (...) tokens, -1 included: float32 (..., any)."""
 
     @abstractmethod
-    def graph_said(self, ops: Any, x: Any, said: Any, constants: Constants) -> Any:
-        """Like `graph`, with a tensor of `said` for the tokens of `x`, or one that all of them share."""
+    def graph_with_tokens(self, ops: Any, x: Any, inputs: Any, constants: Constants) -> Any:
+        """Like `graph`, with a tensor of `token_inputs` for the tokens of `x`, or one that all of them share."""
 
     def encode(self, values: np.ndarray, constants: Constants) -> np.ndarray:
         """Encodes vectors without tokens."""
@@ -150,7 +150,9 @@ class TokenCodec(FeatureCodec):
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
         """Decoded values of vectors without tokens."""
-        return self.graph_said(ops, x, ops.constant(self.said(np.array([NO_TOKEN]), constants)), constants)
+        return self.graph_with_tokens(
+            ops, x, ops.constant(self.token_inputs(np.array([NO_TOKEN]), constants)), constants
+        )
 
 
 CODECS: Registry[FeatureCodec] = Registry("codec")

@@ -110,24 +110,24 @@ class Token1(TokenCodec):
         """The numbers of the components."""
         _numbers(raw, _code_of(constants.arrays), out)
 
-    def said(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
+    def token_inputs(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
         """The numbers in each token's row."""
         code = _code_of(constants.arrays)
         return np.asarray(code.means[_rows(code, tokens)], np.float32)
 
-    def graph_said(self, ops: Any, x: Any, said: Any, constants: Constants) -> Any:
+    def graph_with_tokens(self, ops: Any, x: Any, inputs: Any, constants: Constants) -> Any:
         """Products with constants, and rounding between them."""
         code = _code_of(constants.arrays)
         has_bits, half = len(code.bits), ops.constant(np.array(0.5, np.float32))
         near = ops.minimum(ops.maximum(x, ops.constant(np.array(-LARGEST))), ops.constant(np.array(LARGEST)))
         turned = ops.matmul(near, ops.constant(code.turn.astype(np.float32)))
         turned = ops.add(turned, ops.constant(code.offset.astype(np.float32)))
-        about = ops.multiply(ops.slice(said, -1, 0, has_bits), half)
+        about = ops.multiply(ops.slice(inputs, -1, 0, has_bits), half)
         levels = ops.maximum(ops.round(ops.subtract(turned, about)), ops.constant(np.zeros(1, np.float32)))
         levels = ops.minimum(levels, ops.constant(code.top.astype(np.float32)))
         # Two sums instead of one: both are exact, and so is their sum.
         back = ops.matmul(levels, ops.constant(2 * code.back[:has_bits]))
-        return ops.add(ops.add(back, ops.matmul(said, ops.constant(code.back))), ops.constant(code.shift))
+        return ops.add(ops.add(back, ops.matmul(inputs, ops.constant(code.back))), ops.constant(code.shift))
 
     def learn_tokens(self, values: np.ndarray, tokens: np.ndarray, words: np.ndarray) -> dict[str, np.ndarray]:
         """The table, from training features (rows, width)."""

@@ -53,7 +53,7 @@ class Table(Value, eq=False):
 
 
 LabelGuess = tuple[str | None, str, str]
-"""The kind of which a column is the label, the reason, and the key that names the column."""
+"""The kind (None if the values must decide), the reason, and the key of the column: "label", "spans" or "answers"."""
 
 
 class _Candidate(Value):

@@ -104,10 +104,10 @@ class Queue:
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
         `Session.predict`; `loaded` is the session's moment in which they are answered, by default this one. After
-        `deadline` seconds nothing more of it is begun, and its tasks are late; where others wait, so are those that the
-        next batch would probably answer after it. Raises BadValue, UnknownTask and, where
-        too much waits already, or so much that the deadline will probably pass, Overloaded, whose `retry_after` says in
-        how many seconds that will be done.
+        `deadline` seconds nothing more of it is begun, and its tasks are late. If more waits than one batch holds,
+        calls whose deadline falls before the expected end of the next batch are late as well. Raises BadValue,
+        UnknownTask and, if too much waits already, or so much that the deadline will probably pass, Overloaded, whose
+        `retry_after` is the number of seconds until that is done.
         """
         loaded, listed = self.session.loaded if loaded is None else loaded, checked_inputs(inputs)
         seconds, checked = checked_deadline(deadline), checked_words(words, listed)

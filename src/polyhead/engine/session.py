@@ -46,10 +46,10 @@ __all__ = ["Changes", "AnswerColumn", "AnswerTable", "TaskResults", "Receipt", "
 class Session:
     """A bundle opened for answering. Tasks are an argument of every call; there is no active task.
 
-    `backend` is one of `engine.backends.BACKENDS`, or a runtime; None takes the fastest that is installed. `precision`
-    is that of the trunk; None takes the one the tasks were trained with, where this machine has it, or a runtime's own,
-    beside which any other raises BackendError. In deterministic mode every batch has the same shapes, so that a row's
-    answer is the same bits whatever its batch mates are.
+    `backend` is one of `engine.backends.BACKENDS`, or a runtime; None is `engine.backends.default_backend`. `precision`
+    is that of the trunk; None takes the one the tasks were trained with, where this machine has it. A ready-made
+    runtime has its own; another one raises BackendError. In deterministic mode every batch has the same shapes, so that
+    a row's answer is the same bits whatever its batch mates are.
 
     Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
     After `os.fork()` it answers in the process that opened it; in the other one calls raise BackendError, unless the

@@ -36,7 +36,9 @@ class Limits(Value):
     ] = 1.0
     agreement: Annotated[
         float,
-        Meta(description="Percent of answers that must stay equal, for a task without labelled data.", ge=0, le=100),
+        Meta(
+            description="Least agreement in percent without labelled data: equal answers, or F1 of spans.", ge=0, le=100
+        ),
     ] = 95.0
     unmeasured: Annotated[
         bool, Meta(description="Accept tasks that none of the texts fits: the effect of int8 on them is then unknown.")
@@ -132,7 +134,7 @@ def check(changes: Mapping[str, Int8Change], limits: Limits) -> None:
         raise BackendError(
             "int8 changes these tasks too much, or nobody knows how much; nothing was written",
             got=[f"{name} {_change_in_words(change)}" for name, change in past.items()],
-            allowed=f"a loss of {limits.points:g} points; without labelled data {limits.agreement:g} % equal answers",
+            allowed=f"a loss of {limits.points:g} points; without labelled data an agreement of {limits.agreement:g} %",
             do="give more texts, or more like those that will be asked, pairs and questions too (--texts, --rows); "
             "allow more (--bound, --agreement, --unmeasured); or stay with bfloat16 or float32",
         )

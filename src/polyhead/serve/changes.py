@@ -66,7 +66,7 @@ class BundleChanges:
     ) -> None:
         """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with the tasks of a moment.
 
-        `asked` are those of them that callers ask together.
+        `asked` gives the names of the tasks that callers request in one call.
         """
         self._session, self._seconds, self._warm, self._asked = session, seconds, warm, asked
         self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}

@@ -171,7 +171,7 @@ def connections_of(
 ) -> type[Connection]:
     """The class of connections of one server, of which `all_open` are open at any time.
 
-    `refused` is told the status with which one was closed, 0 for one that did not read.
+    `refused` receives the status of each that was closed, 0 for one that was closed without an answer.
     """
 
     class Limited(Connection):

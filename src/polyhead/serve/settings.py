@@ -53,7 +53,8 @@ class ConnectionLimits(Value):
     ] = 1000
     header_seconds: Annotated[float, Meta(description="Seconds for a request's headers to come.", ge=0.001)] = 10.0
     body_seconds: Annotated[
-        float, Meta(description="Seconds for its body to come, and for a pause in reading.", ge=0.001)
+        float,
+        Meta(description="Seconds for a body, one more for each 64 KiB received, and for an unread answer.", ge=0.001),
     ] = 30.0
     header_bytes: int = 65_536
 

@@ -50,8 +50,9 @@ def trial_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
 
-    Tasks that read alike are asked together, and with them those `beside`, where no layer runs for these alone: what
-    callers ask together is compiled together. Tasks that own their models give each text as an array of one string.
+    Tasks that read alike are run together. Those that use the trunk alone are run with the tasks `beside`, so that the
+    combinations that callers request are compiled now. Tasks that own their models give each text as an array of one
+    string.
     """
     by_task: dict[str, list[np.ndarray]] = {}
     for names in _read_alike(loaded, probes):

@@ -21,10 +21,10 @@ def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]
 
 
 def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarray]]) -> int:
-    """The index of the outputs to keep, the simplest model's first.
+    """The index of the outputs to keep; `several` stand from the simplest model to the most complex.
 
     A later one replaces the best so far if its score is higher by more than one standard error of the difference (the
-    rule of Breiman et al. 1984), with few rows two; estimated by a jackknife over groups of rows.
+    rule of Breiman et al. 1984), two below 100 rows, estimated by a jackknife over groups of rows.
     """
     best = 0
     for index in range(1, len(several)):
@@ -38,8 +38,8 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
 def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
     """The index of the penalty to keep; the first of `several` has the smallest loss.
 
-    With independent labels, each is given above a threshold. If they are rare, a weaker penalty gives more of them
-    correctly while the loss rises, so another penalty is kept if it scores clearly better.
+    Multi-label tasks assign each label above a threshold. For rare labels a weaker penalty can find more true ones
+    though the loss is higher, so another penalty is kept if it scores clearly better.
     """
     is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
     return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0

@@ -84,12 +84,12 @@ def open_backend(
     scales: Callable[[str], Scales] | None = None,
     deterministic: bool = False,
 ) -> Backend:
-    """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
+    """A backend with the trunk and the tasks' arrays loaded; `deterministic` limits it to deterministic algorithms.
 
-    `name` may be a runtime that is ready made, which has a precision of its own: any other raises BackendError. None is
-    `default_backend`, or one that compiles no graphs where a task's codec has no form in them, which is logged. The
-    `precision` None is the one that the tasks were `trained` with, if it is known and this machine has it, or else the
-    backend's own. `scales` gives those of int8 for a backend.
+    A `name` of None is `default_backend`; if a task's codec has no `graph`, torch or the reference answers instead,
+    with a warning. A ready-made runtime has its own precision; another one raises BackendError. A `precision` of None
+    is the one that the tasks were `trained` with, if it is known and this machine has it, or else the backend's own.
+    `scales` gives those of int8 for a backend.
     """
     name = _default_for(tasks) if name is None else name
     if not isinstance(name, str):
@@ -242,7 +242,7 @@ TRAINING_BACKEND = Torch.name
 
 
 def default_backend() -> str:
-    """What computes where nobody chose: the fastest that is installed."""
+    """The first that is installed of openvino (on x86), onnxruntime with onnx, torch and reference."""
     if is_installed(OpenVINO.package) and platform.machine() in ("x86_64", "AMD64"):
         return OpenVINO.name
     if is_installed(Onnx.package) and is_installed("onnx"):
@@ -251,7 +251,7 @@ def default_backend() -> str:
 
 
 def _default_for(tasks: Mapping[str, LoadedTask]) -> str:
-    """What computes where nobody chose, and can run these tasks."""
+    """The default backend that can run these tasks."""
     chosen, codecs = default_backend(), [task.path.pool.codec for task in tasks.values()]
     without = [codec.name for codec in codecs if not codec.format.has_graph]
     if not without or not BACKENDS[chosen].compiles:
@@ -262,5 +262,5 @@ def _default_for(tasks: Mapping[str, LoadedTask]) -> str:
 
 
 def default_runtime() -> str:
-    """What compiles graphs where nobody chose."""
-    return OpenVINO.name if is_installed(OpenVINO.package) else Onnx.name
+    """The default backend, if it compiles graphs; else onnxruntime."""
+    return chosen if BACKENDS[chosen := default_backend()].compiles else Onnx.name

@@ -42,10 +42,10 @@ class _Loaded(msgspec.Struct, frozen=True, eq=False):
 class GraphBackend:
     """Runs plans with a runtime's compiled graphs; tasks come and go while it runs.
 
-    Siblings run as one: layers that differ in their arrays alone where all that are loaded are asked, isolated prompts
-    before one text, poolers and heads. In deterministic mode nothing runs with anything else: every layer is a graph of
-    its own, isolated prompts stand in rows of their own, and poolers and heads in groups of 16 slots, so that one more
-    task changes no shape of any product.
+    Tasks that differ only in their arrays run as one graph: their own layers, if all loaded tasks are requested;
+    isolated prompts before the same text; poolers and heads. In deterministic mode every layer is a graph of its own,
+    isolated prompts take rows of their own, and poolers and heads run in groups of 16 slots, so that one more task
+    changes the shape of no product.
     """
 
     def __init__(

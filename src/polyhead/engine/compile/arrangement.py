@@ -12,7 +12,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
-from polyhead.engine.compile.heads import SlotForm, output_of, said_by
+from polyhead.engine.compile.heads import SlotForm, output_of, token_inputs_of
 from polyhead.engine.compile.program import Token
 from polyhead.engine.compile.seats import Seat as Seat
 from polyhead.engine.compile.seats import SeatGroup as SeatGroup
@@ -181,7 +181,7 @@ def _are_one(groups: Sequence[SeatGroup[HeadForm, str]]) -> bool:
     """
     seats = sum(len(group.seats) for group in groups)
     pools = [group.form.form.pool for group in groups]
-    has_own = any(pool.positions == "prompt" or said_by(pool) is not None for pool in pools)
+    has_own = any(pool.positions == "prompt" or token_inputs_of(pool) is not None for pool in pools)
     return len({group.form.read for group in groups}) == 1 and seats <= SLOTS and not has_own
 
 

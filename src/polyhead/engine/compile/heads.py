@@ -56,7 +56,7 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
 
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions);
-    of a codec that asks for tokens `said` (texts, positions, any), what it says of them (`said_by`).
+    of a codec that reads tokens their `token_inputs` (texts, positions, any), see `token_inputs_of`.
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
     read = [_coded(ops, state, form.pool) for state in _read(ops, form)]
@@ -152,22 +152,22 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
     return ops.multiply(total, ops.constant(np.array(1.0 / len(parts), np.float32)))
 
 
-def said_by(pool: Pool) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What the pool's codec says of tokens, int64 (...) to float32 (..., any); None where it is told none."""
+def token_inputs_of(pool: Pool) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The inputs of the pool's codec for tokens, int64 (...) to float32 (..., any); None if it reads none."""
     codec = pool.codec
     if not isinstance(codec.format, TokenCodec) or pool.positions in ("mean", "prompt"):
         return None
-    return partial(codec.format.said, constants=codec)
+    return partial(codec.format.token_inputs, constants=codec)
 
 
 def _coded(ops: Ops, x: Tensor, pool: Pool) -> Tensor:
     """The values as a reader of the store gets them (see `codecs`); NaN where they are not finite."""
-    codec, say = pool.codec, said_by(pool)
+    codec, of_tokens = pool.codec, token_inputs_of(pool)
     if codec.format.is_exact:
         return x
-    if isinstance(codec.format, TokenCodec) and say is not None:
-        said = ops.input("said", "float", (-1, -1, say(np.array([NO_TOKEN])).shape[-1]))
-        decoded = codec.format.graph_said(ops, x, said, codec)
+    if isinstance(codec.format, TokenCodec) and of_tokens is not None:
+        inputs = ops.input("token_inputs", "float", (-1, -1, of_tokens(np.array([NO_TOKEN])).shape[-1]))
+        decoded = codec.format.graph_with_tokens(ops, x, inputs, codec)
     else:
         decoded = codec.format.graph(ops, x, codec)
     # 0 x is NaN where x is no finite number, which clipping and comparing would hide.

@@ -10,7 +10,7 @@ import numpy as np
 from polyhead.codecs import NO_TOKEN
 from polyhead.engine.backends.base import StageResults, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
-from polyhead.engine.compile.heads import said_by
+from polyhead.engine.compile.heads import token_inputs_of
 from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
 from polyhead.plan.coding import tokens_of
@@ -26,7 +26,7 @@ CALL, POSITIONS = 10, 90
 # Inputs of poolers and heads that have a row for each text, and the value that fills missing rows.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0, "first": 0, "tokens": NO_TOKEN}
 ONE, WORD = "first", "words"  # of a joint graph: what has one position a text, and what has a row for each word
-Say = Callable[[np.ndarray], np.ndarray]  # `compile.heads.said_by`
+TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_of`
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
 
@@ -111,23 +111,23 @@ class Walk:
         if call.is_joint:
             return _joint(call, inputs, self._batch)
         of, _, whose = dict(call.inputs)["places"]
-        say = None if call.pool is None else said_by(call.pool)
-        if call.pool is not None and say is not None:
+        of_tokens = None if call.pool is None else token_inputs_of(call.pool)
+        if call.pool is not None and of_tokens is not None:
             batch = self._batch
             tokens = tokens_of(call.pool.stored(), ids=batch.ids, mask=batch.mask, words=batch.words)
             inputs = {**inputs, "tokens": tokens}
         if self._exact or whose:  # of prompt rows each slot reads its own
-            return {name: np.array(out) for name, out in call.graph(_said(inputs, say)).items()}
+            return {name: np.array(out) for name, out in call.graph(_with_tokens(inputs, of_tokens)).items()}
         if of != "words":
             texts, positions = inputs["places"].shape
             is_pooled = "keep" in inputs or "share" in inputs
             lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
-            return run_graph(call.graph, inputs, TEXTS, lengths, say=say)
+            return run_graph(call.graph, inputs, TEXTS, lengths, of_tokens=of_tokens)
         is_word = self._batch.words >= 0
         if not is_word.any():
             shape = (len(call.graph.recipe.outputs), *is_word.shape, max(place.width or 0 for place in call.answers))
             return {place.output: np.zeros(shape, np.float32) for place in call.answers}
-        return _of_words(call.graph, inputs, is_word, say)
+        return _of_words(call.graph, inputs, is_word, of_tokens)
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
         for name in tasks:
@@ -140,18 +140,18 @@ def run_graph(
     sizes: tuple[int, ...],
     lengths: np.ndarray,
     *,
-    say: Say | None = None,
+    of_tokens: TokenInputs | None = None,
 ) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
-    Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers. In the
-    place of `tokens` the graph reads what their codec has to `say`.
+    Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers. If
+    the codec reads tokens, the graph gets `of_tokens` of them in place of `tokens`.
     """
     blocks: dict[str, list[np.ndarray]] = {}
     for start, stop, room in _pieces(lengths, sizes):
         longest = int(lengths[start:stop].max())
         filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
-        for name, out in graph(_said({**inputs, **filled}, say)).items():
+        for name, out in graph(_with_tokens({**inputs, **filled}, of_tokens)).items():
             out = out[:, : stop - start]
             blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
@@ -193,18 +193,23 @@ def _words_room(words: int) -> int:
     return max(WORDS[0], 1 << (words - 1).bit_length() if words <= 256 else _room(words))
 
 
-def _said(inputs: Mapping[str, np.ndarray], say: Say | None) -> Mapping[str, np.ndarray]:
+def _with_tokens(inputs: Mapping[str, np.ndarray], of_tokens: TokenInputs | None) -> Mapping[str, np.ndarray]:
     """The inputs with what a codec says of tokens in their place."""
-    if say is None:
+    if of_tokens is None:
         return inputs
-    return {**{name: array for name, array in inputs.items() if name != "tokens"}, "said": say(inputs["tokens"])}
+    return {
+        **{name: array for name, array in inputs.items() if name != "tokens"},
+        "token_inputs": of_tokens(inputs["tokens"]),
+    }
 
 
-def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray, say: Say | None) -> GraphOutputs:
+def _of_words(
+    graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray, of_tokens: TokenInputs | None
+) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
     outputs = {}
     flat = {**inputs, **{name: inputs[name][is_word][:, None] for name in ("places", "tokens") if name in inputs}}
-    for name, out in run_graph(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), say=say).items():
+    for name, out in run_graph(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), of_tokens=of_tokens).items():
         outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
         outputs[name][:, is_word] = out[:, :, 0]
     return outputs

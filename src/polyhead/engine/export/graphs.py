@@ -20,7 +20,7 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.arrangement import Read, slot_form, states_read
 from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
-from polyhead.engine.compile.heads import answers, compared_outputs, folded, said_by
+from polyhead.engine.compile.heads import answers, compared_outputs, folded, token_inputs_of
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, join_layers, merge
 from polyhead.tasks.kinds import kind_of
@@ -91,8 +91,8 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     plan = merge({task.name: path})
     form = slot_form(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path))
-    if (say := said_by(form.pool)) is not None:
-        ops.say(say(np.arange(NO_TOKEN, shape.vocabulary)))
+    if (of_tokens := token_inputs_of(form.pool)) is not None:
+        ops.bind_tokens(of_tokens(np.arange(NO_TOKEN, shape.vocabulary)))
     pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
     slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
     out = answers(ops, form, [slot], ["out"])["out"]
@@ -237,10 +237,10 @@ class TextOps(OnnxOps):
             rows = own[1] - own[0]
             self.bound["share"] = self.constant(np.full((1, 1, rows), 1 / rows, np.float32))
 
-    def say(self, table: np.ndarray) -> None:
+    def bind_tokens(self, table: np.ndarray) -> None:
         """Binds what a codec says of the tokens that are read, of a table (1 + vocabulary, any), of no token first."""
         tokens = self.gather(self.reshape(self.input("ids", "int", (-1, -1)), (-1,)), self.bound["places"])
-        self.bound["said"] = self.gather(self.constant(table), self.add(tokens, self._number(1)))
+        self.bound["token_inputs"] = self.gather(self.constant(table), self.add(tokens, self._number(1)))
 
     def _places(self, positions: Positions, own: tuple[int, int]) -> Tensor:
         """Which of all rows' positions, laid end to end, are read: (rows, places)."""

@@ -152,7 +152,7 @@ def damaged(path: Path, why: str) -> StoreError:
 
 @functools.lru_cache(maxsize=2**16)
 def check_once(path: Path, digest: str, stamp: Stamp) -> None:
-    """Hashes a file once per process, and again if the file changes (90 MB take 50 ms)."""
+    """Hashes a file once per process, and again if its inode, size or time changes (90 MB take 50 ms)."""
     check_content(path, digest)
 
 

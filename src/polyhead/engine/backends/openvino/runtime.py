@@ -59,8 +59,9 @@ Hint = Literal["latency", "throughput"]
 class OpenVINORuntime:
     """Compiles for the processor.
 
-    `precision` None is bfloat16 where the processor has it, else float32: of layers, poolers and heads, but for what
-    OpenVINO keeps in float32. With int8 the products of layers run in 8 bits by `scales`, and the rest as with None.
+    `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
+    operations that OpenVINO always runs in float32. With int8 the products of layers run in 8 bits by `scales`, and the
+    rest as with None.
     `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
     shares them among calls from several threads.
     """
