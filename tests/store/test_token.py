@@ -143,9 +143,7 @@ def test_a_compiled_graph_decodes_the_same_bits(runtime):
     inputs = [("x", "float", (-1, -1, WIDTH)), ("token_inputs", "float", (-1, -1, of_tokens(tokens).shape[1]))]
 
     def build(ops):
-        x, token_inputs = (
-            ops.input(name, "float", (-1, -1, size)) for name, size in (("x", WIDTH), ("token_inputs", size_of_tokens))
-        )
+        x, token_inputs = (ops.input(*each) for each in inputs)
         return {"out": codec.format.graph_with_tokens(ops, x, token_inputs, codec)}
 
     compiled = open_runtime(runtime, precision="float32").compile(build, label="codec", layers=False)
