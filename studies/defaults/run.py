@@ -2,10 +2,13 @@
 
     python -m studies defaults run [--sets trec6,cr] [--sizes 8,64,1500,all] [--part 1/2] [--report]
 
+Writes results/heads_defaults.json; results/right_defaults.json are the rows of the same study before heads read words.
+
 The default is a project that names nothing but its files, columns and labels. Baselines are scikit-learn's, on vectors
-of the same trunk and the same labelled rows: logistic regression on mean vectors of the last layer; for pairs on
-`[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's vector; for numbers ridge regression, and the
-cosine as it is. Goes on where it stopped: rows are in runs/right_defaults.jsonl, or else in the results.
+of the same trunk and the same labelled rows: logistic regression on mean vectors of the last layer, and on TF-IDF of
+words and pairs of words; for pairs on `[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's
+vector, and without the trunk on the words around it; for numbers ridge regression, and the cosine as it is. Goes on
+where it stopped: rows are in runs/heads_defaults.jsonl, or else in the results.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from polyhead.data.read import Examples
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
 from polyhead.deep.nn.load import load_trunk
@@ -31,17 +35,31 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
+from polyhead.text.question import texts_of
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.results import Claim, Study
-from studies.settings import DATA, RUNS, checked_names, command, parsed, part_of, report, resumed, say, study_arguments
+from studies.settings import (
+    DATA,
+    RESULTS,
+    RUNS,
+    checked_names,
+    command,
+    parsed,
+    part_of,
+    report,
+    resumed,
+    say,
+    study_arguments,
+)
 
 SIZES = ("8", "64", "1500", "all")
 DRAWS = (1, 2, 3)
 MAX_TOKENS = 128
 WORDS = 60_000  # of which a baseline over words learns at most
+NAME, BEFORE = "heads_defaults", "right_defaults"
 
 
 @dataclass(frozen=True)
@@ -80,13 +98,13 @@ SETS = {
 
 
 def main() -> None:
-    parser = study_arguments(__doc__, "right_defaults.jsonl")
+    parser = study_arguments(__doc__, f"{NAME}.jsonl")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--part", default="1/1", help="i/n: every n-th run, from the i-th on")
     options = parsed(parser)
     if not options.report:
-        study = resumed(options.rows[0], "right_defaults")
+        study = resumed(options.rows[0], NAME)
         sets, sizes = checked_names(options.sets, SETS, "set"), checked_names(options.sizes, SIZES, "size")
         jobs = [(name, size, draw) for size in sizes for draw in DRAWS for name in sets]
         for name, size, draw in part_of(jobs, options.part):
@@ -99,7 +117,8 @@ def main() -> None:
         for name in SETS
         if (count := draws(rows, name, size)) < len(DRAWS)
     ]
-    report("right_defaults", command=command(), rows=rows, claims=claims(rows), lacking=lacking)
+    before = json.loads((RESULTS / f"{BEFORE}.json").read_text(encoding="utf-8"))["rows"]
+    report(NAME, command=command(), rows=rows, claims=claims(rows, before), lacking=lacking)
 
 
 def run(name: str, size: str, draw: int) -> dict[str, object]:
@@ -185,6 +204,7 @@ def written(source: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]
     return TaskEntry(name="task", kind=source.kind, train="train.jsonl", test="test.jsonl", **settings)
 
 
+SCORES = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1, "matthews": metrics.matthews}
 Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example of each row
 
 
@@ -198,14 +218,14 @@ def baselines(ready: Prepared, metric: str, draw: int) -> dict[str, float]:
         return of_words(ready, train, test, draw)
     if kind == "regression":
         return of_numbers(values, targets, metric)
-    return of_labels(ready, values, targets, metric)
+    return of_labels(ready, values, targets, metric) | of_texts(ready, train, test, metric)
 
 
 def of_labels(
     ready: Prepared, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], metric: str
 ) -> dict[str, float]:
     scored = dict[str, float]()
-    score = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1, "matthews": metrics.matthews}[metric]
+    score = SCORES[metric]
     balances = (None,) if metric == "accuracy" else (None, "balanced")
     sides = {"mean vectors": (train[0], test[0])}
     if ready.task.pair == "separate":
@@ -216,6 +236,24 @@ def of_labels(
             scored[side + (", balanced" if balance else "")] = score(test[1], model.predict(held))
     scored["constant"] = constant(train[1], test[1], score)
     return scored
+
+
+def of_texts(ready: Prepared, train: Vectors, test: Vectors, metric: str) -> dict[str, float]:
+    """The score of TF-IDF with logistic regression, its penalty chosen in three folds where each label has the rows."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), logistic(None))
+    if np.bincount(train[1])[np.unique(train[1])].min() >= 3:
+        model = GridSearchCV(model, {"logisticregression__C": [1.0, 10.0, 100.0]}, cv=3)
+    else:
+        model.set_params(logisticregression__C=10.0)
+    learned, held = (
+        [" ".join(texts_of(examples.inputs[member])) for member in members]
+        for examples, members in ((ready.whole, train[2]), (ready.test.examples, test[2]))
+    )
+    return {"TF-IDF": SCORES[metric](test[1], model.fit(learned, train[1]).predict(held))}
 
 
 def constant(train: np.ndarray, test: np.ndarray, score: Callable[..., float]) -> float:
@@ -235,15 +273,46 @@ def of_numbers(
 
 
 def of_words(ready: Prepared, train: Vectors, test: Vectors, draw: int) -> dict[str, float]:
+    """Span F1 of logistic regression on each word's vector, and on the words around it alone."""
+    from sklearn.feature_extraction import DictVectorizer
+
     chosen = np.random.default_rng(draw).permutation(len(train[0]))[:WORDS]
     model = logistic(None).fit(train[0][chosen], train[1][chosen])
-    predicted, outputs, width = model.predict(test[0]), [], len(ready.task.labels)
+    found = {"word vectors": tagged(ready, model.predict(test[0]), test[2])}
+    facts = DictVectorizer()
+    around = facts.fit_transform(facts_of_words(ready.whole))
+    model = logistic(None).set_params(C=10.0).fit(around[chosen], train[1][chosen])
+    held = facts.transform(facts_of_words(ready.test.examples))
+    return found | {"words around": tagged(ready, model.predict(held), test[2])}
+
+
+def facts_of_words(examples: Examples) -> list[dict[str, object]]:
+    """Of each word in order: itself, its neighbours, how it begins and ends, and its letters' case."""
+    rows = []
+    for value, offsets in zip(examples.inputs, examples.words, strict=True):
+        (text,) = texts_of(value)
+        words = [text[first:last] for first, last in offsets]
+        for index, word in enumerate(words):
+            near = {
+                f"{step:+d}": words[index + step].lower() for step in (-2, -1, 1, 2) if 0 <= index + step < len(words)
+            }
+            ends = {
+                f"{size} {side}": part for size in (2, 3) for side, part in (("<", word[:size]), (">", word[-size:]))
+            }
+            case = {"capital": word[:1].isupper(), "upper": word.isupper(), "digit": any(map(str.isdigit, word))}
+            rows.append({"word": word.lower(), **near, **ends, **case})
+    return rows
+
+
+def tagged(ready: Prepared, predicted: np.ndarray, members: np.ndarray) -> float:
+    """Span F1 of the labels predicted for the words of all examples."""
+    outputs, width = [], len(ready.task.labels)
     for index, target in enumerate(ready.test.examples.targets):
         answered = np.zeros((len(target), width), np.float32)
-        own = predicted[test[2] == index]
+        own = predicted[members == index]
         answered[np.arange(len(own)), own] = 1
         outputs.append(answered)
-    return {"word vectors": ready.test.examples.scores(ready.task, outputs)["span_f1"]}
+    return float(ready.test.examples.scores(ready.task, outputs)["span_f1"])
 
 
 def logistic(balance: str | None):
@@ -289,41 +358,56 @@ def opened() -> Extractor:
     return OPENED[0]
 
 
-def claims(rows: list[dict]) -> list[Claim]:
-    """For each size the mean difference to the best baseline, and the sets that lose more than a point."""
+def claims(rows: list[dict], before: list[dict]) -> list[Claim]:
+    """For each size: mean gain over the rows from before, sets that lose a point, and sets behind a baseline."""
     claimed = []
     for size in SIZES:
-        gains = dict(differences(rows, size))
+        ahead, gains = dict(differences(rows, size)), dict(gains_over(before, rows, size))
         if not gains:
             continue
-        lost = sorted(name for name, gain in gains.items() if gain < -1)
-        mean = statistics.mean(gains.values())
+        amount = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
         few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
         lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
-        amount = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
-        if few:
-            amount += f" ({len(few)} of them with fewer than {len(DRAWS)} draws)"
-        claimed += [
+        mean, least = statistics.mean(gains.values()), {"lost": gains, "behind": ahead}
+        claimed.append(
             Claim(
-                id=f"right.mean_{size}",
-                text=f"the default's test score less the best simple baseline's, mean of {len(gains)} sets, {amount}",
+                id=f"heads.mean_{size}",
+                text=f"test score of the default less that of before, mean of {len(gains)} sets, {amount}",
                 target=0,
                 value=round(mean, 3),
                 unit="points",
-                holds=mean >= 0,
+                holds=mean > 0 and not few,
                 note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()) + "." + lacking,
-            ),
-            Claim(
-                id=f"right.lost_{size}",
-                text=f"sets of {len(gains)} on which the default is more than a point below that baseline, {amount}",
-                target=2,
-                value=len(lost),
-                unit="sets",
-                holds=len(lost) <= 2,
-                note=(", ".join(lost) or "none") + "." + lacking,
-            ),
-        ]
+            )
+        )
+        for what, target, text in (
+            ("lost", 1, "the default lost more than a point"),
+            ("behind", 0, "the best simple baseline is ahead of the default by more than a point"),
+        ):
+            worse = sorted(name for name, gain in least[what].items() if gain < -1)
+            claimed.append(
+                Claim(
+                    id=f"heads.{what}_{size}",
+                    text=f"sets of {len(gains)} on which {text}, {amount}",
+                    target=target,
+                    value=len(worse),
+                    unit="sets",
+                    holds=len(worse) <= target and not few,
+                    note=(", ".join(f"{name} {least[what][name]:+.1f}" for name in worse) or "none") + "." + lacking,
+                )
+            )
     return claimed
+
+
+def gains_over(before: list[dict], rows: list[dict], size: str) -> Iterator[tuple[str, float]]:
+    """By set, in points: the mean of the default over the draws that both have, less that of before."""
+    for name in SETS:
+        old, new = (
+            {row["draw"]: row["default"] for row in several if row["set"] == name and row["size"] == size}
+            for several in (before, rows)
+        )
+        if both := sorted(old.keys() & new.keys()):
+            yield name, 100 * statistics.mean(new[draw] - old[draw] for draw in both)
 
 
 def draws(rows: list[dict], name: str, size: str) -> int:
