@@ -38,6 +38,7 @@ RUNS = {
     "similarity.run": "Score answers by similarity on five sets, whole test splits.",
     "similarity.run_jevbench": "Run a conformance suite and a benchmark of coherence against a server.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
+    "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",
 }
 

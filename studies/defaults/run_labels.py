@@ -1,0 +1,156 @@
+"""Accuracy by labels a class, beside what hosted decision models are published to do without any.
+
+    python -m studies defaults run-labels [--sets ag_news,banking77] [--sizes 1,2,4,...,all] [--report]
+
+Test accuracy on whole test splits, three draws, of the default, of TF-IDF with logistic regression and of logistic
+regression on mean vectors (see `run.py`). With no label a text gets the option whose words are nearest:
+results/server_similarity.json. Published figures are of hosted models that see no label, on the same test sets (the
+cards of JevK5-Lite and openagents#9377; of DAIR's emotion set, another one, none is drawn). Goes on where it stopped:
+rows are in runs/heads_labels.jsonl, or else in the results.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from studies.defaults.run import DRAWS, run
+from studies.results import Claim, Study
+from studies.settings import RESULTS, checked_names, command, parsed, report, resumed, say, study_arguments
+from studies.shared.drawing import sheet
+
+NAME = "heads_labels"
+SIZES = ("1", "2", "4", "8", "16", "32", "64", "all")
+PUBLISHED = {"ag_news": (0.875, 0.91), "banking77": (0.76, 0.87), "emotion": None}
+TITLES = {"ag_news": "AG News", "banking77": "BANKING77", "emotion": "TweetEval emotion"}
+FOLDERS = {"emotion": "tweeteval_emotion"}
+LINES = {"default": "#1f5fa8", "TF-IDF": "#b0762a", "mean vectors": "#8a8a8a"}
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, f"{NAME}.jsonl")
+    parser.add_argument("--sets", default=",".join(PUBLISHED))
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    options = parsed(parser)
+    if not options.report:
+        study = resumed(options.rows[0], NAME)
+        sets, sizes = checked_names(options.sets, PUBLISHED, "set"), checked_names(options.sizes, SIZES, "size")
+        for draw, size, name in ((draw, size, name) for draw in DRAWS for size in sizes for name in sets):
+            say(str(study.row(lambda a=(name, size, draw): run(*a), set=name, size=size, draw=draw)))
+        return
+    rows = [row for file in options.rows for row in Study(file).rows]
+    without = without_labels(RESULTS / "server_similarity.json")
+    draw_curves(rows, without, RESULTS / f"{NAME}.png")
+    lacking = [
+        f"{TITLES[name]}, {size} labels a class: {len(found)} of {len(DRAWS)} draws"
+        for name in PUBLISHED
+        for size in SIZES
+        if len(found := values(rows, name, size, "default")) < len(DRAWS)
+    ]
+    report(NAME, command=command(), rows=rows, claims=list(claims(rows, without)), lacking=lacking)
+
+
+def without_labels(file: Path) -> dict[str, float]:
+    """By set, the best accuracy of answers by similarity, with descriptions of the options or with their names."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    folders = {name: FOLDERS.get(name, name) for name in PUBLISHED}
+    return {name: max(row["accuracy"] for row in rows if row["set"] == folder) for name, folder in folders.items()}
+
+
+def values(rows: list[dict], name: str, size: str, line: str) -> list[float]:
+    """The accuracies of all draws."""
+    several = [row for row in rows if row["set"] == name and row["size"] == size]
+    return [row["default"] if line == "default" else row["baselines"][line] for row in several]
+
+
+def curve(rows: list[dict], name: str, line: str) -> list[tuple[float, float]]:
+    """Labelled rows a class, on average, and the mean accuracy, for each size with a row."""
+    points = []
+    for size in SIZES:
+        if found := values(rows, name, size, line):
+            labels = {"ag_news": 4, "banking77": 77, "emotion": 4}[name]
+            counts = [row["rows"] for row in rows if row["set"] == name and row["size"] == size]
+            points.append((statistics.mean(counts) / labels, statistics.mean(found)))
+    return points
+
+
+def claims(rows: list[dict], without: dict[str, float]) -> Iterator[Claim]:
+    """The fewest labels a class with which the default passes the best published figure without labels."""
+    for name, published in PUBLISHED.items():
+        if published is None:
+            continue
+        means = {size: statistics.mean(found) for size in SIZES if (found := values(rows, name, size, "default"))}
+        at = None  # the least size from which no larger one falls below
+        for size in reversed(means):
+            if means[size] <= published[1]:
+                break
+            at = size
+        few = [size for size in means if len(values(rows, name, size, "default")) < len(DRAWS)]
+        yield Claim(
+            id=f"heads.labels_{name}",
+            text=f"labels a class from which the default on {TITLES[name]} is more accurate than the best published of "
+            f"hosted models without labels, {published[1]:.1%}",
+            target=64,
+            value=-1 if at in (None, "all") else int(at),
+            unit="labels",
+            holds=at not in (None, "all") and not few,
+            note=f"without labels {without[name]:.1%}; "
+            + ", ".join(f"{size}: {mean:.1%}" for size, mean in means.items())
+            + ("; not exceeded" if at is None else "")
+            + (f"; fewer than {len(DRAWS)} draws at {', '.join(few)}" if few else ""),
+        )
+
+
+def draw_curves(rows: list[dict], without: dict[str, float], path: Path) -> None:
+    """One panel a set: accuracy over labels a class, lines labelled at their ends."""
+    shown = [name for name in PUBLISHED if curve(rows, name, "default")]
+    figure, axes = sheet(4.2 * max(1, len(shown)), 3.4, columns=max(1, len(shown)))
+    for name, axis in zip(shown, axes if len(shown) > 1 else [axes], strict=True):
+        for line, colour in LINES.items():
+            points = curve(rows, name, line)
+            axis.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker="o",
+                markersize=3,
+                linewidth=2 if line == "default" else 1,
+            )
+            axis.annotate(
+                line, points[-1], xytext=(4, 0), textcoords="offset points", color=colour, va="center", fontsize=8
+            )
+        axis.axhline(without[name], color=LINES["default"], linewidth=0.8, linestyle=":")
+        axis.annotate(
+            "default, no label",
+            (1, without[name]),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color=LINES["default"],
+        )
+        if published := PUBLISHED[name]:
+            axis.axhspan(*published, color="#d9d9d9", zorder=0)
+            axis.annotate(
+                "hosted models, no label",
+                (1, published[1]),
+                xytext=(0, 2),
+                textcoords="offset points",
+                fontsize=7,
+                color="#555555",
+            )
+        ticks = [1, 2, 4, 8, 16, 32, 64]
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [str(tick) for tick in ticks])
+        axis.set_xlim(0.9, 3 * max(x for x, _ in curve(rows, name, "default")))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.set_title(TITLES[name], fontsize=10)
+        axis.set_xlabel("labels a class", fontsize=8)
+        axis.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
