@@ -436,7 +436,7 @@ def test_verify_says_when_the_last_change_left_no_certificate(bundle):
     add(bundle, mood("extra"), trunk=Bundle.open(bundle).trunk(), probes=[])
     done = run("tasks", "verify", bundle)
     assert done.code == 0 and "certificates/0002-verify.json" in done.out
-    for words in ("the last change had left no certificate", "without probes, so by their files alone: extra"):
+    for words in ("the last change had left no certificate", "not asked, so by their files alone: extra"):
         assert words in done.out
     assert "certificate" not in run("tasks", "verify", bundle).out.replace("the bits of the certificates", "")
 
@@ -446,7 +446,7 @@ def test_tasks_without_probes_are_named_and_not_claimed(bundle, other, tmp_path)
     add(bundle, mood("silent"), trunk=trunk, probes=[])
     done = run("tasks", "add", bundle, other, "extra")
     assert "6 other tasks: the same bits on 72 probes" in done.out
-    assert "without probes, so by their files alone: silent" in done.out
+    assert "not asked, so by their files alone: silent" in done.out
     write_bundle(tmp_path / "new", trunk)
     assert "nothing to prove" in run("tasks", "add", tmp_path / "new", other, "extra").out
 

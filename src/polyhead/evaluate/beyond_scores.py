@@ -14,7 +14,7 @@ from polyhead.evaluate.compare import Comparison, compare_versions, version_view
 from polyhead.evaluate.details import Details, details_of, texts_shown
 from polyhead.evaluate.explain import Explanation, explained
 from polyhead.evaluate.held import answered_then, shared_rows
-from polyhead.evaluate.on_project import EvaluatedTask, keeper_of
+from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 
 EXPLAINED, LONGEST = 5, 2000  # explained mistakes per task, and maximum characters of their texts
@@ -127,7 +127,7 @@ def _both(
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:
         return now, outputs_of_split(session, task, now.source, show=show)
-    home = keeper_of(session, task)
+    home = session.bundle
     then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
     pair = shared_rows(now, then.answered)
     if (count := len(pair[0].outputs)) < len(now.outputs):
