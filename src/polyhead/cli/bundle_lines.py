@@ -84,9 +84,10 @@ def owner_rows(tasks: dict[str, dict[str, Any]]) -> list[str]:
 
 def answers_changed(certificate: Certificate, name: str) -> list[str]:
     """How many probes get another answer, and the first of these."""
-    if name not in certificate.changed:
+    compared = name in certificate.answers_changed
+    if name not in certificate.changed or not (compared or certificate.after[name].probes):
         return []
-    if name not in certificate.answers_changed:
+    if not compared:
         return ["  the old version cannot be read, so its answers are not compared"]
     changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
     lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]

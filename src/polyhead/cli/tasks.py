@@ -124,7 +124,7 @@ def update(
     certificate, labels = change.certificate, dict[str, dict[str, Any]]()
     for name, (old, version) in change.changed.items():
         printer.line(f"updated {name}: {old} -> {version}")
-        if name in new and change.started is not None:
+        if change.started is not None:
             before = _labels(ours, name, change.started.before[name])
             after = new[name].task.labels
             labels[name] = {"before": before, "after": after}
@@ -165,8 +165,7 @@ def rollback(
     change = roll_back(ours.root, chosen, version, by=Requester(actor=actor))
     for name, (old, new) in change.changed.items():
         printer.line(f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already")
-        if name in ours.readers:
-            printer.lines(answers_changed(change.certificate, name))
+        printer.lines(answers_changed(change.certificate, name))
     _end_once(printer, ours.root, change)
 
 
