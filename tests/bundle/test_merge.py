@@ -293,8 +293,8 @@ def owning(root, name, trunk=TRUNK):
 
 def test_tasks_that_own_their_models_come_along_from_over_any_trunk(two, tmp_path):
     """They used to be left behind: a bundle of both sorts, one of another trunk, and one that has no model."""
-    both = merge_bundles(tmp_path / "both", two)
-    add_model(both.root, draft("brief"))
+    add_model(merge_bundles(tmp_path / "both", two).root, draft("brief"))
+    both = Bundle.open(tmp_path / "both")
     other = owning(tmp_path / "other", "short", tiny_trunk(seed=9))
     for place, sources in enumerate(itertools.permutations([both, other])):
         made = merge_bundles(tmp_path / str(place), sources)

@@ -171,8 +171,10 @@ class Bundle(LiveVersions):
         Raises CorruptFile where they are not those that the task was made with.
         """
         self._check_needs(name)
-        record, arrays = self.record(name), {}
-        for owner in record.needs if isinstance(record, TaskRecord) else ():
+        record, arrays = self.record(name), dict[str, dict[str, np.ndarray]]()
+        if isinstance(record, ModelRecord):
+            return arrays
+        for owner in record.needs:
             try:
                 arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
             except WeightsMismatch as error:

@@ -29,9 +29,13 @@ class BundleChange(Value):
     @classmethod
     def once(cls, made: RepeatableChange) -> BundleChange:
         """A change that is made once per command."""
-        started = made.started
-        changed = {name: (started.before[name].version, new) for name, new in started.wanted.items()}
-        return cls(changed=changed, certificate=made.certificate, started=started, is_repeated=made.is_repeated)
+        before, wanted = made.started.before, made.started.wanted
+        return cls(
+            changed={name: (before[name].version, new) for name, new in wanted.items()},
+            certificate=made.certificate,
+            started=made.started,
+            is_repeated=made.is_repeated,
+        )
 
     def reported(self, root: FilePath) -> None:
         """Marks the change as reported: the same command then acts again."""

@@ -97,7 +97,7 @@ def comparisons(
     for each in scored:
         task = each.evaluation.score.task
         try:
-            session = other_bundle() if is_folder else opened(_version(each.session, task, against))
+            session = other_bundle() if is_folder else opened(version_view(each.session.bundle, task, against))
             session.task_names([task])
             pair = _both(each, session, cache_of, say, show)
         except (BundleError, DataError, UnknownTask) as error:
@@ -133,9 +133,3 @@ def _both(
     if (count := len(pair[0].outputs)) < len(now.outputs):
         say(f"{task}: compared on {count:,} of {len(now.outputs):,} rows, which the other version held out too")
     return pair
-
-
-def _version(session: Session, task: str, version: str) -> Any:
-    if task not in session.records:
-        raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")
-    return version_view(session.bundle, task, version)

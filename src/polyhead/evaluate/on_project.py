@@ -13,6 +13,7 @@ from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 from polyhead.values import Value
 
 if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
     from polyhead.engine.session import Session
     from polyhead.evaluate.held import AnsweredThen
     from polyhead.project.tables import Project, TaskEntry
@@ -76,7 +77,8 @@ class EvaluatedTask(Value, eq=False):
 
     def baselines(self, *, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
         """Scores of simple answers on the same rows; none, which is said, where training measured them on others."""
-        score, home = self.evaluation.score, self.session.bundle
+        score = self.evaluation.score
+        home: Bundle = self.session.bundle
         simple = home.baselines(score.task, score.split if self.held is None else "validation")
         if self.held is not None:
             is_same = self.held.is_same
