@@ -235,7 +235,7 @@ def test_unknown_names_and_folders_are_refused(bundle, other, tmp_path):
     run("tasks", "add", bundle, other, "exta", "--as", "x").refuses("UnknownTask", "exta", "extra")
     run("tasks", "update", bundle, other, "extra").refuses("UnknownTask", "extra", "mood")
     run("tasks", "update", bundle, other, "topics").refuses("UnknownTask", "topics", "extra")
-    run("tasks", "update", bundle, other, "mood", "--from-name", "x").refuses("UnknownTask", "'x'", "extra")
+    run("tasks", "update", bundle, other, "mood", "--from-name", "x").refuses("UnknownTask", "Got: x", "extra")
     run("tasks", "remove", bundle, "mood", "moood").refuses("UnknownTask", "moood", "mood")
     run("tasks", "remove", bundle).refuses(code=2)
     for words in (["list"], ["verify"], ["remove"], ["rollback"]):

@@ -400,7 +400,7 @@ def test_a_task_that_owns_its_model_is_removed_and_not_uploaded(root, tmp_path, 
     async def scenario():
         async with served(root) as (client, service):
             content = upload(tmp_path, "brief", 6, task=labelled("brief", "a", "b"))
-            told = await changed(client.put("/v1/tasks/brief", content=content), 422)
+            told = await changed(client.put("/v1/tasks/brief", content=content), 409)
             assert "owns its model" in told["error"]["message"]
             answer = await changed(client.post("/v1/tasks/brief/rollback"))
             assert (answer["before"], answer["after"]) == ("v0002", "v0001")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 
@@ -332,17 +332,10 @@ def prefix_of(record: TaskRecord) -> str:
     return digest(stored, {owner: known[owner] for owner in owners_of(stored) if owner != TRUNK_OWNER})
 
 
-@overload
-def renamed(record: TaskRecord, owners: Mapping[str, str]) -> TaskRecord: ...
-@overload
-def renamed(record: VersionRecord, owners: Mapping[str, str]) -> VersionRecord: ...
-def renamed(record: VersionRecord, owners: Mapping[str, str]) -> VersionRecord:
+def renamed(record: TaskRecord, owners: Mapping[str, str]) -> TaskRecord:
     """The same task where owners have other names (old -> new), its own or others: in its path, needs and prefix."""
-    owner = owner_of(record.task)
-    owner = owners.get(owner, owner)
+    owner = owners.get(record.owner, record.owner)
     task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
-    if isinstance(record, ModelRecord):
-        return msgspec.structs.replace(record, task=task)
     path = Path(nodes=tuple(_owned(node, owners) for node in record.path.nodes))
     needs = {owners.get(other, other): needed for other, needed in record.needs.items()}
     moved = msgspec.structs.replace(record, task=task, path=path, owner=owner, needs=needs)

@@ -43,7 +43,7 @@ from polyhead.bundle.manifest import (
     read_trunk_record,
     renamed,
 )
-from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
+from polyhead.bundle.owners import TASK_OF, Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
@@ -263,12 +263,15 @@ def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owne
             copy = partial(_copy_family, source, family, names[family])
             versions[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
     for name, record in records.items():
-        moved: VersionRecord = record
-        if others.keys() & {owner_named(name), *record.needs}:
+        moved, owner = record, names[owner_named(name)]
+        if isinstance(record, ModelRecord):
+            task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
+            moved = msgspec.structs.replace(record, task=task)
+        elif others.keys() & {record.owner, *record.needs}:
             moved = renamed(record, others)
         owned = Owned(arrays=moved.arrays, needs=moved.needs)
         copy, owns_model = partial(_copy_version, source, name, moved), isinstance(record, ModelRecord)
-        versions[names[owner_named(name)]] = NewVersion(owned=owned, write=copy, owns_model=owns_model)
+        versions[owner] = NewVersion(owned=owned, write=copy, owns_model=owns_model)
     return versions
 
 
