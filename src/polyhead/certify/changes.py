@@ -74,9 +74,10 @@ def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by
 
     An interrupted command whose change was made is not executed again when repeated.
     """
-    ours, theirs = Bundle.open(root, verify=False), taken_of(source, list(called)).lines
+    ours = Bundle.open(root, verify=False)
     for name in called.values():
         ours.version(name)  # UnknownTask if there is nothing to update
+    theirs = taken_of(source, list(called)).lines
 
     def copy(_: Mapping[str, str]) -> None:
         by.check()
