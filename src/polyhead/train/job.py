@@ -175,7 +175,8 @@ class TrainingJob:
         for p, trained in several:
             if trained.held is not None:
                 keep_held(self.cache, p.task.name, trained.arrays, trained.held, self.numerics)
-        self._write(bundle, drafts, families)
+        is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
+        write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in several:
             name = p.task.name
             self.scores[name] = trained.scores
@@ -191,10 +192,6 @@ class TrainingJob:
             self.events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
         if checkpoints is not None:
             shutil.rmtree(checkpoints, ignore_errors=True)
-
-    def _write(self, bundle: Bundle, drafts: list[Draft], families: Sequence[FamilyDraft]) -> None:
-        is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
-        write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
 
     def _remember(self, bundle: Bundle, names: list[str], compared: Mapping[str, VersionComparison]) -> None:
         """Records and reports which tasks lost; checkpoints stay, so that `retrain` is quick."""
