@@ -28,7 +28,6 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.files import read_arrays
 from polyhead.bundle.journal import read_attempts
 from polyhead.bundle.manifest import TaskRecord, decoded, read_bundle_file
-from polyhead.bundle.models import read_models_file
 from polyhead.bundle.owners import connected, new_names
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
@@ -164,13 +163,6 @@ def _(folder: Path, n: int) -> Work:
     there = {f"family:f{number}": f"{number}" for number in range(n)}
     coming = {f"family:f{number}": f"other {number}" for number in range(n)}
     return lambda: new_names(coming, there)
-
-
-@reader("models.json: models", 2000)
-def _(folder: Path, n: int) -> Work:
-    lines = {f"t{number}": {"version": "v0001", "record": DIGEST} for number in range(n)}
-    (folder / "models.json").write_text(json.dumps({"format": 1, "models": lines}))
-    return lambda: read_models_file(folder)
 
 
 @reader("task.json: labels", 2400)

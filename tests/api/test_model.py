@@ -570,7 +570,7 @@ def test_what_a_bundle_does_not_list_is_not_kept(model, tmp_path, monkeypatch):
         repository / "tasks" / "ghost" / "v0001" / "task.json",
         repository / "tasks" / "mood" / "v1" / "task.json",
         repository / "families" / "ghost" / "v0001" / "family.json",
-        repository / "models" / "ghost" / "v0001" / "model.safetensors",
+        repository / "tasks" / "ghost" / "v0001" / "model.safetensors",
         repository / "certificates" / "run.sh",
         repository / "cache" / "x.safetensors",
         repository / "elsewhere" / "a" / "b",

@@ -2,12 +2,11 @@
 
 import shutil
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import pytest
 
-from bundle.test_models import draft
+from bundle.test_models import add_model, draft
 from bundle.test_write import add
 from formats.write_v1 import golden_trunk
 from polyhead.bundle.create import write_bundle
@@ -15,10 +14,10 @@ from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import finish, start_operation
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import merge_bundles
-from polyhead.bundle.models import Models, add_model, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
+from polyhead.bundle.write import set_versions
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.proof import locked
 from polyhead.engine.probes import Numerics, keep_agreements
@@ -41,8 +40,6 @@ NAMES = (
     ".begun.json",
     "agreements.json",
     ".new-agreements.json",
-    "models.json",
-    ".new-models.json",
     "trunk",
     "tasks",
     "tasks/first",
@@ -50,9 +47,8 @@ NAMES = (
     f"tasks/first/{TEMPORARY}v0003",
     "tasks/third",
     "families",
-    "models",
-    "models/brief",
-    "models/brief/.new-v0002",
+    "tasks/brief",
+    "tasks/brief/.new-v0002",
     "certificates",
     "certificates/.lock",
     "certificates/.new-0001-verify.json",
@@ -93,7 +89,7 @@ def rolled_back(root):
 
 def changed_models(root):
     add_model(root, draft(), replace=True)
-    set_models(root, {"brief": "v0001"})
+    set_versions(root, {"brief": "v0001"})
 
 
 def agreed(root):
@@ -119,9 +115,9 @@ def certified(root):
 
 
 def removed(root):
-    for remove in (partial(remove_models, root, ["brief"]), Bundle.open(root, verify=False).remove_task):
+    for name in ("brief", "first"):
         with suppress(PolyheadError):
-            remove(*([] if isinstance(remove, partial) else ["first"]))
+            Bundle.open(root, verify=False).remove_task(name)
     sweep_bundle(root)
 
 
@@ -303,7 +299,7 @@ def test_the_helper_sees_every_change(tmp_path):
 
 def test_models_and_tasks_stay_where_all_writers_went(made):
     """The writers that the cases above run do what they say."""
-    bundle, models = Bundle.open(made), Models(made)
-    assert set(bundle.tasks) == {"first", "second"} and bundle.version("first") == "v0001"
-    assert bundle.versions("first") == ["v0001", "v0002", "v0003"] and models.version("brief") == "v0001"
+    bundle = Bundle.open(made)
+    assert set(bundle.tasks) == {"first", "second", "brief"} and bundle.version("first") == "v0001"
+    assert bundle.versions("first") == ["v0001", "v0002", "v0003"] and bundle.version("brief") == "v0001"
     assert {"agreements.json", "cache/int8.json", "certificates/0001-verify.json"} <= listed(made).keys()

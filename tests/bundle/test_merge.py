@@ -9,13 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from bundle.test_models import draft
+from bundle.test_models import add_model, draft
 from bundle.test_write import contents
 from polyhead import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_tasks, merge_bundles
-from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING
@@ -294,24 +293,22 @@ def owning(root, name, trunk=TRUNK):
 
 def test_tasks_that_own_their_models_come_along_from_over_any_trunk(two, tmp_path):
     """They used to be left behind: a bundle of both sorts, one of another trunk, and one that has no model."""
-    both = merge_bundles(tmp_path / "both", two)
-    add_model(both.root, draft("brief"))
+    add_model(merge_bundles(tmp_path / "both", two).root, draft("brief"))
+    both = Bundle.open(tmp_path / "both")
     other = owning(tmp_path / "other", "short", tiny_trunk(seed=9))
     for place, sources in enumerate(itertools.permutations([both, other])):
         made = merge_bundles(tmp_path / str(place), sources)
         made.verify()
-        assert list(made.tasks) == ["a", "a-b"] and made.digest == two[0].digest
-        assert set(Models(made.root).lines) == {"brief", "short"}
+        assert list(made.readers) == ["a", "a-b"] and made.digest == two[0].digest
+        assert set(made.tasks) == {"a", "a-b", "brief", "short"}
         for name, source in (("brief", both), ("short", other)):
-            inside = f"models/{name}/v0001"
+            inside = f"tasks/{name}/v0001"
             assert contents(made.root / inside) == contents(source.root / inside)
     some = merge_bundles(tmp_path / "some", [both], tasks={0: ["a", "brief"]})
-    assert list(some.tasks) == ["a"] and set(Models(some.root).lines) == {"brief"}
+    assert set(some.tasks) == {"a", "brief"}
     alone = merge_bundles(tmp_path / "alone", [other, owning(tmp_path / "third", "third")])
-    assert not alone.tasks and alone.digest == other.digest
-    assert set(Models(alone.root).lines) == {"short", "third"}
-    plain = merge_bundles(tmp_path / "plain", two)
-    assert not (plain.root / "models.json").exists() and not (plain.root / "models").exists()
+    assert not alone.readers and alone.digest == other.digest
+    assert set(alone.tasks) == {"short", "third"}
 
 
 def test_models_whose_names_clash_or_whose_files_were_touched_are_not_merged(two, tmp_path):
@@ -322,7 +319,7 @@ def test_models_whose_names_clash_or_whose_files_were_touched_are_not_merged(two
     brief = owning(tmp_path / "brief", "brief")
     with pytest.raises(UnknownTask, match="nobody"):
         merge_bundles(tmp_path / "made", [two[0], brief], tasks={1: ["nobody"]})
-    file = brief.root / "models/brief/v0001/model.safetensors"
+    file = brief.root / "tasks/brief/v0001/model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
         merge_bundles(tmp_path / "made", [two[0], brief])

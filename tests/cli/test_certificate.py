@@ -125,7 +125,7 @@ def test_paragraphs_of_cases_by_hand():
     unproven = ProbeAnswers(version="v0001", record="r", probes=0, sha256="")
     assert certificate(before={"a": unproven}).paragraph == (
         "At a time that was not recorded, somebody who was not named updated task 'mood' (version v0001 before, v0002 "
-        "now). There was no other task whose answers could have been compared. Without probes, so compared by their "
+        "now). There was no other task whose answers could have been compared. Not asked, so compared by their "
         "files alone: 'a'."
     )
     many = certificate(operation="add", changed={f"t{n}": (None, "v0001") for n in range(12)}).paragraph

@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.models import ModelDraft, add_model
+from polyhead.bundle.models import ModelDraft
+from polyhead.bundle.write import add_tasks
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
@@ -84,7 +85,7 @@ def test_what_cannot_be_exported_is_said(home, tmp_path):
     draft = ModelDraft(
         task=Task(name="brief", kind="summarization"), data=data, trained_with={}, scores={}, probes=[], card=""
     )
-    add_model(tmp_path / "bundle", draft)
+    add_tasks(tmp_path / "bundle", [draft])
     words = ["export", tmp_path / "bundle", tmp_path / "out"]
     run(*words, "--tasks", "mood,brief").refuses("brief", "cannot be exported")
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,8 @@ import pytest
 
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.models import ModelDraft, add_model
+from polyhead.bundle.models import ModelDraft
+from polyhead.bundle.write import add_tasks
 from polyhead.encoder.summarizer import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.engine import request
 from polyhead.engine import summaries as summaries
@@ -71,8 +72,8 @@ def session(tmp_path):
     )
     task = Task(name="brief", kind="summarization")
     draft = ModelDraft(task=task, data=data, trained_with={}, scores={}, probes=[], card="")
-    add_model(root, draft)
-    add_model(root, msgspec.structs.replace(draft, task=msgspec.structs.replace(task, name="other")))
+    other = msgspec.structs.replace(draft, task=msgspec.structs.replace(task, name="other"))
+    add_tasks(root, [draft, other])
     return Session(root, backend="reference")
 
 

@@ -270,7 +270,7 @@ def test_summaries_that_training_wrote_are_scored(work):
     done = run("train", path)
     assert done.code == 0, done.err
     (score,) = told("evaluate", path)["scores"]
-    kept = json.loads(next((work / "bundle" / "models").rglob("scores.json")).read_text())["splits"]["validation"]
+    kept = json.loads(next((work / "bundle" / "tasks").glob("brief/*/scores.json")).read_text())["splits"]["validation"]
     assert (score["split"], score["rows"]) == ("held out", 5) and score["scores"] == pytest.approx(kept)
     run("evaluate", path, "--errors", work / "wrong.csv").refuses("kind summarization", "leave out --errors")
     assert not (work / "wrong.csv").exists()

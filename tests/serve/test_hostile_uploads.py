@@ -97,7 +97,7 @@ def test_the_page_of_the_format_tells_every_limit():
         "a safetensors file": (format.MOST_ARRAYS,),
         "a summary of rows (`seen.safetensors`)": (MOST,),
         "hidden layers of a feed-forward half": (MOST_HIDDEN,),
-        "bundle.json, models.json": (format.MOST_TASKS,),
+        "bundle.json": (format.MOST_TASKS,),
         "layers of a trunk or a part": (format.LARGEST_DEPTH,),
         "a tokenizer's normaliser": (MOST_CHANGES,),
     }

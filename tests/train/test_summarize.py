@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
-from polyhead.bundle.models import MODELS, Models, remove_models, set_models
+from polyhead.bundle.models import read_model
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
+from polyhead.certify.certificate import Ledger
 from polyhead.deep import summaries as summarize
 from polyhead.deep import summaries as summarize_run
 from polyhead.deep.loop import fit
@@ -163,8 +164,8 @@ def test_live_answers_score_what_training_said(home):
 def test_the_bundle_s_model_is_one_that_transformers_can_run(home):
     """Its folder opens there; greedy writing gives the answers of the session."""
     folder, _, _ = home
-    there = Models(folder / "bundle")
-    theirs, _ = summarizers.theirs(folder / "bundle" / MODELS / "brief" / there.lines["brief"].version)
+    there = Bundle.open(folder / "bundle")
+    theirs, _ = summarizers.theirs(folder / "bundle" / "tasks" / "brief" / there.lines["brief"].version)
     library = summarizers.theirs(summarizers.folder())[1]
     texts = [text for text, _ in summarizers.documents(6, seed=4)]
     session = Session(folder / "bundle", deterministic=True)
@@ -187,10 +188,10 @@ def test_what_is_trained_is_kept_and_another_way_trains_again(home, tmp_path):
     outcome = train_project(whole, folder=folder)
     assert outcome.kept == ("brief",) and not outcome.trained
     other = project(folder, training=one_epoch(seed=2))
-    before = Models(folder / "bundle").data("brief")
+    before = read_model(Bundle.open(folder / "bundle"), "brief")
     assert list(train_project(other, folder=folder).trained) == ["brief"]
-    assert Models(folder / "bundle").lines["brief"].version == "v0002"
-    assert Models(folder / "bundle").data("brief").digest != before.digest
+    assert Bundle.open(folder / "bundle").version("brief") == "v0002"
+    assert read_model(Bundle.open(folder / "bundle"), "brief").digest != before.digest
 
 
 def test_a_model_that_was_trained_on_another_machine_stays(tmp_path, monkeypatch):
@@ -207,7 +208,7 @@ def test_a_name_that_a_task_of_the_trunk_has_is_refused_before_training(tmp_path
     whole = project(tmp_path, count=6, training=one_epoch())
     named = msgspec.structs.replace(whole.tasks[0], name="Mood")
     monkeypatch.setattr(summarize_run, "train_summarizer", lambda *_, **__: pytest.fail("it is trained"))
-    with pytest.raises(BadName, match="a task 'mood' already"):
+    with pytest.raises(BadName, match="in case alone"):
         train_project(msgspec.structs.replace(whole, tasks=(named,), bundle="bundle"), folder=tmp_path)
 
 
@@ -257,7 +258,7 @@ def test_cut_documents_and_summaries_are_counted(tmp_path):
     entry = project(tmp_path, count=6, training=one_epoch(), max_tokens=6, summary_tokens=4)
     train_project(entry, folder=tmp_path, events=Events(say=lines.append))
     assert any("18 documents cut, 6 summaries cut" in line for line in lines), lines
-    card = Models(tmp_path / "bundle").card("brief")
+    card = Bundle.open(tmp_path / "bundle").card("brief")
     assert "18 of those above" in card and "over 6 tokens are cut" in card
     (result,) = Session(tmp_path / "bundle").predict([summarizers.documents(1)[0][0]])
     assert result.receipt.tokens == 6 and result.receipt.cut > 0
@@ -302,11 +303,13 @@ def test_a_summarizer_changes_nothing_of_the_tasks_that_read_the_trunk(both, tmp
     folder, whole = shutil.copytree(both[0], tmp_path / "copy"), both[1]
     root = folder / "bundle"
     assert not checked(root).findings
-    before = (root / "bundle.json").read_bytes()
+    before = Bundle.open(root).lines["mood"]
     entries = (whole.tasks[0], msgspec.structs.replace(whole.tasks[1], training=one_epoch(seed=3)))
     train_project(msgspec.structs.replace(whole, tasks=entries), folder=folder, only=("brief",))
-    assert (root / "bundle.json").read_bytes() == before
-    assert not checked(root).findings and Bundle.open(root).tasks.keys() == {"mood"}
+    assert Bundle.open(root).lines["mood"] == before and Bundle.open(root).version("brief") == "v0002"
+    last = next(Ledger(root).sound())
+    assert (last.operation, last.changed, last.proven) == ("train", {"brief": ("v0001", "v0002")}, ("mood",))
+    assert not checked(root).findings and Bundle.open(root).readers.keys() == {"mood"}
 
 
 def test_without_torch_the_others_are_answered(both, monkeypatch):
@@ -337,13 +340,13 @@ def test_the_commands_know_summarizers(both):
 
 def test_a_touched_model_is_found_and_a_model_can_be_removed(both, tmp_path):
     root = shutil.copytree(both[0] / "bundle", tmp_path / "bundle")
-    assert checked(root).written
-    version = Models(root).lines["brief"].version
-    config = root / MODELS / "brief" / version / "config.json"
+    assert not checked(root).findings
+    version = Bundle.open(root).version("brief")
+    config = root / "tasks" / "brief" / version / "config.json"
     whole = config.read_bytes()
     config.write_bytes(whole + b" ")
     found = checked(root)
-    assert [(one.task, one.file) for one in found.findings] == [("brief", f"models/brief/{version}/config.json")]
+    assert [(one.task, one.file) for one in found.findings] == [("brief", f"tasks/brief/{version}/config.json")]
     assert found.probes > 0  # of the other task, which is proven all the same
     config.write_bytes(whole)
     assert run("tasks", "remove", root, "brief").out.startswith("removed brief")
@@ -366,16 +369,16 @@ def test_a_summarizer_that_was_rolled_back_or_removed_stays_so(tmp_path):
     assert (found.rows, found.held_out) == (8, True) and found.changed
     assert any(f"brief: rouge_l {found.live:.4f} -> {found.new:.4f} on 8 validation rows" in x for x in lines)
     assert found.new == outcome.trained["brief"]["validation"]["rouge_l"]
-    set_models(outcome.bundle, {"brief": "v0001"})
-    before = (tmp_path / "bundle" / "models.json").read_bytes()
+    Bundle.open(outcome.bundle).set_version("brief", "v0001")
+    before = (tmp_path / "bundle" / "bundle.json").read_bytes()
     assert "v0001 is pinned" in train(2).left["brief"] and not train(2).trained
-    assert (tmp_path / "bundle" / "models.json").read_bytes() == before
+    assert (tmp_path / "bundle" / "bundle.json").read_bytes() == before
     assert train(1).kept == ("brief",)
     tried = train(3, retrain=("brief",), if_better=True)
     assert bool(tried.trained) == tried.compared["brief"].is_better
-    remove_models(outcome.bundle, ["brief"])
-    assert "removed" in train(1).left["brief"] and Models(outcome.bundle).removed == ("brief",)
-    assert set(train(1, retrain=("brief",)).trained) == {"brief"} and not Models(outcome.bundle).removed
+    Bundle.open(outcome.bundle).remove_task("brief")
+    assert "removed" in train(1).left["brief"] and Bundle.open(outcome.bundle).removed == ("brief",)
+    assert set(train(1, retrain=("brief",)).trained) == {"brief"} and not Bundle.open(outcome.bundle).removed
 
 
 def test_other_test_documents_alone_train_no_summarizer_again(tmp_path):

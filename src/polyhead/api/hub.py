@@ -14,18 +14,14 @@ from polyhead.bundle.format import (
     CERTIFICATES,
     FAMILIES,
     LINEAGE,
-    LIST,
-    MODELS,
-    TASK,
+    MODEL_FILES,
     TASKS,
     TOKENIZER,
     TRUNK,
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.format import CARD as VERSION_CARD
 from polyhead.bundle.manifest import VERSION
-from polyhead.bundle.models import HASHED, Models
 from polyhead.bundle.owners import place_of
 from polyhead.bundle.packed import FAMILY_LIMITS, LIMITS
 from polyhead.bundle.read import Bundle
@@ -78,19 +74,10 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
 
 def _remove_unlisted(root: FilePath) -> None:
     """Removes the files of a repository that the bundle does not list."""
-    bundle, models = Bundle.open(root, verify=False), Models(root)
+    bundle = Bundle.open(root, verify=False)
     families = {place_of(owner)[1] for owner in bundle.families}
-    of_versions = {
-        TASKS: (bundle.lines, LIMITS),
-        FAMILIES: (families, FAMILY_LIMITS),
-        MODELS: (models.lines, {*HASHED, TASK, VERSION_CARD}),
-    }
-    plain = {
-        (BUNDLE,),
-        (LIST,),
-        (AGREEMENTS,),
-        *((TRUNK, name) for name in (TRUNK_RECORD, WEIGHTS, TOKENIZER, LINEAGE)),
-    }
+    of_versions = {TASKS: (bundle.lines, {*LIMITS, *MODEL_FILES}), FAMILIES: (families, FAMILY_LIMITS)}
+    plain = {(BUNDLE,), (AGREEMENTS,), *((TRUNK, name) for name in (TRUNK_RECORD, WEIGHTS, TOKENIZER, LINEAGE))}
     plain |= {(CACHE, name) for name in kept_files(bundle)}
 
     def is_listed(parts: tuple[str, ...]) -> bool:

@@ -50,7 +50,6 @@ from polyhead.tasks.task import KINDS, Task
 from polyhead.values import to_value
 
 if TYPE_CHECKING:
-    from polyhead.bundle.models import Models
     from polyhead.train.training import TrainingResult
 
 NOT_IN_A_BUNDLE = (".lock", "*.tmp")
@@ -122,7 +121,7 @@ class Model:
     def scores(self, task: str) -> dict[str, dict[str, float]]:
         """The scores measured in training: split -> metric -> value."""
         self._known(task)
-        return self._home(task).split_scores(task)
+        return self.session.bundle.split_scores(task)
 
     def fit(
         self,
@@ -310,7 +309,7 @@ class Model:
     def __repr__(self) -> str:
         lines = [f"Model({self.trunk!r}, folder={str(self.folder)!r})"]
         for name, task in self.tasks.items():
-            metric, value = self._home(name).headline(name)
+            metric, value = self.session.bundle.headline(name)
             score = "" if value is None else f", {metric} {value:.3f}"
             lines.append(f"  {name}: {task.kind}{f', {len(task.labels)} labels' if task.labels else ''}{score}")
         return "\n".join(lines)
@@ -322,11 +321,6 @@ class Model:
                 archive.add(self.folder, arcname="bundle")
         options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
         return _unpacked, (options, packed.getvalue())
-
-    def _home(self, task: str) -> Bundle | Models:
-        """The owner of the task's scores: a task with its own model has a separate folder."""
-        summaries = self.session.summaries
-        return summaries.models if task in summaries.tasks else self.session.bundle
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:

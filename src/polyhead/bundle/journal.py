@@ -14,7 +14,6 @@ from pathlib import Path as FilePath
 from polyhead.bundle.files import read_inside, writing_bundle
 from polyhead.bundle.format import BEGUN, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded, read_bundle_file
-from polyhead.bundle.models import read_models_file
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import replace_file
 from polyhead.values import Value, from_json, to_json
@@ -105,7 +104,7 @@ def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
 
 
 def _in_force(root: FilePath, attempts: Mapping[str, Attempt]) -> dict[str, Attempt]:
-    lines: dict[str, Live] = {**read_bundle_file(root).tasks, **read_models_file(root).models}
+    lines = read_bundle_file(root).tasks
     return {
         name: attempt for name, attempt in attempts.items() if name in lines and lines[name].record == attempt.record
     }

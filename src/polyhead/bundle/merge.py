@@ -1,14 +1,13 @@
 """Joining bundles that share a trunk: every file is copied byte for byte, nothing is decoded and written again.
 
 A task's version is copied under the next free number of its new bundle: numbers count the versions of one bundle, and
-the older ones of the bundle it comes from stay there. Tasks that own their models come along, from over any trunk.
+the older ones of the bundle it comes from stay there. Tasks that own their models come from over any trunk.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 
@@ -23,7 +22,7 @@ from polyhead.bundle.format import (
     FORMAT,
     LARGEST_TEXT,
     LINEAGE,
-    MODELS,
+    MODEL_FILES,
     PART,
     PROBES,
     SCORES,
@@ -35,16 +34,23 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_bundle_file, read_trunk_record, renamed
-from polyhead.bundle.models import Models, new_models, read_models_file, remove_models
-from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
+from polyhead.bundle.manifest import (
+    BundleFile,
+    ModelRecord,
+    TrunkRecord,
+    VersionRecord,
+    read_bundle_file,
+    read_trunk_record,
+    renamed,
+)
+from polyhead.bundle.owners import TASK_OF, Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import NewVersion, new_versions
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.files import sync_folder, write_file
-from polyhead.values import Value, to_json
+from polyhead.values import to_json
 
 CHUNK = 2**20  # bytes copied at a time
 ITSELF = "name another bundle, or give each task another name with --as"
@@ -71,7 +77,7 @@ def merge_bundles(
     root = FilePath(root).resolve()
     _check_sources(root, sources)
     chosen = _chosen(sources, tasks or {})
-    standing = [choice.tasks for choice in chosen if choice.tasks.lines or not choice.models.lines] or [chosen[0].tasks]
+    standing = [each for each in chosen if _reads_trunk(each)] or chosen[:1]
     _check_trunks(standing)
     _check_all(chosen, standing[0])
     with whole_bundle(root) as made:
@@ -81,25 +87,19 @@ def merge_bundles(
     return Bundle.open(root)
 
 
-class ChosenTasks(Value, eq=False):
-    """The chosen tasks of a bundle: those that read its trunk, and those that own their models."""
-
-    tasks: Bundle
-    models: Models
-
-
-def taken_of(source: Bundle, names: Sequence[str] | None = None) -> ChosenTasks:
-    """The tasks of these names, or all; raises UnknownTask for a name that is none's."""
-    lines, models = source.lines, Models(source.root)
-    wanted = dict.fromkeys([*lines, *models.lines] if names is None else names)
-    unknown = [name for name in wanted if name not in lines and name not in models.lines]
+def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
+    """A view of the tasks of these names, or of all; raises UnknownTask for a name that is none's."""
+    lines = source.lines
+    wanted = dict.fromkeys(lines if names is None else names)
+    unknown = [name for name in wanted if name not in lines]
     if unknown:
-        known = sorted([*lines, *models.lines])
-        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=known)
-    return ChosenTasks(
-        tasks=source.view({name: lines[name] for name in wanted if name in lines}),
-        models=models.view(name for name in wanted if name in models.lines),
-    )
+        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(lines))
+    return source.view({name: lines[name] for name in wanted})
+
+
+def _reads_trunk(taken: Bundle) -> bool:
+    """Whether the trunk counts: one of the tasks reads it, or there is no task."""
+    return not taken.lines or not all(line.owns_model for line in taken.lines.values())
 
 
 def copy_tasks(
@@ -112,20 +112,20 @@ def copy_tasks(
 ) -> dict[str, str]:
     """Copies tasks' live versions to a bundle of the same trunk, byte for byte, and makes all live there in one step.
 
-    `called` gives some of them other names; their task.json, and those of tasks that read their arrays, are written
-    anew. Families that the tasks read come with them, under another name where theirs is taken by other arrays. Gives
-    the new versions' names, by task. All or nothing, also under a kill. Raises BadName for a name that is taken and
-    not to be replaced, WrongTrunk for another trunk, CorruptFile for a file that is not as it was written, BundleError
-    for some of the tasks that can only change together, without the others.
+    Where all of them own their models, it may have any trunk. `called` gives some of them other names; their task.json,
+    and those of tasks that read their arrays, are written anew. Families that the tasks read come with them, under
+    another name where theirs is taken by other arrays. Gives the new versions' names, by task. All or nothing, also
+    under a kill. Raises BadName for a name that is taken and not to be replaced, WrongTrunk for another trunk,
+    CorruptFile for a file that is not as it was written, BundleError for some of the tasks that can only change
+    together, without the others.
     """
     root = target.root
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
         raise BundleError(f"{root} cannot give {tasks_text(names)} to itself under one name", do=ITSELF)
-    _check_trunks([target, source])
-    unknown = [name for name in names if name not in source.lines]
-    if unknown:
-        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(source.lines))
-    taken = _fitting(source.view({name: source.lines[name] for name in names}), target)
+    chosen = taken_of(source, names)
+    if _reads_trunk(chosen):
+        _check_trunks([target, source])
+    taken = _fitting(chosen, target)
     owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
     with writing_bundle(root, f"{tasks_text(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
@@ -133,32 +133,6 @@ def copy_tasks(
         owned = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
         versions = new_versions(root, bundle, _copies(taken, owners, owned))
     return {name: versions[owner_named(name)] for name in task_names(owners.values())}
-
-
-def copy_models(source: Models, names: Mapping[str, str], root: FilePath, *, replace: bool = False) -> dict[str, str]:
-    """Copies tasks that own their models to a bundle, each under its new name (old -> new); live all in one step.
-
-    Gives the new versions' names, by new name. All or nothing, also under a kill. Raises BadName and CorruptFile as
-    `copy_tasks` does.
-    """
-    if source.root.resolve() == root.resolve() and any(old == new for old, new in names.items()):
-        raise BundleError(f"{root} cannot give {tasks_text(list(names))} to itself under one name", do=ITSELF)
-    with writing_bundle(root, f"{tasks_text(list(names))} cannot be copied to {root}"):
-        writers = {new: partial(_copy_model, source, old, new) for old, new in names.items()}
-        return new_models(root, writers, replace=replace)
-
-
-@contextmanager
-def models_added(source: Models, names: Mapping[str, str], root: FilePath) -> Iterator[dict[str, str]]:
-    """`copy_models` before the block; what was copied is removed again if the block fails."""
-    before = read_models_file(root).removed
-    versions = copy_models(source, names, root) if names else {}
-    try:
-        yield versions
-    except BaseException:
-        if versions:
-            remove_models(root, list(versions), removed=before)
-        raise
 
 
 def _check_names(
@@ -218,28 +192,28 @@ def _described(bundle: Bundle) -> str:
     return f"trunk {bundle.digest} ({bundle.trunk_name}, {shape.layers} layers of width {shape.width})"
 
 
-def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[ChosenTasks]:
-    """The tasks and families that are copied from each source."""
+def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[Bundle]:
+    """The tasks that are copied from each source."""
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
         raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
     choices = [taken_of(source, tasks.get(place)) for place, source in enumerate(sources)]
-    if not any(choice.tasks.lines or choice.models.lines for choice in choices):
+    if not any(choice.lines for choice in choices):
         raise BundleError(
             "there is nothing to merge: no task", got=[str(s.root) for s in sources], do="train some first"
         )
     return choices
 
 
-def _check_all(chosen: Sequence[ChosenTasks], trunk: Bundle) -> None:
+def _check_all(chosen: Sequence[Bundle], trunk: Bundle) -> None:
     """Raises BadName for two names that would be one folder on a system that ignores case, or an unfit task's error."""
     roots: dict[str, FilePath] = {}
     for choice in chosen:
-        _fitting(choice.tasks, trunk)
-        for name in (*choice.tasks.lines, *choice.models.lines):
+        _fitting(choice, trunk)
+        for name in choice.lines:
             for other, root in roots.items():
-                _check_apart(name, choice.tasks.root, other, root)
-            roots[name] = choice.tasks.root
+                _check_apart(name, choice.root, other, root)
+            roots[name] = choice.root
 
 
 def _fitting(taken: Bundle, trunk: Bundle) -> Bundle:
@@ -262,20 +236,16 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
         )
 
 
-def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTasks]) -> None:
+def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[Bundle]) -> None:
     root.mkdir()
     _copy_trunk(standing, root / TRUNK)
     new: dict[str, NewVersion] = {}
     for choice in chosen:
-        owners = {owner: owner for owner in map(owner_named, choice.tasks.lines)}
-        new |= _copies(choice.tasks, owners, {owner: known.owned for owner, known in new.items()})
-    models = {
-        name: partial(_copy_model, choice.models, name, name) for choice in chosen for name in choice.models.lines
-    }
+        owners = {owner: owner for owner in map(owner_named, choice.lines)}
+        new |= _copies(choice, owners, {owner: known.owned for owner, known in new.items()})
     with writing_bundle(root, f"{root} cannot be written"):
         empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
         replace_lines(root, empty, {})
-        new_models(root, models)
         new_versions(root, empty, new)
 
 
@@ -293,9 +263,15 @@ def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owne
             copy = partial(_copy_family, source, family, names[family])
             versions[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
     for name, record in records.items():
-        moved = renamed(record, others) if others.keys() & {record.owner, *record.needs} else record
-        copy = partial(_copy_version, source, name, moved)
-        versions[moved.owner] = NewVersion(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
+        moved, owner = record, names[owner_named(name)]
+        if isinstance(record, ModelRecord):
+            task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
+            moved = msgspec.structs.replace(record, task=task)
+        elif others.keys() & {record.owner, *record.needs}:
+            moved = renamed(record, others)
+        owned = Owned(arrays=moved.arrays, needs=moved.needs)
+        copy, owns_model = partial(_copy_version, source, name, moved), isinstance(record, ModelRecord)
+        versions[owner] = NewVersion(owned=owned, write=copy, owns_model=owns_model)
     return versions
 
 
@@ -314,7 +290,7 @@ def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
     sync_folder(folder)
 
 
-def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePath) -> str:
+def _copy_version(source: Bundle, name: str, record: VersionRecord, folder: FilePath) -> str:
     """Copies all files of a task's live version into a new folder; returns the SHA-256 of its task.json, the last file.
 
     `record` is the task's, or says otherwise what owners are called.
@@ -322,8 +298,12 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     source.part(name)
     source.others(name)
     place = (TASKS, name, source.version(name))
-    files = (PART, SCORES, PROBES, *(file for file in (SEEN,) if file in record.files))
-    _copy_files(source.root, place, folder, {file: record.files.get(file, "") for file in files})
+    files = MODEL_FILES if isinstance(record, ModelRecord) else (PART, SCORES, PROBES)
+    folder.mkdir()
+    for file in (*files, *(file for file in (SEEN,) if file in record.files)):
+        _copy(source.root, (*place, file), folder, record.files.get(file, ""))
+    if os.path.lexists(source.root.joinpath(*place, CARD)):
+        _copy(source.root, (*place, CARD), folder, None)  # people may edit a card
     if CODEC in record.files:
         content = read_inside(source.root, *place, CODEC, limit=LARGEST_TEXT)
         check_hash(source.root.joinpath(*place, CODEC), write_shared(folder / CODEC, content), record.files[CODEC])
@@ -343,29 +323,6 @@ def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> 
     hashed = write_file(folder / FAMILY, [to_json(msgspec.structs.replace(record, family=called))])
     sync_folder(folder)
     return hashed
-
-
-def _copy_model(source: Models, name: str, called: str, folder: FilePath) -> str:
-    """Copies a task that owns its model; under another name only its task.json is written anew."""
-    source.data(name)
-    record, place = source.record(name), (MODELS, name, source.version(name))
-    _copy_files(source.root, place, folder, record.files)
-    if called == name:
-        hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
-    else:
-        task = msgspec.structs.replace(record.task, name=called)
-        hashed = write_file(folder / TASK, [to_json(msgspec.structs.replace(record, task=task))])
-    sync_folder(folder)
-    return hashed
-
-
-def _copy_files(root: FilePath, place: tuple[str, ...], folder: FilePath, hashes: Mapping[str, str]) -> None:
-    """These files and the card into a new folder."""
-    folder.mkdir()
-    for file, expected in hashes.items():
-        _copy(root, (*place, file), folder, expected)
-    if os.path.lexists(root.joinpath(*place, CARD)):
-        _copy(root, (*place, CARD), folder, None)  # people may edit a card
 
 
 def _copy(root: FilePath, names: tuple[str, ...], folder: FilePath, expected: str | None) -> str:

@@ -1,18 +1,18 @@
-"""Versions of tasks, of those with models of their own too: their records, scores, pinned inputs and cards."""
+"""Versions of tasks: their records, scores, pinned inputs and cards."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
-from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK
-from polyhead.bundle.manifest import Live
+from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK, TASKS
+from polyhead.bundle.manifest import Live, VersionRecord
 from polyhead.bundle.versions import versions_in
 from polyhead.errors import BundleError, ConfigError, CorruptFile
 from polyhead.files import sync_folder, write_file
@@ -108,23 +108,10 @@ class NotesDraft(Value, eq=False):
         return digest
 
 
-class VersionRecord(Protocol):
-    """The facts that every task.json holds."""
-
-    @property
-    def task(self) -> Task:
-        """The task as the version declares it."""
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """The SHA-256 of each file of the version but task.json and the card."""
-
-
 class LiveVersions(ABC):
-    """Reads the live versions of tasks in one section of a bundle, by name; `root` is the bundle's folder."""
+    """Reads the live versions of tasks of a bundle, by name; `root` is the bundle's folder."""
 
     root: FilePath
-    section: ClassVar[str]  # the folder of the tasks' folders
 
     @abstractmethod
     def record(self, name: str) -> VersionRecord:
@@ -140,17 +127,17 @@ class LiveVersions(ABC):
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
-        raw, path = self._read(name, SCORES), self._path(name, SCORES)
+        raw, path = self.read_file(name, SCORES), self._path(name, SCORES)
         _json(raw, path, _Scores)
         return _json(raw, path, dict[str, Any])
 
     def split_scores(self, name: str) -> dict[str, dict[str, float]]:
         """Split -> metric -> value; empty for a task that was added without scores."""
-        return _json(self._read(name, SCORES), self._path(name, SCORES), _Scores).splits
+        return _json(self.read_file(name, SCORES), self._path(name, SCORES), _Scores).splits
 
     def baselines(self, name: str, split: str) -> dict[str, dict[str, float]]:
         """`constant` and `linear`, where training measured them on its rows of the split -> metric -> value."""
-        measured = _json(self._read(name, SCORES), self._path(name, SCORES), _Scores).baselines
+        measured = _json(self.read_file(name, SCORES), self._path(name, SCORES), _Scores).baselines
         return {baseline: splits[split] for baseline, splits in measured.items() if split in splits}
 
     def headline(self, name: str) -> tuple[str, float | None]:
@@ -162,7 +149,7 @@ class LiveVersions(ABC):
 
     def probes(self, name: str) -> list[dict[str, Any]]:
         """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
-        path, raw = self._path(name, PROBES), self._read(name, PROBES)
+        path, raw = self._path(name, PROBES), self.read_file(name, PROBES)
         if (count := raw.count(b"\n")) > MOST_PROBES:
             raise CorruptFile(f"{path} holds too many probes", got=f"{count:,}", allowed=f"{MOST_PROBES:,}", path=path)
         return [_json(line, path, dict[str, Any]) for line in raw.split(b"\n") if line]
@@ -176,12 +163,13 @@ class LiveVersions(ABC):
         """The line of a task; raises UnknownTask for a name without one."""
 
     def _place(self, name: str) -> tuple[str, str, str]:
-        return self.section, name, self._live(name).version
+        return TASKS, name, self._live(name).version
 
     def _path(self, name: str, file: str) -> FilePath:
         return self.root.joinpath(*self._place(name), file)
 
-    def _read(self, name: str, file: str) -> bytes:
+    def read_file(self, name: str, file: str) -> bytes:
+        """A small file of a task's live version, hashed."""
         self._hashed(name, file)
         return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
 

@@ -10,12 +10,12 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from polyhead.bundle.format import FAMILIES, FAMILY, MODELS, TASK, TASKS
+from polyhead.bundle.format import FAMILIES, FAMILY, TASK, TASKS
 from polyhead.errors import BadName, BundleError
 from polyhead.values import Value
 
-TASK_OF, FAMILY_OF, MODEL_OF = "task:", "family:", "model:"
-_SECTIONS = {"task": TASKS, "family": FAMILIES, "model": MODELS}
+TASK_OF, FAMILY_OF = "task:", "family:"
+_SECTIONS = {"task": TASKS, "family": FAMILIES}
 _FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
 
 
@@ -29,11 +29,6 @@ class Owned(Value):
 def owner_named(task: str) -> str:
     """The owner of the arrays of the task of this name."""
     return f"{TASK_OF}{task}"
-
-
-def model_owner(task: str) -> str:
-    """The owner of the versions of a task that has a model of its own."""
-    return f"{MODEL_OF}{task}"
 
 
 def is_family(owner: str) -> bool:
@@ -52,7 +47,7 @@ def check_family(owner: str) -> None:
 
 
 def place_of(owner: str) -> tuple[str, str]:
-    """The folder of an owner's versions, as steps: tasks/<name>, models/<name>, families/<name> with '+' for ':'."""
+    """The folder of an owner's versions, as steps: tasks/<name>, families/<name> with '+' for ':'."""
     kind, _, name = owner.partition(":")
     return _SECTIONS[kind], name.replace(":", "+")
 
@@ -70,7 +65,7 @@ def owner_at(section: str, folder: str) -> str:
 def titled(owner: str) -> str:
     """An owner as an error names it: task 'mood', family 'pooler'."""
     kind, _, name = owner.partition(":")
-    return f"{'family' if kind == 'family' else 'task'} '{name}'"
+    return f"{kind} '{name}'"
 
 
 def tasks_text(names: Sequence[str]) -> str:

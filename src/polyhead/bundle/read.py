@@ -17,6 +17,7 @@ from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_ins
 from polyhead.bundle.format import (
     CODEC,
     LARGEST_TEXT,
+    MODEL_FILES,
     PART,
     PROBES,
     SCORES,
@@ -30,15 +31,17 @@ from polyhead.bundle.format import (
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
+    ModelRecord,
     TaskRecord,
     TrunkRecord,
+    VersionRecord,
     check_trunk,
     read_bundle_file,
     read_task,
     read_tokenizer,
     read_trunk_record,
 )
-from polyhead.bundle.models import models_touched
+from polyhead.bundle.models import read_model
 from polyhead.bundle.notes import LiveVersions
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
@@ -56,12 +59,10 @@ from polyhead.text.tokenizer_file import check_ids
 class Bundle(LiveVersions):
     """A trunk and its tasks. What changes on disk after `open` is seen by opening again."""
 
-    section = TASKS
-
     def __init__(self, root: FilePath, content: BundleFile, whole: BundleFile | None = None) -> None:
         self.root, self._content = root, content
         self._whole = whole or content  # of a view: with the owners that it does not show
-        self._records: dict[str, TaskRecord] = {}
+        self._records: dict[str, VersionRecord] = {}
         self._families: dict[str, FamilyRecord] = {}
         self._foreign: dict[str, dict[str, np.ndarray]] = {}
 
@@ -96,9 +97,14 @@ class Bundle(LiveVersions):
         return self._record.architecture
 
     @lazy
-    def tasks(self) -> Mapping[str, TaskRecord]:
+    def tasks(self) -> Mapping[str, VersionRecord]:
         """The live version of every task, by name."""
         return {name: self._record_of(name) for name in self._content.tasks}
+
+    @lazy
+    def readers(self) -> Mapping[str, TaskRecord]:
+        """The live version of every task that reads the trunk."""
+        return {name: record for name, record in self.tasks.items() if isinstance(record, TaskRecord)}
 
     @property
     def lines(self) -> Mapping[str, Live]:
@@ -125,7 +131,7 @@ class Bundle(LiveVersions):
         ]
         return [frozenset(task_names(owners)) for owners in connected(prompts)]
 
-    def record(self, name: str) -> TaskRecord:
+    def record(self, name: str) -> VersionRecord:
         """The live task.json of a task."""
         self._live(name)
         return self.tasks[name]
@@ -146,8 +152,10 @@ class Bundle(LiveVersions):
         )
 
     def part(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays that a task owns, memory-mapped, hashed and checked against the task's path."""
+        """The arrays that a task owns, memory-mapped, hashed and checked against the task's path or model."""
         record, path = self.record(name), self.root.joinpath(*self._place(name), PART)
+        if isinstance(record, ModelRecord):
+            return dict(read_model(self, name).arrays)
         arrays = self._arrays(self._place(name), record.arrays)
         try:
             check_arrays(arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'")
@@ -163,7 +171,9 @@ class Bundle(LiveVersions):
         Raises CorruptFile where they are not those that the task was made with.
         """
         self._check_needs(name)
-        record, arrays = self.record(name), {}
+        record, arrays = self.record(name), dict[str, dict[str, np.ndarray]]()
+        if isinstance(record, ModelRecord):
+            return arrays
         for owner in record.needs:
             try:
                 arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
@@ -176,7 +186,7 @@ class Bundle(LiveVersions):
 
     def seen(self, name: str) -> bytes | None:
         """The summary of the rows that a task was validated on, as `bundle.seen` reads it; None where it has none."""
-        return self._read(name, SEEN) if SEEN in self.record(name).files else None
+        return self.read_file(name, SEEN) if SEEN in self.record(name).files else None
 
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
@@ -202,7 +212,6 @@ class Bundle(LiveVersions):
                 (partial(self.view({name: line}).others, name) for name, line in self.lines.items()),
             )
         )
-        yield from models_touched(self.root)
 
     def touched_family(self, owner: str, live: Live) -> Iterator[PolyheadError]:
         """The same for the files of one version of a family."""
@@ -289,7 +298,8 @@ class Bundle(LiveVersions):
             view = self.view({name: line})
             yield partial(getattr, view, "tasks")
             yield partial(view._check_names, name)
-            yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
+            files = MODEL_FILES if line.owns_model else (PART, SCORES, PROBES)
+            yield from (partial(view._hashed, name, file) for file in files)
             yield partial(view._check_codec, name)
             yield partial(view.seen, name)
             yield partial(view.part, name)
@@ -299,7 +309,8 @@ class Bundle(LiveVersions):
             check_hash(self.root / TRUNK / file, hash_inside(self.root, TRUNK, file), expected)
 
     def _check_names(self, name: str) -> None:
-        for file in self.record(name).files:
+        record = self.record(name)
+        for file in record.files if isinstance(record, TaskRecord) else ():
             if file not in (allowed := [PART, SCORES, PROBES, CODEC, SEEN]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
@@ -331,12 +342,13 @@ class Bundle(LiveVersions):
         except PolyheadError as error:
             raise CorruptFile(f"the trunk of {self.root} contradicts itself", got=error) from None
 
-    def _record_of(self, name: str) -> TaskRecord:
+    def _record_of(self, name: str) -> VersionRecord:
         """The record of a task, also of one that a view does not show."""
         if name not in self._records:
             live, shape = self._whole.tasks[name], self.architecture
             record = read_task(self.root, name, live, trunk=self.digest, shape=shape)
-            self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
+            if isinstance(record, TaskRecord):
+                self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
             self._records[name] = record
         return self._records[name]
 

@@ -1,6 +1,6 @@
 """Folders of versions: v0001, v0002, ..., each a folder of its own that never changes once it has its name.
 
-Tasks, families and models are added through `add_versions`. Every file is written under a temporary name, flushed and
+Tasks and families are added through `add_versions`. Every file is written under a temporary name, flushed and
 renamed; the list of live versions is replaced last. A reader, or a kill at any moment, meets the state before or after.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import check_no_links, hash_inside, read_inside
-from polyhead.bundle.format import BUNDLE, FAMILIES, LARGEST_JSON, MODELS, TASK, TASKS
+from polyhead.bundle.format import BUNDLE, FAMILIES, LARGEST_JSON, TASK, TASKS
 from polyhead.bundle.manifest import VERSION, BundleFile, Live, read_bundle_file
 from polyhead.bundle.owners import (
     Owned,
@@ -46,16 +46,16 @@ def next_version(folder: FilePath) -> str:
     return f"v{int(versions[-1][1:]) + 1 if versions else 1:04d}"
 
 
-def version_on_disk(root: FilePath, owner: str, version: str) -> Live:
-    """The line that makes a version on disk the live one, pinned unless it is the newest.
+def version_on_disk(root: FilePath, name: str, version: str, live: Live) -> Live:
+    """The line that makes a version on disk of a task the `live` one, pinned unless it is the newest.
 
     Raises BundleError for a version that does not exist.
     """
-    versions = versions_in(root.joinpath(*place_of(owner)))
-    if version not in versions:
-        raise BundleError(f"{titled(owner)} has no version {version}", allowed=versions)
-    record = hash_inside(root, *place_of(owner), version, TASK)
-    return Live(version=version, record=record, pinned=version != versions[-1])
+    found = versions(root, name)
+    if version not in found:
+        raise BundleError(f"task '{name}' has no version {version}", allowed=found)
+    record = hash_inside(root, TASKS, name, version, TASK)
+    return msgspec.structs.replace(live, version=version, record=record, pinned=version != found[-1])
 
 
 def add_versions(
@@ -130,7 +130,7 @@ def _prepare(root: FilePath, owner: str) -> FilePath:
     check_no_links(root, *place_of(owner))
     make_folder(folder, root=root)
     remove_leftovers(root)
-    for section in (root / TASKS, root / FAMILIES, root / MODELS):
+    for section in (root / TASKS, root / FAMILIES):
         check_no_links(root, section.name)
         for path in (section, *section.iterdir()) if section.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
@@ -190,7 +190,7 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
 
 
 def was_trained(root: FilePath, owner: str, version: str) -> bool:
-    """True if `polyhead train` made this version of a task or model, and where its record cannot be read."""
+    """True if `polyhead train` made this version of a task, and where its record cannot be read."""
     section, name = place_of(owner)
     try:
         raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
@@ -275,6 +275,19 @@ def check_known(bundle: BundleFile, name: str) -> None:
     """Raises UnknownTask where bundle.json does not name the task."""
     if not isinstance(name, str) or name not in bundle.tasks:
         raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
+
+
+def check_sort(lines: Mapping[str, Live], name: str, *, owns_model: bool) -> None:
+    """Raises BadName where one version of a task would own its model, and another read the trunk."""
+    live = lines.get(name)
+    if live is not None and live.owns_model != owns_model:
+        own, read = "owns its model", "reads the trunk"
+        there, given = (own, read) if live.owns_model else (read, own)
+        raise BadName(
+            f"task '{name}' of the bundle {there}, and one that {given} is no version of it",
+            got=name,
+            do="choose another name, or remove that task",
+        )
 
 
 def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:

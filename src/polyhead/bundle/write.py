@@ -9,11 +9,12 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing_bundle
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, write_arrays, writing_bundle
 from polyhead.bundle.format import CODEC, FAMILY, PART, SEEN, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
+    ModelRecord,
     TaskRecord,
     check_fit,
     foreign_owners,
@@ -24,7 +25,7 @@ from polyhead.bundle.manifest import (
     read_task,
     read_trunk_record,
 )
-from polyhead.bundle.models import check_no_models
+from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.notes import NotesDraft
 from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, task_names, tasks_text, titled
 from polyhead.bundle.versions import (
@@ -32,6 +33,7 @@ from polyhead.bundle.versions import (
     add_versions,
     check_free,
     check_known,
+    check_sort,
     live_owned,
     on_disk,
     replace_lines,
@@ -45,7 +47,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
 from polyhead.plan.cost import part_arrays
-from polyhead.tasks.task import owner_of
+from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, to_json
 
 
@@ -168,6 +170,11 @@ class Draft(NotesDraft, eq=False):
     arrays: Mapping[str, np.ndarray]
     seen: bytes | None = None  # the summary of its rows, where it is kept
 
+    @property
+    def task(self) -> Task:
+        """The task as the version declares it."""
+        return self.record.task
+
     def write_version(self, folder: FilePath) -> str:
         """Writes all files of one version; the SHA-256 of its task.json."""
         arrays = self.record.path.pool.codec.arrays
@@ -186,10 +193,11 @@ class NewVersion(Value, eq=False):
 
     owned: Owned
     write: Writer
+    owns_model: bool = False
 
 
 def add_tasks(
-    root: FilePath, drafts: Sequence[Draft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
+    root: FilePath, drafts: Sequence[Draft | ModelDraft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
 ) -> dict[str, str]:
     """Writes a new version of each task and makes all live in one step, so that a kill leaves none or all of them.
 
@@ -197,7 +205,7 @@ def add_tasks(
     versions' names by task. Raises as `Bundle.add_task` does, and BundleError if another task would lose arrays that
     it reads.
     """
-    names = [draft.record.task.name for draft in drafts]
+    names = [draft.task.name for draft in drafts]
     with writing_bundle(root, f"{tasks_text(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
         versions = new_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
@@ -211,11 +219,13 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersio
     """
     if not new:
         return {}
-    check_no_models(root, task_names(new))
+    for name in task_names(new):
+        check_sort(bundle.tasks, name, owns_model=new[owner_named(name)].owns_model)
     gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
 
-    def publish(lines: Mapping[str, Live]) -> None:
-        lines = {**bundle.lines, **lines}
+    def publish(written: Mapping[str, Live]) -> None:
+        sorts = {o: msgspec.structs.replace(live, owns_model=new[o].owns_model) for o, live in written.items()}
+        lines = {**bundle.lines, **sorts}
         replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
 
     writers = {owner: version.write for owner, version in new.items()}
@@ -235,9 +245,11 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
         new: dict[str, tuple[Live, Owned]] = {}
         for name, version in wanted.items():
             check_known(bundle, name)
-            live = version_on_disk(root, owner_named(name), version)
+            live = version_on_disk(root, name, version, bundle.tasks[name])
             check_hash(root / TASKS / name / version / TASK, live.record, (records or {}).get(name) or live.record)
             record = read_task(root, name, live, trunk=bundle.trunk, shape=shape)
+            for file, hashed in record.files.items() if isinstance(record, ModelRecord) else ():  # no answer proves it
+                check_hash(root / TASKS / name / version / file, hash_inside(root, TASKS, name, version, file), hashed)
             new[owner_named(name)] = live, Owned(arrays=record.arrays, needs=record.needs)
         for _, owned in list(new.values()):
             new |= _families_of(root, bundle, owned)
@@ -247,21 +259,31 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
 
 
 def _to_write(
-    root: FilePath, bundle: BundleFile, drafts: Sequence[Draft], families: Sequence[FamilyDraft], *, replace: bool
+    root: FilePath,
+    bundle: BundleFile,
+    drafts: Sequence[Draft | ModelDraft],
+    families: Sequence[FamilyDraft],
+    *,
+    replace: bool,
 ) -> dict[str, NewVersion]:
     """The arrays to write, by owner, families first; families that are live with the same arrays are left out."""
     shape = read_trunk_record(root).architecture
     versions: dict[str, NewVersion] = {}
-    added = {owner_of(draft.record.task): draft.arrays for draft in drafts}
+    reading = [draft for draft in drafts if isinstance(draft, Draft)]
+    added = {owner_of(draft.task): draft.arrays for draft in reading}
     others = OtherOwners(root, bundle, added | {family.family: family.arrays for family in families})
-    records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in drafts]
+    records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in reading]
     for family in families:
         owned = Owned(arrays=others.digest(family.family))
         if owned != live_owned(root, bundle, family.family):
             check_free([*bundle.lines, *versions], family.family, replace and family.family not in versions)
             check_all_read(family, records, shape)
             versions[family.family] = NewVersion(owned=owned, write=partial(write_family, family, bundle.trunk))
-    for draft, record in zip(drafts, records, strict=True):
+    for own in (draft for draft in drafts if isinstance(draft, ModelDraft)):
+        check_free([*bundle.lines, *versions], owner := owner_of(own.task), replace and owner not in versions)
+        owned = Owned(arrays=arrays_digest(own.data.arrays))
+        versions[owner] = NewVersion(owned=owned, write=own.write_version, owns_model=True)
+    for draft, record in zip(reading, records, strict=True):
         check_free([*bundle.lines, *versions], record.owner, replace and record.owner not in versions)
         owned = Owned(arrays=record.arrays, needs=record.needs)
         complete = msgspec.structs.replace(draft, record=record)

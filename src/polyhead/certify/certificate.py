@@ -47,7 +47,7 @@ class Certificate(Value):
 
     @property
     def unproven(self) -> tuple[str, ...]:
-        """Tasks that must not change and have no probes: their files are the same, and nothing was answered."""
+        """Tasks that must not change and were not asked, since they have no probes or own their models."""
         return tuple(name for name, answered in self.before.items() if not answered.probes)
 
     @property
@@ -262,7 +262,7 @@ def _proof(certificate: Certificate) -> list[str]:
             f"({means})."
         ]
     if unproven:
-        sentences.append(f"Without probes, so compared by their files alone: {_listed(map(repr, unproven))}.")
+        sentences.append(f"Not asked, so compared by their files alone: {_listed(map(repr, unproven))}.")
     return sentences
 
 

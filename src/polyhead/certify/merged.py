@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.bundle.merge import ChosenTasks, merge_bundles, taken_of
+from polyhead.bundle.manifest import ModelRecord
+from polyhead.bundle.merge import merge_bundles, taken_of
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
@@ -62,9 +63,9 @@ class MergeTotals(Value):
     @classmethod
     def of(cls, bundle: Bundle, tokens: int) -> MergeTotals:
         """All tasks of a bundle that read its trunk, on a text of so many tokens."""
-        if not bundle.lines:
+        if not bundle.readers:
             return cls()
-        plan = merge({name: record.path for name, record in bundle.tasks.items()})
+        plan = merge({name: record.path for name, record in bundle.readers.items()})
         cost = cost_of(plan, bundle.architecture, tokens, folded=True)
         return cls(layer_evaluations=cost.layer_evaluations, flops=cost.flops, bytes=cost.bytes)
 
@@ -91,14 +92,14 @@ def merge_proven(
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
     opened = [Bundle.open(source.folder, verify=False) for source in sources]
     chosen = {place: source.tasks for place, source in enumerate(sources) if source.tasks is not None}
-    taken, certificates = list[ChosenTasks](), list[Certificate]()
+    taken, certificates = list[Bundle](), list[Certificate]()
 
     def prove(merged: Bundle) -> None:
         taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
-        certificates.append(certify_merged(merged, [each.tasks for each in taken], show=show, actor=actor))
+        certificates.append(certify_merged(merged, taken, show=show, actor=actor))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
-    apart = [MergeTotals.of(each.tasks, tokens) for each in taken]
+    apart = [MergeTotals.of(each, tokens) for each in taken]
     fields = MergeTotals.__struct_fields__
     return MergeReport(
         bundle=str(merged.root),
@@ -112,12 +113,15 @@ def merge_proven(
 
 
 def _proofs(
-    merged: Bundle, sources: Sequence[MergeSource], taken: Sequence[ChosenTasks], certificate: Certificate
+    merged: Bundle, sources: Sequence[MergeSource], taken: Sequence[Bundle], certificate: Certificate
 ) -> Iterator[MergeProof]:
     backend = backend_here()
     for source, choice in zip(sources, taken, strict=True):
-        for name, line in choice.tasks.lines.items():
+        for name, line in choice.lines.items():
             record = merged.tasks[name]
+            if isinstance(record, ModelRecord):
+                yield MergeProof(task=name, source=source.folder, version=line.version)
+                continue
             tap = tap_of(record.path)
             yield MergeProof(
                 task=name,
@@ -129,8 +133,6 @@ def _proofs(
                 trained_in=recorded_precision(record),
                 probes=certificate.after[name].probes,
             )
-        for name, line in choice.models.lines.items():
-            yield MergeProof(task=name, source=source.folder, version=line.version)
 
 
 def certify_merged(
@@ -177,9 +179,9 @@ def _check(before: dict[str, ProbeAnswers], after: dict[str, ProbeAnswers], move
 def _check_together(merged: Bundle) -> None:
     """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
     backend = backend_here()
-    precisions = {name: precision_here(record, backend) for name, record in merged.tasks.items()}
+    precisions = {name: precision_here(record, backend) for name, record in merged.readers.items()}
     for precision in sorted(set(precisions.values())):
-        names = [name for name in merged.tasks if precisions[name] == precision]
+        names = [name for name in precisions if precisions[name] == precision]
         view = merged.view({name: merged.lines[name] for name in names})
         session = Session(view, backend=backend, precision=precision, deterministic=True)
         _refuse([name for name in names if not _is_alike(session, name, readable_probes(merged, name))])

@@ -10,9 +10,8 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import hash_inside
-from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, MODELS, TASK, TASKS
+from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, TASK, TASKS
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import old_models_touched
 from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import families_on_disk, on_disk
@@ -40,7 +39,7 @@ class Verification(Value):
     certificates: int  # number of existing certificates
     equal: dict[str, str]  # task -> the certificate whose bits it reproduced
     probes: int  # of those tasks
-    unproven: tuple[str, ...]  # tasks without probes
+    unproven: tuple[str, ...]  # tasks without probes, and those that own their models
     unseen: tuple[str, ...]  # tasks with probes, but without a certificate of this version under these numerics
     uncertified: bool  # whether the last operation on the bundle had left no certificate
     written: str | None  # the certificate written for that reason
@@ -179,8 +178,8 @@ def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
             except PolyheadError as error:
                 yield error
                 continue
-            yield from bundle.view({name: Live(version=version, record=record)}).touched_tasks()
-    yield from old_models_touched(bundle.root)
+            old = msgspec.structs.replace(live, version=version, record=record)
+            yield from bundle.view({name: old}).touched_tasks()
 
 
 def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
@@ -206,6 +205,6 @@ def _finding(root: FilePath, error: PolyheadError) -> Discrepancy:
     return Discrepancy(
         what=error.what,
         file=inside,
-        task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,
+        task=parts[1] if len(parts) > 1 and parts[0] == TASKS else None,
         family=owner_at(*parts[:2]) if len(parts) > 1 and parts[0] == FAMILIES else None,
     )

@@ -8,51 +8,44 @@ from typing import Any
 
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
-from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import Models
+from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Certificate
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
 from polyhead.engine.overview import TaskOverview
 from polyhead.plan import TRUNK
 from polyhead.project.strategies.branch import tap_of
-from polyhead.tasks.task import Task
 
 SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The row of a task that reads the trunk."""
-    record = bundle.tasks[name]
-    own = [node for node in record.path.layers if node.weights != TRUNK]
-    folder = bundle.root / "tasks" / name / bundle.version(name)
+    """The row of a task; one that owns its model has no depth at which it leaves the trunk."""
+    record, (metric, score) = bundle.record(name), bundle.headline(name)
+    tap = own_layers = None
+    if isinstance(record, TaskRecord):
+        tap = tap_of(record.path)
+        own_layers = sum(node.stop - node.start for node in record.path.layers if node.weights != TRUNK)
     return {
-        **_row(bundle, name, record.task),
-        "tap": tap_of(record.path),
-        "own_layers": sum(node.stop - node.start for node in own),
-        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
-        "probes": len(bundle.probes(name)),
-        "team": record.trained_with.get("team"),
-    }
-
-
-def model_row(models: Models, name: str) -> dict[str, Any]:
-    """The row of a task that owns its model: all of its layers are its own."""
-    row = _row(models, name, models.record(name).task) | dict.fromkeys(("tap", "own_layers", "team"))
-    return row | {"bytes": models.size(name), "probes": len(models.probes(name))}
-
-
-def _row(bundle: Bundle | Models, name: str, task: Task) -> dict[str, Any]:
-    metric, score = bundle.headline(name)
-    return {
-        "kind": task.kind,
-        "labels": task.labels,
+        "kind": record.task.kind,
+        "labels": record.task.labels,
         "version": bundle.version(name),
         "pinned": bundle.lines[name].pinned,
         "versions": bundle.versions(name),
         "metric": metric,
         "score": score,
+        "tap": tap,
+        "own_layers": own_layers,
+        "bytes": version_bytes(bundle, name),
+        "probes": len(bundle.probes(name)),
+        "team": record.trained_with.get("team"),
     }
+
+
+def version_bytes(bundle: Bundle, name: str) -> int:
+    """The size of the files of a task's live version."""
+    folder = bundle.root / "tasks" / name / bundle.version(name)
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 def trunk_lines(bundle: Bundle) -> list[str]:
@@ -70,10 +63,9 @@ def shown_version(live: Live | TaskOverview) -> str:
     return f"{live.version} (pinned)" if live.pinned else live.version
 
 
-def removed_lines(bundle: Bundle, models: Models) -> list[str]:
+def removed_lines(bundle: Bundle) -> list[str]:
     """A line where tasks that training made were removed since."""
-    names = [*bundle.removed, *models.removed]
-    return [f"removed, so that `train` leaves them: {', '.join(names)}"] if names else []
+    return [f"removed, so that `train` leaves them: {', '.join(bundle.removed)}"] if bundle.removed else []
 
 
 def owner_rows(tasks: dict[str, dict[str, Any]]) -> list[str]:
@@ -92,9 +84,10 @@ def owner_rows(tasks: dict[str, dict[str, Any]]) -> list[str]:
 
 def answers_changed(certificate: Certificate, name: str) -> list[str]:
     """How many probes get another answer, and the first of these."""
-    if name not in certificate.changed:
+    compared = name in certificate.answers_changed
+    if name not in certificate.changed or not (compared or certificate.after[name].probes):
         return []
-    if name not in certificate.answers_changed:
+    if not compared:
         return ["  the old version cannot be read, so its answers are not compared"]
     changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
     lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
@@ -120,13 +113,8 @@ def _short(answer: dict[str, Any] | None) -> str:
     return ", ".join(parts) or "(none)"
 
 
-def end(printer: Printer, bundle: str, certificate: Certificate | None, **facts: object) -> None:
-    """Prints the certificate, as lines and as JSON; there is none if only tasks with models of their own changed."""
-    facts = {"models": {}, **facts}
-    if certificate is None:
-        printer.line("no task that reads the trunk was touched, so there was nothing to prove")
-        printer.json({"bundle": bundle, "certificate": None, **facts})
-        return
+def end(printer: Printer, bundle: str, certificate: Certificate, **facts: object) -> None:
+    """Prints the certificate, as lines and as JSON."""
     others = [name for name, answered in certificate.before.items() if answered.probes]
     if others:
         printer.line(
@@ -135,7 +123,7 @@ def end(printer: Printer, bundle: str, certificate: Certificate | None, **facts:
     else:
         printer.line("no other task has probes, so there was nothing to prove")
     if certificate.unproven:
-        printer.line(f"without probes, so by their files alone: {', '.join(certificate.unproven)}")
+        printer.line(f"not asked, so by their files alone: {', '.join(certificate.unproven)}")
     printer.line(f"certificate: {Path(bundle) / _file(certificate)}")
     printer.json({"bundle": bundle, "certificate": certificate, **facts})
 

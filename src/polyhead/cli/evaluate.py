@@ -24,7 +24,7 @@ from polyhead.errors import DataError, PolyheadError, summary_of
 from polyhead.evaluate.beyond_scores import comparisons, details_of_all
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details
-from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, on_another_file, scored_on_files
+from polyhead.evaluate.on_project import EvaluatedTask, homes, on_another_file, scored_on_files
 from polyhead.evaluate.report.evaluation import Reported, page_of
 from polyhead.evaluate.scores import evaluation_of
 from polyhead.project.tables import data_files, read_project
@@ -252,7 +252,7 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
     evaluated = []
     for name, source in labelled_sources(tasks, asked.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
-        score, (metric, before) = evaluation.score, keeper_of(session, name).headline(name)
+        score, (metric, before) = evaluation.score, session.bundle.headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
@@ -290,7 +290,7 @@ def _on_splits(
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
             scored.append(each)
         for name, values in outcome.trained.items():
-            home = keeper_of(session, name)
+            home = session.bundle
             metric, simple = home.headline(name)[0], home.baselines(name, "validation")
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
         from_training |= outcome.trained

@@ -208,8 +208,8 @@ def _opened(
             raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
-        trained = None if how.precision else trained_precision(bundle.tasks)
-        paths = tapped_paths(bundle.tasks, tasks)
+        trained = None if how.precision else trained_precision(bundle.readers)
+        paths = tapped_paths(bundle.readers, tasks)
         runs = open_backend(how.backend, trunk, {}, precision=how.precision, trained=trained, scales=scales)
     else:
         from polyhead.deep.nn.load import load_trunk
@@ -227,7 +227,7 @@ def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> Non
     with suppress(NoStore):
         kept = {column.digest for column in open_corpus(store).schema.features}
     answered = answerable(bundle, kept)
-    left = [name for name in bundle.tasks if name not in answered]
+    left = [name for name in bundle.readers if name not in answered]
     if left:
         which = f"not {counted(len(left), 'task')}" if answered else "no task"
         named = ", ".join(left[:MOST_NAMED]) + (" ..." if len(left) > MOST_NAMED else "")

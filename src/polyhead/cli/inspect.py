@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.models import ModelRecord, Models
+from polyhead.bundle.manifest import ModelRecord
 from polyhead.bundle.read import Bundle
 from polyhead.cli.agree import agreement_lines
-from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
+from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines, version_bytes
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Folder, Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, section, text_table
@@ -37,20 +37,19 @@ def command(
     Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
     attention poolers are counted folded, as they are served.
     """
-    opened, models = Bundle.open(bundle), Models(bundle)
+    opened = Bundle.open(bundle)
     if verify:
         opened.verify()
     if task is not None:
-        owner = models if task in models.lines else opened
-        printer.lines(owner.card(task).rstrip().split("\n"))
-        printer.json(_of_model(models, task) if task in models.lines else _of_task(opened, task))
+        printer.lines(opened.card(task).rstrip().split("\n"))
+        printer.json(_of_task(opened, task))
         return None
     seen = overview(opened, tokens, verified=verify)
     agreements, calibration = read_agreements(opened), read_calibration(opened)
     printer.lines([f"bundle {bundle}", *trunk_lines(opened), f"  tasks     {len(opened.tasks)}"])
     if verify:
         printer.line("  verified  every file is as it was written")
-    if not opened.tasks and not models.lines:
+    if not opened.tasks:
         printer.lines(["", "no task yet: train some with `polyhead train`"])
     if seen.tasks:
         printer.lines(_shown(seen))
@@ -61,11 +60,11 @@ def command(
             how = f"{change.backend} with weights of {change.weight_bits} bits"
             title = f"int8: scales from {counted(calibration.texts, 'text')}; {how} against float32"
             printer.lines(section(title, change_lines(change.of(opened))))
-    if models.lines:
+    own = {name: _of_task(opened, name) for name, line in opened.lines.items() if line.owns_model}
+    if own:
         title = "Models of their own: they share nothing with the trunk"
-        printer.lines(section(title, text_table(_model_rows(models), left=3)))
-    printer.lines([line for removed in removed_lines(opened, models) for line in ("", removed)])
-    own = {name: _of_model(models, name) for name in models.lines}
+        printer.lines(section(title, text_table(_model_rows(opened, own), left=3)))
+    printer.lines([line for removed in removed_lines(opened) for line in ("", removed)])
     facts = {key: value for key, value in msgspec.structs.asdict(seen).items() if value is not UNSET}
     more = {"models": own, "agreements": agreements, "calibration": calibration}
     return facts | {key: value for key, value in more.items() if value}
@@ -112,27 +111,29 @@ def _work(seen: BundleOverview) -> list[str]:
     return [*text_table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {of}"]
 
 
-def _model_rows(models: Models) -> list[list[object]]:
+def _model_rows(bundle: Bundle, names: Iterable[str]) -> list[list[object]]:
     rows: list[list[object]] = [["task", "kind", "metric", "score", "size", "version"]]
-    for name, live in models.lines.items():
-        metric, score = models.headline(name)
-        kind, size = models.record(name).task.kind, in_bytes(models.size(name))
-        rows.append([name, kind, metric, number(score), size, shown_version(live)])
+    for name in names:
+        metric, score = bundle.headline(name)
+        kind, size = bundle.tasks[name].task.kind, in_bytes(version_bytes(bundle, name))
+        rows.append([name, kind, metric, number(score), size, shown_version(bundle.lines[name])])
     return rows
 
 
-def _of_model(models: Models, name: str) -> dict[str, Any]:
-    record = models.record(name)
-    model = {"name": record.name, "digest": record.model, "settings": record.settings}
-    return _of_version(models, name, record) | {"model": model, "scores": models.scores(name)}
-
-
 def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
-    record = bundle.tasks[name]
-    more = {"versions": bundle.versions(name), "path": record.path, "scores": bundle.scores(name)}
-    return _of_version(bundle, name, record) | more
-
-
-def _of_version(bundle: Bundle | Models, name: str, record: TaskRecord | ModelRecord) -> dict[str, Any]:
-    live = {"version": bundle.lines[name].version, "pinned": bundle.lines[name].pinned}
-    return {"task": record.task, **live, "trained_with": record.trained_with, "card": bundle.card(name)}
+    record, line = bundle.record(name), bundle.lines[name]
+    own: dict[str, Any]
+    if isinstance(record, ModelRecord):
+        own = {"model": {"name": record.name, "digest": record.model, "settings": record.settings}}
+    else:
+        own = {"path": record.path}
+    return {
+        "task": record.task,
+        "version": line.version,
+        "pinned": line.pinned,
+        "trained_with": record.trained_with,
+        "card": bundle.card(name),
+        "versions": bundle.versions(name),
+        **own,
+        "scores": bundle.scores(name),
+    }

@@ -39,7 +39,7 @@ def command(
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)
     merged = Bundle.open(out, verify=False)
     printer.lines(_shown(out, merged, report.tasks))
-    if merged.lines:
+    if merged.readers:
         printer.lines([*_drawn(merged), *_saved(report)])
     printer.lines(["", f"certificate: {Path(out) / 'certificates' / report.certificate.name}"])
     return report
@@ -74,7 +74,7 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[MergeProof]) -> list[str]:
 
 
 def _drawn(merged: Bundle) -> list[str]:
-    plan = merge({name: record.path for name, record in merged.tasks.items()})
+    plan = merge({name: record.path for name, record in merged.readers.items()})
     return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))
 
 

@@ -12,7 +12,6 @@ import msgspec
 
 from polyhead.bundle.lost import check_replacement
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.certify import (
@@ -26,7 +25,7 @@ from polyhead.certify import (
     update_from,
 )
 from polyhead.certify.certificate import Ledger
-from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
+from polyhead.cli.bundle_lines import answers_changed, end, owner_rows, removed_lines, task_row
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, Folder, RequiredFile
 from polyhead.cli.output import Printer, counted, note
@@ -40,27 +39,25 @@ def command() -> None:
 
     After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
     They must give the same bits as before, else the change is undone. A certificate in the bundle records the result,
-    with who made the change and when; `polyhead tasks certificate` puts it into words.
-    Tasks that own their models need no certificate, since no other task reads their arrays.
+    with who made the change and when; `polyhead tasks certificate` puts it into words. Tasks that own their models are
+    not asked: their files prove them.
     """
 
 
 @verb("list", group=command)
 def list_(bundle: Folder, *, printer: Printer) -> Any:
     """Show the tasks of BUNDLE, their versions and scores."""
-    opened, models = Bundle.open(bundle), Models(bundle)
+    opened = Bundle.open(bundle)
     rows = {name: task_row(opened, name) for name in opened.tasks}
-    rows |= {name: model_row(models, name) for name in models.lines}
     if not rows:
         printer.line("no task yet: train some with `polyhead train`, or add some with `polyhead tasks add`")
     else:
         printer.lines(owner_rows(rows))
     groups = [sorted(group) for group in opened.groups()]
     printer.lines([f"can only change together: {', '.join(group)}" for group in groups])
-    printer.lines(removed_lines(opened, models))
+    printer.lines(removed_lines(opened))
     shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
-    removed = [*opened.removed, *models.removed]
-    return {"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed}
+    return {"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": opened.removed}
 
 
 @verb("add", group=command)
@@ -80,18 +77,17 @@ def add(
     """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
-    together. Tasks that own their models may come from a bundle with any trunk. If the command is killed, run it
-    again.
+    together. Tasks that own their models may come from a bundle with any trunk, if all of the tasks do. If the command
+    is killed, run it again.
     """
     theirs = Bundle.open(source)
-    chosen = list(dict.fromkeys(names)) or [*theirs.lines, *model_names(theirs.root)]
+    chosen = list(dict.fromkeys(names)) or list(theirs.lines)
     if not chosen:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
     called = _pairs(new_names, chosen, "--as")
     change = add_from(Path(bundle), theirs, chosen, called=called, by=Requester(actor=actor))
     printer.lines([f"added {name} ({version})" for name, (_, version) in change.changed.items()])
-    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in change.present.items()])
-    end(printer, bundle, change.certificate, models=change.models)
+    end(printer, bundle, change.certificate)
 
 
 @verb("update", group=command)
@@ -112,7 +108,7 @@ def update(
     """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
     There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
-    of one prompt group must be updated together; tasks that own their models, in a separate call.
+    of one prompt group must be updated together.
     """
     theirs, ours = Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
@@ -128,7 +124,7 @@ def update(
     certificate, labels = change.certificate, dict[str, dict[str, Any]]()
     for name, (old, version) in change.changed.items():
         printer.line(f"updated {name}: {old} -> {version}")
-        if certificate is not None and change.started is not None:
+        if change.started is not None:
             before = _labels(ours, name, change.started.before[name])
             after = new[name].task.labels
             labels[name] = {"before": before, "after": after}
@@ -149,7 +145,7 @@ def remove(bundle: Folder, names: tuple[str, ...], *, actor: Actor, printer: Pri
     """
     change = remove_from(Path(bundle), names, by=Requester(actor=actor))
     printer.lines([f"removed {name}" for name in dict.fromkeys(names)])
-    end(printer, bundle, change.certificate, models=change.models)
+    end(printer, bundle, change.certificate)
 
 
 @verb("rollback", group=command)
@@ -159,19 +155,17 @@ def rollback(
     """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
-    prompt group must go back together: VERSION is that of the first, the others get the versions made with it. Tasks
-    that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
-    replace it unless `--retrain` names the task.
+    prompt group must go back together: VERSION is that of the first, the others get the versions made with it. A
+    version that is not the newest is pinned: `polyhead train` does not replace it unless `--retrain` names the task.
     """
     ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
-    if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
+    if len(chosen) > 1 and chosen[-1] not in ours.lines:
         version = chosen.pop()
     change = roll_back(ours.root, chosen, version, by=Requester(actor=actor))
     for name, (old, new) in change.changed.items():
         printer.line(f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already")
-        if change.certificate is not None:
-            printer.lines(answers_changed(change.certificate, name))
+        printer.lines(answers_changed(change.certificate, name))
     _end_once(printer, ours.root, change)
 
 
@@ -262,7 +256,7 @@ def _end_once(printer: Printer, root: Path, change: BundleChange, **facts: objec
     """Prints the end of a change that a repeated command does not make again."""
     if change.is_repeated:
         printer.line("this command had done that when it was stopped, so it was not done again")
-    end(printer, str(root), change.certificate, models=change.models, **facts)
+    end(printer, str(root), change.certificate, **facts)
     change.reported(root)
 
 
@@ -284,7 +278,7 @@ def _verified(verification: Verification) -> list[str]:
     if verification.unseen:
         lines.append(f"not seen by a certificate made under these numerics: {', '.join(verification.unseen)}")
     if verification.unproven:
-        lines.append(f"without probes, so by their files alone: {', '.join(verification.unproven)}")
+        lines.append(f"not asked, so by their files alone: {', '.join(verification.unproven)}")
     if verification.uncertified:
         has_none = "the bundle had no certificate yet"
         lines.append("the last change had left no certificate" if verification.certificates else has_none)

@@ -22,7 +22,10 @@ from polyhead._version import __version__
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.journal import keep_attempts
-from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
+from polyhead.bundle.models import ModelDraft, read_model
+from polyhead.bundle.owners import owner_named
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import check_free, check_sort
 from polyhead.data.read import Examples
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.fit import Course
@@ -38,7 +41,7 @@ from polyhead.text.tokenize import Encoded
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.data.units import split_summarizers
 from polyhead.train.events import Events
-from polyhead.train.job import FrozenTrunk
+from polyhead.train.job import FrozenTrunk, write_proven
 from polyhead.train.record.compared import VersionComparison, outputs_of_both
 from polyhead.train.record.decided import VersionDecisions, choices, left_line
 from polyhead.train.record.draft import HeldRows, score_table, validation_probes
@@ -94,31 +97,33 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> TrainingRe
     place = TrunkChoice(name=choice.name).place(run.folder)  # a folder next to the project file, or a hub id
     data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
     data = msgspec.structs.replace(data, name=choice.name)
-    fingerprint, live = _fingerprint(prepared, choice, data), Models(root)
+    fingerprint, bundle = _fingerprint(prepared, choice, data), Bundle.open(root, verify=False)
     tag = str(fingerprint["fingerprint"])
-    is_live = task.name in live.lines
-    is_known = is_live and live.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
-    rival = {task.name: (live.record(task.name).task, task)} if is_live else {}
+    is_live = task.name in bundle.lines
+    check_sort(bundle.lines, task.name, owns_model=True)
+    check_free([owner_named(name) for name in bundle.lines], owner_named(task.name), is_live)
+    is_known = is_live and bundle.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
+    rival = {task.name: (bundle.record(task.name).task, task)} if is_live else {}
     new = set() if is_known else {task.name}
-    chosen = choices(new, (), {task.name: tag}, VersionDecisions.of_models(root), options, rival)
+    chosen = choices(new, (), {task.name: tag}, VersionDecisions.of(bundle), options, rival)
     if not chosen.todo:
         for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
             events.line(line)
         return outcome(left=dict(chosen.left)) if chosen.left else outcome(kept=(task.name,))
-    check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)
     kept = cache_folder(run.cache, "checkpoints", tag)
     checkpoint = kept / f"{task.name}-summarizer{SUFFIX}"
     trained = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
-    compared = _compared(live, prepared, trained, events) if is_live else None
+    compared = _compared(bundle, prepared, trained, events) if is_live else None
     if compared is not None and options.if_better and not compared.is_better:
-        keep_attempts(root, {task.name: compared.attempt(tag, live.lines[task.name].record)})
-        reason = compared.kept_line(live.version(task.name))
+        keep_attempts(root, {task.name: compared.attempt(tag, bundle.lines[task.name].record)})
+        reason = compared.kept_line(bundle.version(task.name))
         events.line(left_line(task.name, reason))
         return outcome(left={task.name: reason}, compared={task.name: compared})
     keep_held(run.cache, task.name, trained.data.arrays, trained.held, numerics("float32"))
-    add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
+    draft, is_alone = _draft(prepared, trained, fingerprint), set(bundle.lines) <= {task.name}
+    write_proven(root, [draft], is_alone=is_alone, actor=options.actor, events=events)
     shutil.rmtree(kept, ignore_errors=True)
     events.line(_score_line(prepared, trained))
     if compared is not None:
@@ -139,15 +144,15 @@ def _draft(prepared: Prepared, trained: TrainedSummarizer, fingerprint: dict[str
     )
 
 
-def _compared(live: Models, prepared: Prepared, trained: TrainedSummarizer, events: Events) -> VersionComparison:
+def _compared(bundle: Bundle, prepared: Prepared, trained: TrainedSummarizer, events: Events) -> VersionComparison:
     """Scores of the live model and the new one on the same examples."""
     name = prepared.task.name
-    record = live.record(name)
+    record = bundle.record(name)
 
     def written_by(data: Seq2SeqData) -> Callable[[Examples], list[np.ndarray]]:
         return lambda examples: summaries_of(Seq2Seq(data), name, examples, events)
 
-    live_outputs = written_by(live.data(name))
+    live_outputs = written_by(read_model(bundle, name))
     return outputs_of_both(prepared, record.task, record.trained_with, live_outputs, written_by(trained.data))
 
 

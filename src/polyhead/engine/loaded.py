@@ -141,7 +141,7 @@ def loaded(bundle: Bundle, name: str) -> LoadedTask:
     """A task of a bundle with its arrays."""
     arrays = bundle.part(name)
     release(arrays.values())  # all were read to be hashed
-    return LoadedTask(path=bundle.tasks[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
+    return LoadedTask(path=bundle.readers[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
 
 
 def check_task(

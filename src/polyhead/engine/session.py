@@ -70,8 +70,8 @@ class Session:
         if precision is None and backend is not None and not isinstance(backend, str):
             precision = backend.precision  # of a runtime that is ready made
         self.deterministic, self._precision = deterministic, precision
-        self._trained = None if precision else trained_precision(self.bundle.tasks)
-        self._arrays = {name: loaded(self.bundle, name) for name in self.bundle.tasks}
+        self._trained = None if precision else trained_precision(self.bundle.readers)
+        self._arrays = {name: loaded(self.bundle, name) for name in self.bundle.readers}
         self.backend = open_backend(
             backend,
             trunk,
@@ -84,7 +84,7 @@ class Session:
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
-        self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
+        self._now = self._with(self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
         self,
@@ -198,12 +198,13 @@ class Session:
         with self._changing:
             bundle, now = Bundle.open(self.bundle.root), self.loaded
             changes = bundle_changes(self.bundle, bundle)
-            self._check_trained(bundle.tasks)
-            records = {name: record for name, record in now.records.items() if name not in changes.detached}
-            changed = [*changes.attached, *changes.replaced]
-            records |= {name: bundle.tasks[name] for name in changed}
-            arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
+            self._check_trained(bundle.readers)
             summaries = now.summaries.refreshed(bundle)
+            gone = {*changes.detached, *summaries.tasks}
+            records = {name: record for name, record in now.records.items() if name not in gone}
+            changed = [name for name in (*changes.attached, *changes.replaced) if name in bundle.readers]
+            records |= {name: bundle.readers[name] for name in changed}
+            arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
             self._change(records, arrays, summaries, bundle=bundle, check=lambda new: check(now, new, changes))
             if self.backend.precision == "int8":
                 warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
@@ -217,8 +218,8 @@ class Session:
         self._home.check()
         with self._changing:
             bundle_changes(self.bundle, bundle)
-            arrays = {name: loaded(bundle, name) for name in bundle.tasks}
-            self._change(bundle.tasks, arrays, self.loaded.summaries.refreshed(bundle), bundle=bundle)
+            arrays = {name: loaded(bundle, name) for name in bundle.readers}
+            self._change(bundle.readers, arrays, self.loaded.summaries.refreshed(bundle), bundle=bundle)
 
     def refresh_behind(self) -> Future[Changes]:
         """The same in a thread of its own: calls go on meanwhile."""
@@ -287,10 +288,8 @@ class Session:
 
     def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:
         """The live version of every task that is as the bundle has it."""
-        bundle, models = self.bundle, summaries.models.lines
-        same = [name for name, record in records.items() if bundle.tasks.get(name) == record]
-        versions = {name: bundle.lines[name].version for name in same}
-        return versions | {name: models[name].version for name in summaries.tasks}
+        same = [name for name, record in records.items() if self.bundle.tasks.get(name) == record]
+        return {name: self.bundle.version(name) for name in (*same, *summaries.tasks)}
 
     @property
     def loaded(self) -> LoadedTasks:

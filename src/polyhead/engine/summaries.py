@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.bundle.models import Models
+from polyhead.bundle.format import CONFIG
+from polyhead.bundle.models import read_model
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.summarizer import Seq2SeqShape, shape_of
 from polyhead.engine.backends.base import TORCH_POOL
@@ -33,15 +34,16 @@ class SummaryTasks:
     """Writes the summaries of a session. In deterministic mode each document is a batch of its own."""
 
     def __init__(self, bundle: Bundle, *, deterministic: bool = False) -> None:
-        self.models, self._alone = Models(bundle.root), deterministic
-        self.tasks: dict[str, Task] = self.models.tasks
-        self._models = {name: _Model(self.models, name) for name in self.models.lines}
+        self._bundle, self._alone = bundle, deterministic
+        self.lines = {name: line for name, line in bundle.lines.items() if line.owns_model}
+        self.tasks: dict[str, Task] = {name: bundle.record(name).task for name in self.lines}
+        self._models = {name: _Model(bundle, name) for name in self.lines}
         self._shapes: dict[str, Seq2SeqShape] = {}
 
     def refreshed(self, bundle: Bundle) -> SummaryTasks:
         """The tasks of the bundle as it is now; open models that did not change stay open."""
         refreshed = SummaryTasks(bundle, deterministic=self._alone)
-        same = {name for name, line in refreshed.models.lines.items() if self.models.lines.get(name) == line}
+        same = {name for name, line in refreshed.lines.items() if self.lines.get(name) == line}
         refreshed._models |= {name: model for name, model in self._models.items() if name in same}
         return refreshed
 
@@ -88,15 +90,15 @@ class SummaryTasks:
 
     def _shape(self, name: str) -> Seq2SeqShape:
         if name not in self._shapes:
-            self._shapes[name] = shape_of(self.models.config(name))
+            self._shapes[name] = shape_of(self._bundle.read_file(name, CONFIG))
         return self._shapes[name]
 
 
 class _Model:
     """One task's model, opened by the first call that needs it; others wait for it."""
 
-    def __init__(self, models: Models, name: str) -> None:
-        self._models, self._name, self._lock = models, name, threading.Lock()
+    def __init__(self, bundle: Bundle, name: str) -> None:
+        self._bundle, self._name, self._lock = bundle, name, threading.Lock()
         self._opened: Any = None  # polyhead.deep.summarizer.Seq2Seq, which is not imported before it is needed
 
     def open(self) -> Any:
@@ -106,7 +108,7 @@ class _Model:
                     raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
                 seq2seq = importlib.import_module("polyhead.deep.summarizer")
                 TORCH_POOL.use(sys.modules["torch"].get_num_threads())  # which that module has imported
-                self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
+                self._opened = seq2seq.Seq2Seq(read_model(self._bundle, self._name))
             return self._opened
 
 

@@ -14,7 +14,7 @@ from polyhead.evaluate.compare import Comparison, compare_versions, version_view
 from polyhead.evaluate.details import Details, details_of, texts_shown
 from polyhead.evaluate.explain import Explanation, explained
 from polyhead.evaluate.held import answered_then, shared_rows
-from polyhead.evaluate.on_project import EvaluatedTask, keeper_of
+from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 
 EXPLAINED, LONGEST = 5, 2000  # explained mistakes per task, and maximum characters of their texts
@@ -97,7 +97,7 @@ def comparisons(
     for each in scored:
         task = each.evaluation.score.task
         try:
-            session = other_bundle() if is_folder else opened(_version(each.session, task, against))
+            session = other_bundle() if is_folder else opened(version_view(each.session.bundle, task, against))
             session.task_names([task])
             pair = _both(each, session, cache_of, say, show)
         except (BundleError, DataError, UnknownTask) as error:
@@ -127,15 +127,9 @@ def _both(
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:
         return now, outputs_of_split(session, task, now.source, show=show)
-    home = keeper_of(session, task)
+    home = session.bundle
     then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
     pair = shared_rows(now, then.answered)
     if (count := len(pair[0].outputs)) < len(now.outputs):
         say(f"{task}: compared on {count:,} of {len(now.outputs):,} rows, which the other version held out too")
     return pair
-
-
-def _version(session: Session, task: str, version: str) -> Any:
-    if task not in session.records:
-        raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")
-    return version_view(session.bundle, task, version)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import version_on_disk
 from polyhead.errors import BundleError, CorruptFile, DataError
@@ -48,7 +47,7 @@ def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
 
     Raises BundleError for a version that is not on disk, or that needs other owners' arrays which are not live.
     """
-    view = bundle.view({task: version_on_disk(bundle.root, owner_named(task), version)})
+    view = bundle.view({task: version_on_disk(bundle.root, task, version, bundle.lines[task])})
     try:
         view.others(task)
     except CorruptFile as error:

@@ -13,7 +13,6 @@ from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.engine.session import Session
     from polyhead.evaluate.held import AnsweredThen
@@ -73,12 +72,13 @@ class EvaluatedTask(Value, eq=False):
     def trained_with(self) -> dict[str, str]:
         """The backend and precision with which `train` scored the task; empty if unknown."""
         name = self.evaluation.score.task
-        known = keeper_of(self.session, name).record(name).trained_with.get("numerics")
+        known = self.session.bundle.record(name).trained_with.get("numerics")
         return {key: known[key] for key in ("backend", "precision") if key in known} if isinstance(known, dict) else {}
 
     def baselines(self, *, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
         """Scores of simple answers on the same rows; none, which is said, where training measured them on others."""
-        score, home = self.evaluation.score, keeper_of(self.session, self.evaluation.score.task)
+        score = self.evaluation.score
+        home: Bundle = self.session.bundle
         simple = home.baselines(score.task, score.split if self.held is None else "validation")
         if self.held is not None:
             is_same = self.held.is_same
@@ -139,7 +139,7 @@ def scored_on_files(
         evaluation = evaluation_from(then.answered, split=then.facts.split)
         scored[name] = EvaluatedTask(evaluation=evaluation, session=session, held=then)
     for name in unscored:
-        scores = keeper_of(session, name).split_scores(name).get("validation")
+        scores = session.bundle.split_scores(name).get("validation")
         trained |= {} if scores is None else {name: scores}
     return OnSplits(scored=[scored[name] for name in names if name in scored], trained=trained, reasons=reasons)
 
@@ -152,13 +152,8 @@ def _holds_out(entry: TaskEntry, split: str) -> bool:
 def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
     from polyhead.evaluate.held import answered_then
 
-    part = keeper_of(session, entry.name).record(entry.name).arrays
+    part = session.bundle.record(entry.name).arrays
     return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)
-
-
-def keeper_of(session: Session, name: str) -> Bundle | Models:
-    """The owner of the task's training record: the models' bundle, or the bundle itself."""
-    return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 
 def _known(project: Project, session: Session) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from polyhead.bundle.manifest import read_bundle_file
-from polyhead.bundle.models import model_names
+from polyhead.bundle.versions import check_known
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
@@ -225,9 +225,7 @@ class Admin:
 
     def _check_there(self, name: str) -> None:
         """Raises UnknownTask for a task that the bundle does not hold, whether this server answers it or not."""
-        names = [*read_bundle_file(self._root).tasks, *model_names(self._root)]
-        if name not in names:
-            raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(names))
+        check_known(read_bundle_file(self._root), name)
 
     def _known(self, name: str) -> str:
         """The name of a task that callers may ask; raises HttpError 404."""

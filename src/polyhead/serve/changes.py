@@ -13,8 +13,7 @@ from functools import partial
 from time import monotonic, time
 from typing import TypeVar
 
-from polyhead.bundle.format import BUNDLE, LIST
-from polyhead.bundle.models import read_models_file
+from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.session import Session
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds until content that was refused is tried again
 OVERTAKEN = 10  # attempts at content that changes while it is read
 T = TypeVar("T")
-Mark = tuple[tuple[int, int, int] | None, ...]
+Mark = tuple[int, ...]
 
 
 class Refusal(Value):
@@ -74,7 +73,7 @@ class BundleChanges:
         self._pace = pace
         self._thread = ThreadPoolExecutor(1, "polyhead-changes")  # a runtime keeps memory for each thread that calls it
         self._taking = threading.Lock()
-        self._live: Mark | None = None  # the files as they were last taken over, or found to hold nothing new
+        self._live: Mark | None = None  # the file as it was last taken over, or found to hold nothing new
         self._refused: tuple[Mark, Exception] | None = None
         self._again, self._pause = 0.0, FIRST_PAUSE
         self._state = ChangeState(is_watched=seconds > 0, taken=0, refused=0)
@@ -141,25 +140,20 @@ class BundleChanges:
             await asyncio.sleep(self._seconds)
 
     def _mark(self) -> Mark:
-        """Changes when one of the two files that say what is live was replaced."""
-        marks: list[tuple[int, int, int] | None] = []
-        for name in (BUNDLE, LIST):
-            try:
-                facts = os.stat(self._session.bundle.root / name)
-                marks.append((facts.st_ino, facts.st_mtime_ns, facts.st_size))
-            except OSError:
-                marks.append(None)
-        return tuple(marks)
+        """Changes when the file that says what is live was replaced."""
+        try:
+            facts = os.stat(self._session.bundle.root / BUNDLE)
+        except OSError:
+            return ()
+        return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _taken(self) -> tuple[Changes, bool]:
         """What changed, and whether anything did."""
         session, on_disk = self._session, Bundle.open(self._session.bundle.root, verify=False)
-        models = read_models_file(on_disk.root).models
-        if (on_disk.digest, on_disk.lines, on_disk.families, models) == (
+        if (on_disk.digest, on_disk.lines, on_disk.families) == (
             session.bundle.digest,
             session.bundle.lines,
             session.bundle.families,
-            session.summaries.models.lines,
         ):
             return Changes(), False
         with self._pace.building():
@@ -167,19 +161,16 @@ class BundleChanges:
         words = [
             f"{field} {', '.join(names)}" for field in Changes.__struct_fields__ if (names := getattr(changes, field))
         ]
-        log.info("the bundle changed: %s", "; ".join(words) or "models")
+        log.info("the bundle changed: %s", "; ".join(words) or "families")
         return changes, True
 
     def _check(self, old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:
-        session, before, after = self._session, old.summaries.models.lines, new.summaries.models.lines
-        written = [name for name, line in after.items() if before.get(name) != line]
-        changed = [*changes.attached, *changes.replaced]
+        session, changed = self._session, [*changes.attached, *changes.replaced]
         backend = session.backend
-        names: Sequence[str] = [*changed, *written]
         check_new(
             new,
             session.bundle,
-            names,
+            changed,
             backend=backend.name,
             precision=backend.precision,
             pace=self._pace,

@@ -13,7 +13,6 @@ import msgspec
 
 from polyhead.bundle.lost import check_replacement
 from polyhead.bundle.manifest import TaskRecord, renamed
-from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.owners import is_family
 from polyhead.bundle.read import Bundle
 from polyhead.certify import (
@@ -108,7 +107,7 @@ class ChangeResult(Value):
     before: str | None  # the live version; None where there was no such task
     after: str | None
     is_changed: bool
-    certificate: CertificateSummary | None = None  # None of a task that owns its model, and where nothing changed
+    certificate: CertificateSummary | None = None  # None where nothing changed, and none was left
     note: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -130,7 +129,7 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
     by = Requester(actor=order.actor, prover=prover, check=check)
     if order.operation == "put":
         return _put(order, root, by)
-    before = (Models(root) if name in model_names(root) else Bundle.open(root, verify=False)).version(name)
+    before = Bundle.open(root, verify=False).version(name)
     if order.operation == "remove":
         return _done(name, before, None, remove_from(root, [name], by=by))
     if order.version == before:
@@ -141,29 +140,23 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
 
 
 def _done(name: str, before: str | None, after: str | None, change: BundleChange) -> ChangeResult:
-    certificate = None if change.certificate is None else CertificateSummary.of(change.certificate)
+    certificate = CertificateSummary.of(change.certificate)
     return ChangeResult(task=name, before=before, after=after, is_changed=True, certificate=certificate)
 
 
 def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
     name = order.name
-    if name in model_names(root):
-        raise BundleError(
-            f"task '{name}' owns its model, and an upload holds a task that reads the trunk",
-            got=name,
-            do="give the task another name, or update it with `polyhead tasks update`",
-        )
     theirs, ours = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False)
     live = ours.lines.get(name)
     if live is None:
         added = add_from(root, theirs, [name], called={}, by=by)
         return _done(name, None, added.changed[name][1], added)
-    if _is_same(theirs.record(name), ours, name):
+    if _is_same(theirs.readers[name], ours, name):
         now = _certified_now(root)
         return ChangeResult(task=name, before=live.version, after=live.version, is_changed=False, certificate=now)
     if not order.allow_lost_labels:
         do = "send a version that learned these labels too, or say allow_lost_labels=true to let them go"
-        check_replacement(ours, name, theirs.record(name), do=do, where="what the upload learned from")
+        check_replacement(ours, name, theirs.readers[name], do=do, where="what the upload learned from")
     change = update_from(root, theirs, {name: name}, by=by)
     change.reported(root)
     return _done(name, live.version, change.changed[name][1], change)

@@ -15,8 +15,9 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.lost import check_labels_stay
-from polyhead.bundle.models import check_no_models
+from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import check_sort
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.encoder.data import TrunkData, TrunkFacts
@@ -174,7 +175,8 @@ class TrainingJob:
         for p, trained in several:
             if trained.held is not None:
                 keep_held(self.cache, p.task.name, trained.arrays, trained.held, self.numerics)
-        self._write(bundle, drafts, families)
+        is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
+        write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in several:
             name = p.task.name
             self.scores[name] = trained.scores
@@ -182,7 +184,7 @@ class TrainingJob:
                 self.events.line(line)
             if name in compared:
                 self.events.line(f"{name}: {compared[name].line()}")
-            if name in bundle.lines and bundle.tasks[name].calibration is not None:
+            if name in bundle.lines and bundle.readers[name].calibration is not None:
                 again = "run `polyhead calibrate` again"
                 self.events.line(
                     f"{name}: the calibration of {bundle.version(name)} does not fit other weights: {again}"
@@ -190,19 +192,6 @@ class TrainingJob:
             self.events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
         if checkpoints is not None:
             shutil.rmtree(checkpoints, ignore_errors=True)
-
-    def _write(self, bundle: Bundle, drafts: list[Draft], families: Sequence[FamilyDraft]) -> None:
-        names = [draft.record.task.name for draft in drafts]
-
-        def write() -> None:
-            add_tasks(self.root, drafts, families=families, replace=True)
-
-        if set(bundle.lines) <= self.todo - self.left.keys():
-            write()  # this run trains every task of the bundle
-            return
-        others = len(certified(self.root, "train", write, changing=names, actor=self._actor).before)
-        subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
-        self.events.line(f"{', '.join(names)}: {subject} probes as before")
 
     def _remember(self, bundle: Bundle, names: list[str], compared: Mapping[str, VersionComparison]) -> None:
         """Records and reports which tasks lost; checkpoints stay, so that `retrain` is quick."""
@@ -214,6 +203,30 @@ class TrainingJob:
             shares = f"it shares arrays with {', '.join(compared)}, of which the live version stays"
             self.left[name] = compared[name].kept_line(bundle.version(name)) if name in compared else shares
             self.events.line(left_line(name, self.left[name]))
+
+
+def write_proven(
+    root: FilePath,
+    drafts: Sequence[Draft | ModelDraft],
+    families: Sequence[FamilyDraft] = (),
+    *,
+    is_alone: bool,
+    actor: str,
+    events: Events,
+) -> None:
+    """Makes trained tasks live in one step, with the proof that all others answer as before, unless it `is_alone`."""
+    names = [draft.task.name for draft in drafts]
+
+    def write() -> None:
+        add_tasks(root, drafts, families=families, replace=True)
+
+    if is_alone:
+        write()
+        return
+    others = len(certified(root, "train", write, changing=names, actor=actor).proven)
+    subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
+    if others:
+        events.line(f"{', '.join(names)}: {subject} probes as before")
 
 
 class Trainer(ABC):
@@ -340,7 +353,8 @@ def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, l
             got=f"this project's trunk {trunk_line(trunk)}, the bundle's {trunk_line(bundle.trunk_facts())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
-    check_no_models(root, names)
+    for name in names:
+        check_sort(bundle.lines, name, owns_model=False)
     return bundle
 
 

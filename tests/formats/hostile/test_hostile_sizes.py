@@ -9,7 +9,6 @@ import pytest
 
 from formats.write_v1 import write
 from polyhead.bundle import manifest
-from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
 from polyhead.convert.peft import base_named
 from polyhead.data.rows import Rows
@@ -182,14 +181,6 @@ def test_a_bundle_of_too_many_tasks_is_refused_at_once(root, count):
     (root / "bundle.json").write_text(json.dumps(content))
     with pytest.raises(CorruptFile, match="too many tasks"):
         Bundle.open(root)
-
-
-def test_a_bundle_of_too_many_models_is_refused_at_once(root):
-    line = {"version": "v0001", "record": "0" * 64}
-    models = {f"t{number}": line for number in range(10_001)}
-    (root / "models.json").write_text(json.dumps({"format": 1, "models": models}))
-    with pytest.raises(CorruptFile, match="too many tasks"):
-        read_models_file(root)
 
 
 def test_what_thousands_of_tasks_add_is_counted_in_the_time_of_one_pass():

@@ -114,7 +114,7 @@ class _Writing(msgspec.Struct, frozen=True):
         self.folder.mkdir(parents=True)
         tokenizer_sha256 = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
         tasks = {name: self._task(name) for name in names}
-        depths = {depth for name in tasks for depth in depths_read(bundle.tasks[name].path)}
+        depths = {depth for name in tasks for depth in depths_read(bundle.readers[name].path)}
         trunk = self._file(TRUNK, trunk_graph(bundle.trunk(), depths)) if depths else None
         return Export(
             format=FORMAT,
@@ -134,7 +134,7 @@ class _Writing(msgspec.Struct, frozen=True):
     def _task(self, name: str) -> TaskFiles:
         self.show(f"writing {name}")
         bundle = self.session.bundle
-        record, trunk = bundle.tasks[name], bundle.trunk()
+        record, trunk = bundle.readers[name], bundle.trunk()
         task = loaded(bundle, name)
         compare = None
         if record.path.head.separate:
@@ -172,7 +172,7 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     for name, files in export.tasks.items():
         show(f"comparing {name}")
         measured = np.sort(export_differences(exported, files, session)).tolist()  # NaN last
-        codec = session.bundle.tasks[name].path.pool.codec
+        codec = session.bundle.readers[name].path.pool.codec
         borderline = 0 if codec.format.is_exact or np.isnan(measured).any() else len(measured) // BORDERLINE
         if measured and not measured[-1 - borderline] <= TOLERANCE:
             raise BackendError(

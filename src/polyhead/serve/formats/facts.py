@@ -59,7 +59,8 @@ def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(_facts(service, names.loaded, name))
     if name in bundle.tasks:
         with suppress(BundleError):  # its files are gone already, while it answers its last requests
-            facts |= {"card": bundle.card(name), "scores": bundle.scores(name), "path": bundle.tasks[name].path}
+            facts |= {"card": bundle.card(name), "scores": bundle.scores(name)}
+            facts |= {"path": bundle.readers[name].path} if name in bundle.readers else {}
     return facts
 
 

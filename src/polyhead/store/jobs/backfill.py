@@ -154,7 +154,7 @@ class Backfill:
         self.store = open_corpus(location)
         paths = readable(location, self.store, bundle, wish.tasks)
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
-        known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
+        known = {name: record.calibration for name, record in bundle.readers.items() if record.calibration is not None}
         made = calibrations_of(known, paths) if wish.calibrated else {}
         columns = [
             column
@@ -167,7 +167,7 @@ class Backfill:
         for digest in dict.fromkeys(digests.values()):
             arrays = {name: loaded(bundle, name) for name in paths if digests[name] == digest}
             groups[digest] = PackedTasks.of(self.store.schema.column(digest), arrays)
-        tasks = {name: bundle.tasks[name].task for name in paths}
+        tasks = {name: bundle.readers[name].task for name in paths}
         self.columns = tuple(columns)
         self._bundle = bundle
         self.work = Answering(location, groups, tasks, self.columns)
@@ -235,16 +235,16 @@ class Backfill:
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
     """The paths of the tasks that the store can answer, or of the requested ones; raises StoreError if it cannot."""
     check_store_trunk(location, store, bundle)
-    unknown = [name for name in names if name not in bundle.tasks]
+    unknown = [name for name in names if name not in bundle.readers]
     if unknown:
         raise UnknownTask(
             f"the bundle has no task {', '.join(map(repr, unknown))} over its trunk",
             got=unknown,
-            allowed=sorted(bundle.tasks),
+            allowed=sorted(bundle.readers),
         )
     paths, errors = {}, []
-    for name in names or bundle.tasks:
-        record = bundle.tasks[name]
+    for name in names or bundle.readers:
+        record = bundle.readers[name]
         try:
             check_packed(record.task, record.path)
             check_stored_columns(location, store, name, record.path)
@@ -262,7 +262,7 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
 def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
     """The tasks that a store with the features of these digests can answer."""
     names = []
-    for name, record in bundle.tasks.items():
+    for name, record in bundle.readers.items():
         with suppress(StoreError):
             check_packed(record.task, record.path)
             if planning.digest(record.path.stored()) in digests:

@@ -122,7 +122,7 @@ class _Work:
         # A link stays one; the given name determines the format.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, file_endings(written=True))
         _check_target(file, self.target, self.ending)
-        self.records, self.models = session.records, session.summaries.models.lines
+        self.records, self.summaries = session.records, session.summaries.lines
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
         known = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
         self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores, calibrations=known)
@@ -229,7 +229,7 @@ class _Work:
     def _versions(self) -> tuple[str, ...]:
         """Each task with its version in the bundle; raises ConfigError for a task that only the session has."""
         bundle = self.session.bundle
-        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.tasks.get(n)]
+        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.readers.get(n)]
         if apart:
             raise ConfigError(
                 "a job goes on by the versions of its tasks, and these were attached to the session alone",
@@ -237,16 +237,16 @@ class _Work:
                 allowed=[name for name in self.session.tasks if name not in apart],
                 do="add them to the bundle and refresh the session, or ask for other tasks",
             )
-        lines = {**bundle.lines, **self.models}
-        return tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks)
+        lines = {name: bundle.lines[name] for name in self.answers.tasks}
+        return tuple(f"{name} {line.version} {line.record}" for name, line in lines.items())
 
     def _check_unchanged(self) -> None:
         """Raises ConfigError if a task is no longer what it was at the start."""
-        records, models = self.session.records, self.session.summaries.models.lines
+        records, summaries = self.session.records, self.session.summaries.lines
         changed = [
             name
             for name in self.answers.tasks
-            if records.get(name) is not self.records.get(name) or models.get(name) != self.models.get(name)
+            if records.get(name) is not self.records.get(name) or summaries.get(name) != self.summaries.get(name)
         ]
         if changed:
             raise ConfigError(

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path as FilePath
 
 import msgspec
 
 from polyhead.bundle.journal import Attempt, read_attempts
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.tables import AllocationRule
@@ -105,14 +103,8 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, bundle: Bundle) -> VersionDecisions:
-        """Decisions about the tasks that read the trunk."""
+        """Decisions about its tasks."""
         return cls(lines=bundle.lines, removed=bundle.removed, attempts=read_attempts(bundle.root))
-
-    @classmethod
-    def of_models(cls, root: FilePath) -> VersionDecisions:
-        """Decisions about the tasks with their own models."""
-        file = read_models_file(root)
-        return cls(lines=file.models, removed=file.removed, attempts=read_attempts(root))
 
     def reason(self, name: str, tag: str) -> str | None:
         """The reason not to train a task in the way of this tag; None without a decision."""
