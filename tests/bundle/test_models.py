@@ -12,12 +12,14 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, MODEL_FILES, TASKS
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.models import ModelDraft, read_model
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.certify import verify
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
+from polyhead.evaluate.compare import version_view
 from polyhead.plan import Pool
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
@@ -86,6 +88,8 @@ def test_a_model_comes_back_as_it_was_written(root):
     }
     assert json.loads((root / BUNDLE).read_text())["tasks"]["brief"]["owns_model"] is True
     found.verify()
+    with pytest.raises(BundleError, match="owns its model"):
+        next(upload_bytes(found, "brief"))
 
 
 def test_a_new_version_takes_the_place_of_the_old(root):
@@ -144,6 +148,7 @@ def test_an_older_version_is_brought_back_and_the_newer_one_again(root):
         assert model(root).generation == generation
         assert Bundle.open(root).versions("brief") == ["v0001", "v0002"]
         assert Bundle.open(root).lines["brief"].pinned == (version == "v0001")
+        assert model(root).digest == read_model(version_view(Bundle.open(root), "brief", version), "brief").digest
     assert (root / BUNDLE).read_bytes() == newer
     with pytest.raises(BundleError, match="v0007"):
         set_versions(root, {"brief": "v0007"})

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.manifest import TaskRecord, read_bundle_file
 from polyhead.bundle.models import ModelDraft
+from polyhead.bundle.versions import replace_lines
 from polyhead.bundle.write import add_tasks
 from polyhead.encoder.summarizer import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.engine import request
@@ -20,6 +21,7 @@ from polyhead.errors import BadName, BadValue, UnknownTask
 from polyhead.plan import Pool
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import add_tiny
 
 SHAPE = Seq2SeqShape(
     width=4,
@@ -117,6 +119,26 @@ def test_a_task_that_owns_its_model_is_neither_detached_nor_replaced_by_one_that
     with pytest.raises(BadName, match="'brief'.*another name"):
         session.attach(record, tiny_part(path, trunk.architecture, path.head.part))
     assert set(session.tasks) == {"brief", "other"} and not session.records
+
+
+def test_a_name_that_comes_back_as_a_task_of_the_other_sort_is_that_alone(session):
+    """Removed and added between two looks at the bundle, in both directions."""
+    bundle, trunk = session.bundle, tiny_trunk()
+    folder, line = bundle.root / "tasks" / "brief", bundle.lines["brief"]
+    kept = {path.name: path.read_bytes() for path in (folder / line.version).iterdir()}
+    bundle.remove_task("brief")
+    task = msgspec.structs.replace(tiny_tasks()[0], name="brief")
+    add_tiny(bundle.root, trunk, task, tiny_path(task, trunk, pool=Pool()), seed=0)
+    assert session.refresh().replaced == ("brief",)
+    assert set(session.records) == {"brief"} and set(session.summaries.tasks) == {"other"}
+    bundle.remove_task("brief")
+    (folder / line.version).mkdir(parents=True)
+    for name, content in kept.items():
+        (folder / line.version / name).write_bytes(content)
+    now = read_bundle_file(bundle.root)
+    replace_lines(bundle.root, now, {**now.lines, "task:brief": line})
+    assert session.refresh().replaced == ("brief",)
+    assert not session.records and set(session.summaries.tasks) == {"brief", "other"} == set(session.tasks)
 
 
 @pytest.mark.parametrize("deadline", [None, 1e9])
