@@ -1,6 +1,7 @@
 """The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
-An epoch ends with a validation. It is one pass over the examples, or several if these are few (`Training.schedule`).
+An epoch ends with a validation. It is one pass over the examples, several if these are few, or a part of one if these
+are many (`Training.schedule`).
 All randomness in epoch e comes from (seed, e), so a resumed run equals the uninterrupted one, byte for byte.
 """
 
@@ -265,7 +266,8 @@ class Curriculum:
 class Course(Curriculum):
     """A training run of one task. `loss` receives outputs, targets, `weights` and, if batches carry them, soft targets.
 
-    `run` computes a batch's outputs if the module's own call does not.
+    `run` computes a batch's outputs if the module's own call does not. `whole`: validations lie between
+    whole passes, since they take long.
     """
 
     def __init__(
@@ -282,15 +284,16 @@ class Course(Curriculum):
         events: Events | None = None,
         label: str = "training",
         last: bool = False,
+        whole: bool = False,
     ) -> None:
         def objective(task: str, batch: TrainingBatch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
             return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
 
-        schedule = training.schedule(examples.steps(training.batch))
+        schedule = training.schedule(examples.steps(training.batch), whole=whole)
         super().__init__(
             Devices(module, objective),
-            TaskSchedule(examples, training, passes=schedule.passes),
+            TaskSchedule(examples, training, steps=schedule.updates),
             score=score,
             training=training,
             schedule=schedule,
