@@ -75,6 +75,16 @@ def counted(number: int, what: str, *, several: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
+def in_bytes(number: int) -> str:
+    """`605 KB`, `2.97 MB`: three digits, in powers of 1000."""
+    size, unit = float(number), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"
+
+
 class UnitSize:
     """How many rows the next unit of work has, so that it ends in about `UNIT_SECONDS` however slow the machine is."""
 

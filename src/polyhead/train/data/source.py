@@ -16,7 +16,7 @@ from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.errors import StoreError
 from polyhead.plan import Path
-from polyhead.progress import counted, pace
+from polyhead.progress import counted, in_bytes, pace
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.text.tokenize import Input, Tokenizer
@@ -149,11 +149,12 @@ class FeatureSource(ABC):
     def told(self, extraction: Extraction) -> str:
         """A line that describes the work of `fill`."""
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+        size = sum(store.nbytes for store in self._stores.values())
         how = f" ({pace(rate)})" if rate else ""
         return (
             f"encoded {counted(extraction.passes, 'input')} once{how}, "
             f"{counted(extraction.reused, 'stored value')} reused, {counted(extraction.cut, 'input')} cut to the "
-            "trunk's limit"
+            f"trunk's limit, {in_bytes(size)} of features kept"
         )
 
     @abstractmethod
