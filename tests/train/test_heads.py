@@ -20,7 +20,7 @@ from polyhead.deep.heads import trials as heads
 from polyhead.deep.heads.folds import rounds_of
 from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.heads.trials import FOLDS, Trials
+from polyhead.deep.heads.trials import Trials
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
@@ -32,6 +32,7 @@ from polyhead.tasks.task import Task
 from polyhead.train import events as telling
 from polyhead.train.candidates import candidate_paths, candidates
 from polyhead.train.data.prepare import prepare, wanted
+from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
 from polyhead.train.record import lines
 from polyhead.train.run import train_project

@@ -132,7 +132,7 @@ class Curriculum:
             line = f"loss {row['loss']:.4f}"
             if "score" in row:
                 line += f", validation {row['score']:.4f}, best {self.best_score:.4f} in epoch {self.best_epoch}"
-            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, line)
+            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, note=line)
             progress.lap("epoch", self.done, epochs if self.last else self.most, line)
             self.save()
         progress.finish()
@@ -260,7 +260,7 @@ class Curriculum:
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
             if self.history and "score" in self.history[-1]:
                 note += f", validation {self.history[-1]['score']:.4f} after epoch {self.done}"
-            self._progress.update(step, self.most * self.steps, note)
+            self._progress.update(step, self.most * self.steps, note=note)
 
 
 class Course(Curriculum):

@@ -18,7 +18,7 @@ from polyhead.text.question import read_alone
 TRAINER = 1  # incremented when the same declaration and data would train another part
 
 
-FOLDED_BELOW = 1000  # labelled rows
+FOLDED_BELOW, FOLDS = 1000, 5  # labelled rows, and the folds in which fewer are held out
 FEW = 16  # average rows per label up to which the labels' words initialize a head
 MANY_TOKENS = 2**18  # of the rows learned from: float16 states of more than these exceed 200 MB at width 384
 TOKEN_BYTES, LONG_TEXT = 4, 512  # of text, about; tokens of a text that count at most
@@ -67,15 +67,16 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_many_tokens(self) -> bool:
-        """Whether kept states of tokens have a byte a number, since there are so many, and no codec is named.
-
-        Tokens are estimated by the bytes of the texts, without those of the test split.
-        """
+        """Whether kept states of tokens have a byte a number, since there are so many, and no codec is named."""
         if not self.strategy.reads_kept_features or self.strategy.names_codec or self.columns:
             return False
+        return self.tokens > MANY_TOKENS
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens, about, of the training and validation rows, from the bytes of their texts."""
         rows = (texts for split in (self.train, self.validation) for texts in read_alone(split.examples.inputs))
-        tokens = (min(len(text.encode()) // TOKEN_BYTES, LONG_TEXT) for texts in rows for text in texts)
-        return sum(tokens) > MANY_TOKENS
+        return sum(min(len(text.encode()) // TOKEN_BYTES, LONG_TEXT) for texts in rows for text in texts)
 
     @property
     def splits(self) -> tuple[Split, ...]:

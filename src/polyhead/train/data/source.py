@@ -25,6 +25,8 @@ from polyhead.train.data.windows import WindowedExamples
 
 Per = Literal["tensor", "dimension"]
 """What one constant of a codec is for."""
+Filled = Callable[[int, int, float], None]
+"""Hears the number of finished inputs, their total, and the share of the work that is done, since inputs differ."""
 
 
 class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,5 +160,5 @@ class FeatureSource(ABC):
         )
 
     @abstractmethod
-    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
-        """Adds every missing value to the stores; `update` receives the number of finished inputs and the total."""
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
+        """Adds every missing value to the stores."""
