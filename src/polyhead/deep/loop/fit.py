@@ -1,8 +1,8 @@
 """The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
 An epoch ends with a validation. It is one pass over the examples, several if these are few, or a part of one if these
-are many (`Training.schedule`).
-All randomness in epoch e comes from (seed, e), so a resumed run equals the uninterrupted one, byte for byte.
+are many (`Training.schedule`). All randomness in epoch e comes from (seed, e), so a resumed run equals the
+uninterrupted one, byte for byte.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ class Curriculum:
 class Course(Curriculum):
     """A training run of one task. `loss` receives outputs, targets, `weights` and, if batches carry them, soft targets.
 
-    `run` computes a batch's outputs if the module's own call does not. `whole`: validations lie between
-    whole passes, since they take long.
+    `run` computes a batch's outputs if the module's own call does not. `whole`: validations take long, and lie between
+    whole passes.
     """
 
     def __init__(
