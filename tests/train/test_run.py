@@ -523,7 +523,7 @@ def test_many_states_of_tokens_are_kept_in_a_byte_a_number_and_served_so(home, t
     folder, lines = copied(home, tmp_path), []
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=1)
     project = tiny_project.project(folder, name, strategy=Pooled(of=2, heads=2, hidden=8), training=training)
-    outcome = train_project(project, folder=folder, events=Events(say=lines.append))
+    outcome = train_project(project, folder=folder, cache=folder / "cache", events=Events(say=lines.append))
     (p,) = prepare(project, folder)
     extractor = Extractor(load_trunk(str(folder / "trunk")), folder=folder / "cache" / "features", precision="float32")
     paths = feature_paths([p], [p], extractor, Bundle.open(folder / "bundle"))[name]
