@@ -55,11 +55,10 @@ def test_an_estimate_is_said_once_where_encoding_takes_long(home, monkeypatch):
     now, said = [100.0], []
     monkeypatch.setattr(telling.time, "monotonic", lambda: now[0])
     events = Events(say=said.append)
-    for share in (0.01, 0.5):  # 4 s of 400, and of 8
+    for share in (0.008, 0.4):  # in 4 s, after the first batch
         filled = estimating(events.progress("encoding", unit="texts"), events, *planned(home, "mood"))
-        for seconds in (1.0, 4.0, 4.0):
+        for number, seconds in enumerate((20.0, 4.0, 4.0), start=1):
             now[0] += seconds
-            filled(1, 100, share)
-        now[0] += 100.0
+            filled(number, 100, number * share)
     (line,) = said
     assert line.startswith("estimate: encoding about 8 min 20 s, heads at most ")

@@ -13,7 +13,8 @@ from polyhead.train.data.source import FeatureSource, Filled
 from polyhead.train.events import Events, Progress
 
 SAID_FROM = 20.0  # seconds of encoding
-LEARNED = 3  # FLOPs of a training step for each of an answer, about
+LEARNED = 3  # FLOPs of a training step for each of an answer, about;
+LEARNED_KEPT = 2  # over kept features, which get no gradient
 SOLVED = 600  # losses and gradients of all rows that a linear head takes over all penalties, about
 UPDATE_SECONDS = 0.004  # of an update of a head, beside its FLOPs
 
@@ -26,15 +27,18 @@ def estimating(
     source: FeatureSource,
 ) -> Filled:
     """Shows the progress of encoding, and says once how long encoding and heads will take, if that is long."""
-    is_said = not source.encodes
+    is_said = not (source.encodes and todo)
+    began: tuple[float, float] | None = None
 
     def filled(done: int, total: int, share: float) -> None:
-        nonlocal is_said
+        nonlocal is_said, began
         progress.update(done, total, share)
-        if is_said or progress.seconds < EARLY:
+        began = began or (progress.seconds, share)  # the first batch is slower than others, and not counted
+        passed, encoded = progress.seconds - began[0], share - began[1]
+        if is_said or passed < EARLY or encoded <= 0:
             return
-        is_said, seconds = True, progress.seconds / share
-        if todo and seconds >= SAID_FROM:
+        is_said, seconds = True, passed / encoded
+        if seconds >= SAID_FROM:
             heads = head_seconds(todo, paths, source, texts=total, seconds=seconds)
             events.line(f"estimate: encoding about {duration(seconds)}, heads at most {duration(heads)}")
 
@@ -60,6 +64,7 @@ def _of_task(p: Prepared, paths: Sequence[Path], source: FeatureSource, *, flop:
     name, rows, training = p.task.name, len(p.train.examples.targets), p.training
     is_kept = p.strategy.reads_kept_features
     solvers = [one.solver for one in candidates(p, source)] if is_kept else ["steps"] * len(paths)
+    learned = LEARNED_KEPT if is_kept else LEARNED
     updates = training.schedule(-(-rows // training.batch)).most_updates
     tokens = max(1, p.tokens // (rows + len(p.validation.examples.targets)))
     total = 0.0
@@ -68,5 +73,5 @@ def _of_task(p: Prepared, paths: Sequence[Path], source: FeatureSource, *, flop:
         if solver == "linear":
             total += SOLVED * 2 * rows * own
         else:
-            total += updates * (LEARNED * training.batch * own + UPDATE_SECONDS)
+            total += updates * (learned * training.batch * own + UPDATE_SECONDS)
     return total * (FOLDS if p.folded else 1)
