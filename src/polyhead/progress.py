@@ -48,18 +48,28 @@ EARLY = 3.0  # seconds in which the first of the work says too little of the res
 
 
 def progress_line(
-    label: str, *, done: int, total: int, unit: str, seconds: float, before: int = 0, at_most: bool = False
+    label: str,
+    *,
+    done: int,
+    total: int,
+    unit: str,
+    seconds: float,
+    before: int = 0,
+    at_most: bool = False,
+    share: float | None = None,
 ) -> str:
     """`label: 5 of 10 texts, 2 a second, about 3 s left`; of those done, `before` took no part of the seconds.
 
-    `at_most`: the work may end before all is done. In the first seconds the time left is not said.
+    `at_most`: the work may end before all is done. In the first seconds the time left is not said. `share` is that of
+    the work which took the seconds, where units differ.
     """
     rate = (done - before) / seconds if seconds > 0 else 0.0
     parts = [f"{label}: {done:,} of {total:,} {unit}"]
     if rate:
         parts.append(pace(rate))
     if rate and seconds >= EARLY and done < total:
-        parts.append(f"{'at most' if at_most else 'about'} {duration((total - done) / rate)} left")
+        left = seconds * (1 / share - 1) if share else (total - done) / rate
+        parts.append(f"{'at most' if at_most else 'about'} {duration(left)} left")
     return ", ".join(parts)
 
 
@@ -73,6 +83,16 @@ def pace(rate: float, unit: str = "") -> str:
 def counted(number: int, what: str, *, several: str | None = None) -> str:
     """`1 task`, `6 tasks`, `2 encoder passes`."""
     return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
+def in_bytes(number: int) -> str:
+    """`605 KB`, `2.97 MB`: three digits, in powers of 1000."""
+    size, unit = float(number), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"
 
 
 class UnitSize:

@@ -293,8 +293,10 @@ def test_progress_is_told_up_to_the_end(trunk, extractor, monkeypatch):
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
     told = []
     wanted = FeatureRequest(path=prefix(trunk, Pool()), inputs=TEXTS)
-    done = extractor.fill([wanted], update=lambda now, total: told.append((now, total)))
-    assert told[-1] == (5, 5) and [now for now, _ in told] == sorted(now for now, _ in told)
+    done = extractor.fill([wanted], update=lambda *so_far: told.append(so_far))
+    assert told[-1] == (5, 5, 1.0) and told == sorted(told)
+    lengths = [len(e.ids) for e in extractor.tokenizer.encode(TEXTS)]
+    assert told[0][2] == pytest.approx(max(lengths) / sum(lengths))  # the longest come first
     assert done.tokens == sum(len(e.ids) for e in extractor.tokenizer.encode(TEXTS))
 
 

@@ -14,6 +14,7 @@ from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.deep.loop.optimizer import groups_of, rate_at
 from polyhead.errors import TrainError
+from polyhead.project import recipes
 from polyhead.project.recipes import Training
 from polyhead.train.events import Meter
 from polyhead.train.runs import stream
@@ -336,6 +337,48 @@ def test_a_course_stopped_between_two_calls_goes_on_from_its_checkpoint(tmp_path
     assert untimed(resumed.finish()) == untimed(fitted) and state(module) == state(whole)
 
 
+@pytest.fixture
+def short_rounds(monkeypatch):
+    """Passes of more than four updates count as long."""
+    monkeypatch.setattr(recipes, "LONGEST_ROUND", 4)
+
+
+def test_rounds_within_a_pass_read_what_the_pass_reads(short_rounds):
+    """Seven updates a pass, three a round: a round may begin in one pass and end in the next."""
+    points = Points(26)
+    _, fitted = run(points)
+    passes = [points.drawn(4, np.random.default_rng(stream(TRAINING.seed, "order", number))) for number in range(6)]
+    wanted = [members.tolist() for each in passes for members in each][:36]
+    assert [members.tolist() for members in points.seen] == wanted
+    assert len(fitted.history) == 12 and fitted.updates == 36
+    assert fitted.examples_seen == sum(map(len, wanted))
+
+
+def test_training_stops_within_a_pass_that_brings_no_better_score(short_rounds):
+    points = Points(400)
+    training = msgspec.structs.replace(TRAINING, epochs=None, patience=None, least_updates=0)
+    _, fitted = run(points, training=training, score=lambda: 0.5)
+    assert fitted.best_update == 4 and fitted.updates == len(points.seen) == 4 + 6 * 4 < points.steps(4)
+
+
+@pytest.mark.parametrize(("rounds", "updates"), [(1, 0), (3, 0), (3, 2)], ids=str)
+def test_resumed_within_a_pass_is_the_uninterrupted_run(tmp_path, monkeypatch, short_rounds, rounds, updates):
+    whole, wanted = run(Points(26))
+    saved = fitting.Curriculum._save
+
+    def save(this, begun):
+        saved(this, begun)
+        if (this.done, begun.updates if begun else 0) == (rounds, updates):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting.Curriculum, "_save", save)
+        with pytest.raises(KeyboardInterrupt):
+            run(Points(26), checkpoint=tmp_path / "c.checkpoint")
+    resumed, found = run(Points(26), checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
+    assert state(resumed) == state(whole) and untimed(found) == untimed(wanted)
+
+
 def test_what_a_teacher_answers_reaches_the_loss_with_its_own_examples():
     """And a batch that carries none calls the loss with three values, as before there were teachers."""
 
@@ -377,20 +420,16 @@ def test_one_pass_takes_every_example_once_in_another_order_each_time():
     points = Points(300)
     passes = []
     for epoch in range(2):
-        points.seen = []
-        list(points.shuffled(4, np.random.default_rng(epoch)))
-        passes.append(np.concatenate(points.seen))
+        passes.append(np.concatenate(list(points.drawn(4, np.random.default_rng(epoch)))))
     assert all(sorted(p.tolist()) == list(range(300)) for p in passes)
     assert passes[0].tolist() != passes[1].tolist()
-    points.seen = []
     list(points.in_order(7))
     assert np.concatenate(points.seen).tolist() == np.argsort(np.arange(300) % 5, kind="stable").tolist()
 
 
 def test_examples_of_like_length_share_a_batch():
     points = Points(4 * SORTED_CHUNK)
-    list(points.shuffled(4, np.random.default_rng(0)))
-    spread = [int(np.ptp(members % 5)) for members in points.seen]
+    spread = [int(np.ptp(members % 5)) for members in points.drawn(4, np.random.default_rng(0))]
     assert sum(s == 0 for s in spread) >= len(spread) - 5
 
 

@@ -20,7 +20,7 @@ from polyhead.deep.heads import trials as heads
 from polyhead.deep.heads.folds import rounds_of
 from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.heads.trials import FOLDS, Trials
+from polyhead.deep.heads.trials import Trials
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
@@ -32,6 +32,7 @@ from polyhead.tasks.task import Task
 from polyhead.train import events as telling
 from polyhead.train.candidates import candidate_paths, candidates
 from polyhead.train.data.prepare import prepare, wanted
+from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
@@ -344,19 +345,32 @@ def test_the_simplest_heads_come_first(kind, pair, depth, names):
     assert [one.name for one in AUTO.candidates(task, depth)] == names
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 40, 1500])
+@pytest.mark.parametrize("steps", [1, 2, 7, 40, 500])
 def test_few_rows_get_as_many_updates_as_many_rows(steps):
     schedule = Training().schedule(steps)
-    updates = schedule.rounds * schedule.passes * steps
-    assert max(1500, 30 * steps) <= updates < max(1500, 30 * steps) + schedule.passes * steps
-    assert schedule.passes * steps >= min(25, 1500) or schedule.passes * steps >= 25
-    assert schedule.patience * schedule.passes * steps >= 187
+    least = max(1500, 30 * steps)
+    assert least <= schedule.most_updates < least + schedule.updates
+    assert schedule.updates >= 25 and schedule.updates % steps == 0
+    assert schedule.patience * schedule.updates >= 187
 
 
-@pytest.mark.parametrize("steps", [1, 7, 1500])
-def test_epochs_that_are_given_are_exact(steps):
+@pytest.mark.parametrize(("steps", "parts"), [(1, 1), (7, 1), (500, 1), (501, 2), (1475, 3)])
+def test_epochs_and_patience_that_are_given_are_passes(steps, parts):
+    """Of a long pass an update for each of its rounds may be left out."""
     schedule = Training(epochs=4, patience=2).schedule(steps)
-    assert (schedule.passes, schedule.rounds, schedule.patience) == (1, 4, 2)
+    assert (schedule.updates, schedule.rounds, schedule.patience) == (steps // parts, 4 * parts, 2 * parts)
+    assert 4 * (steps - parts) < schedule.most_updates <= 4 * steps
+
+
+@pytest.mark.parametrize("rows", [16_001, 42_487, 10**6])
+def test_many_rows_are_validated_within_a_pass_and_read_once_before_updates_end(rows):
+    """47,208 rows took up to 42,000 updates, of which 8,000 without a better score stopped nothing."""
+    steps = -(-rows // 32)
+    schedule = Training().schedule(steps)
+    assert schedule.updates <= 500 and 3_000 <= schedule.patience * schedule.updates < 3_500
+    most = max(15_000, steps)
+    assert most - 500 < schedule.most_updates < most + 500
+    assert Training().schedule(steps, whole=True).updates == steps
 
 
 @pytest.mark.parametrize("share", [0.1, None], ids=["folds", "rows of validation"])

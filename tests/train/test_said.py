@@ -166,6 +166,7 @@ def test_durations_read_as_people_say_them():
         ({"done": 8, "seconds": 0.1}, "a: 8 of 10 texts, 80 a second"),
         ({"done": 0, "seconds": 9.0}, "a: 0 of 10 texts"),
         ({"done": 6, "seconds": 8.0, "before": 6}, "a: 6 of 10 texts"),
+        ({"done": 2, "seconds": 10.0, "share": 0.5}, "a: 2 of 10 texts, 5.0 s each, about 10 s left"),
     ],
 )
 def test_a_rate_is_never_zero_and_what_may_end_early_takes_so_long_at_most(facts, line):
@@ -178,7 +179,7 @@ def test_progress_is_shown_and_cleared_and_lines_clear_it_too(monkeypatch):
     monkeypatch.setattr(telling.time, "monotonic", lambda: now[0])
     events = Events(say=said.append, show=shown.append)
     progress = events.progress("encoding", unit="texts")
-    progress.update(5, 10, "note")
+    progress.update(5, 10, note="note")
     assert shown[-1].startswith("encoding: 5 of 10 texts") and shown[-1].endswith("note")
     now[0] += 0.1
     progress.update(6, 10)

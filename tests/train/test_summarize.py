@@ -130,7 +130,7 @@ def test_batches_hold_what_transformers_would_be_given(tmp_path):
     examples = SummaryExamples(model, p.train.examples)
     library = summarizers.theirs(summarizers.folder())[1]
     members = []
-    for piece in examples.shuffled(5, np.random.default_rng(0)):
+    for piece in map(examples.batch, examples.drawn(5, np.random.default_rng(0))):
         pairs = [(p.train.examples.inputs[i][0], str(p.train.examples.targets[i][0])) for i in piece.members]
         wanted = summarizers.batch(library, pairs)
         ids, mask, labels = piece.arguments

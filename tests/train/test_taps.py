@@ -341,7 +341,7 @@ def test_each_example_keeps_its_own_states_targets_and_teacher_in_any_order(home
     examples = tap_examples(prepared, prepared.train, path, kept, precision="float32", soft=soft)
     whole = [examples.batch(np.array([i])) for i in range(32)]
     seen = []
-    for batch in examples.shuffled(5, np.random.default_rng(0)):
+    for batch in map(examples.batch, examples.drawn(5, np.random.default_rng(0))):
         (taken,) = batch.arguments
         for row, member in enumerate(batch.members):
             (alone,) = whole[member].arguments

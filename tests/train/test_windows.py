@@ -236,7 +236,7 @@ def test_kept_windows_are_encoded_once_and_the_first_serves_tasks_that_cut(tmp_p
     requests = [*wanted_taps(windowed, path, extractor), *wanted_taps(cut, path, extractor)]
     told = []
     done = extractor.fill(requests, update=lambda *so_far: told.append(so_far))
-    assert done.passes == count > texts and told[-1] == (texts, texts)
+    assert done.passes == count > texts and told[-1] == (texts, texts, 1.0)
     assert extractor.fill(requests).passes == 0
     other = Extractor(DATA, folder=tmp_path / "other", precision="float32")
     assert other.fill(wanted_taps(cut, path, other)).passes == texts

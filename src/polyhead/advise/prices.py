@@ -66,8 +66,7 @@ def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes
 def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
     training, strategy, work = p.training, p.strategy, _work_of(p, shape)
     steps = max(1, math.ceil(size.rows / training.batch))
-    schedule = training.schedule(steps)
-    passes = schedule.passes * schedule.rounds
+    passes = training.schedule(steps).most_updates / steps
     encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
     ended = (size.held + size.test) * rates.encode * work.run
     if way.trunk_learns:

@@ -20,6 +20,7 @@ from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
 from polyhead.progress import COMMANDS, ProgressDisplay, shown
 from polyhead.progress import counted as counted
+from polyhead.progress import in_bytes as in_bytes
 from polyhead.progress import text_table as text_table
 from polyhead.values import to_json
 
@@ -241,16 +242,6 @@ def _keep(file: IO[bytes], path: Path) -> None:
                 os.link(file.name, partial)
                 note(f"what was written before is in {partial}")
                 return
-
-
-def in_bytes(number: int) -> str:
-    """`605 KB`, `2.97 MB`: three digits, in powers of 1000."""
-    size, unit = float(number), "B"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:

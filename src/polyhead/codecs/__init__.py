@@ -12,6 +12,7 @@ __all__ = [
     "CODECS",
     "EXACT",
     "HALF",
+    "IN_A_BYTE",
     "NO_TOKEN",
     "ONE_BIT",
     "Constants",
@@ -25,4 +26,5 @@ for _codec in (Float32(), Float16(), UInt8(), Sign(), Pca1(), Pca2(), Pca4(), To
 
 EXACT = Float32.name  # features as the trunk returns them
 HALF = Float16.name  # the default for kept features
+IN_A_BYTE = UInt8.name  # the default for states of very many tokens
 ONE_BIT = Token1.name  # the default for a store of a corpus

@@ -31,7 +31,7 @@ from polyhead.text.encodings import Encodings
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Filled, Per, value_key
 from polyhead.train.job import TrainingJob
 
 TOKEN_BUDGET = 4096  # padded tokens per batch
@@ -84,7 +84,7 @@ class Extractor(FeatureSource):
         values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET)
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
-    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
         """Encodes every input that some store lacks, once for all stores; a kill loses only the unwritten rest."""
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
@@ -95,17 +95,19 @@ class Extractor(FeatureSource):
         with TokenizerPool(self.data.tokenizer, self.data.settings) as pool:
             for piece, encodings in pool.tokenized(self._pieces(inputs, pending, windowed)):
                 texts = [piece.inputs[row] for row in encodings.row.tolist()]
+                is_missing = np.array([text in pending.waiting for text in texts], bool)
+                is_first = is_missing & (encodings.window == 0)
+                pending.expect(int(is_first.sum()), encodings.lengths[is_missing])
                 for entries, batch in entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
-                    if not any(texts[entry] in pending.waiting for entry in entries.tolist()):
+                    if not is_missing[entries].any():
                         continue
                     pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)
                     passes += len(entries)
-                    is_first = encodings.window[entries] == 0
-                    done += sum(texts[entry] in pending.waiting for entry in entries[is_first].tolist())
+                    done += int(is_first[entries].sum())
                     tokens += int(batch.mask.sum())
                     cut += int((encodings.cut[entries] > 0).sum())
                     if update is not None:
-                        update(done, len(pending.waiting))
+                        update(done, len(pending.waiting), pending.share(tokens))
         pending.flush()
         journal.end()
         seconds = time.monotonic() - began
@@ -177,10 +179,20 @@ class _Pending:
         self.reused = sum(store.reused for store in stores)
         self.reads_words = any(store.request.words is not None for store in stores)
         self._flushed = time.monotonic()
+        self._texts = self._tokens = 0  # expected so far
         self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
         for store in stores:
             for key, index in store.lacking.items():
                 self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
+
+    def expect(self, texts: int, lengths: np.ndarray) -> None:
+        """So many of the waiting texts are next; `lengths` are those of what is read of them, in tokens."""
+        self._texts += texts
+        self._tokens += int(lengths.sum())
+
+    def share(self, tokens: int) -> float:
+        """That of the work done with these tokens, if later texts are as long as those so far."""
+        return min(1.0, tokens * self._texts / max(1, self._tokens * len(self.waiting)))
 
     def add(
         self,

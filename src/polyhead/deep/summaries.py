@@ -187,7 +187,7 @@ def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[obje
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
-    epochs = counted(prepared.training.schedule(steps).rounds, "epoch")
+    epochs = counted(prepared.training.schedule(steps, whole=True).rounds, "epoch")
     return [
         f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
         f"{sizes} documents, {counted(steps, 'step')} an epoch, up to {epochs}",
@@ -321,6 +321,7 @@ def train_summarizer(
         checkpoint=checkpoint,
         events=listener,
         label=f"{task.name} (summarizer)",
+        whole=True,
     ).train()
     splits = [split for split in prepared.splits if split.name != "train"]
     summaries = {split.name: summaries_of(model, task.name, split.examples, listener) for split in splits}

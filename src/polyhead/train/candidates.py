@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
 
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import IN_A_BYTE
 from polyhead.data.read import Examples
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
@@ -16,7 +17,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenize import Input
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.source import FeatureSource, value_key
+from polyhead.train.data.source import FeatureSource, Per, value_key
 
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
@@ -38,6 +39,18 @@ def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: Feature
     """The path of one candidate."""
     shape, trunk = source.facts.architecture, source.facts.digest
     return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+
+
+def codec_of(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource) -> tuple[Codec, Per]:
+    """The codec of a candidate's kept features, without constants, and the scope of one set of constants.
+
+    Many states of tokens, if none is named, have a byte a number, each dimension with its own scale.
+    """
+    codec, per = prepared.strategy.feature_codec()
+    reads_tokens = candidate_path(candidate, prepared, source, codec).pool.positions in ("attention", "tokens")
+    if reads_tokens and source.encodes and prepared.has_many_tokens:
+        return Codec(name=IN_A_BYTE), "dimension"
+    return codec, per
 
 
 def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:
@@ -72,7 +85,6 @@ def feature_paths(
     source.remember([record.path for record in bundle.readers.values()])
     paths: dict[str, list[Path]] = {}
     for p in todo:
-        bare, per = p.strategy.feature_codec()
         paths[p.task.name] = [
             source.coded(
                 path,
@@ -80,7 +92,7 @@ def feature_paths(
                 per=per,
                 inputs=partial(_texts_like, value_key(path, per), prepared, source),
             )
-            for path in candidate_paths(p, source, bare)
+            for path, per in _bare_paths(p, source)
         ]
     return paths
 
@@ -89,10 +101,16 @@ def _texts_like(key: bytes, prepared: Sequence[Prepared], source: FeatureSource)
     """Training inputs of every task that stores the same value, task after task."""
     lists: list[list[Input]] = []
     for p in prepared:
-        bare, per = p.strategy.feature_codec()
-        if any(value_key(path, per) == key for path in candidate_paths(p, source, bare)):
+        if any(value_key(path, per) == key for path, per in _bare_paths(p, source)):
             lists += single_inputs(p.train.examples.inputs, p.task)
     return [text for inputs in lists for text in inputs]
+
+
+def _bare_paths(prepared: Prepared, source: FeatureSource) -> Iterator[tuple[Path, Per]]:
+    """Each candidate's path, its codec without constants, and the scope of one set of constants."""
+    for candidate in candidates(prepared, source):
+        codec, per = codec_of(candidate, prepared, source)
+        yield candidate_path(candidate, prepared, source, codec), per
 
 
 def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, float]]:

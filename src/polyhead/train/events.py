@@ -81,17 +81,22 @@ class Progress:
         self._started, self._at_most = time.monotonic(), at_most
         self._said = self._started
 
-    def update(self, done: int, total: int, note: str = "") -> None:
-        """Shows the current progress."""
-        seconds = time.monotonic() - self._started
+    @property
+    def seconds(self) -> float:
+        """Elapsed seconds."""
+        return time.monotonic() - self._started
+
+    def update(self, done: int, total: int, share: float | None = None, *, note: str = "") -> None:
+        """Shows the current progress; `share` of the work is done, where units differ."""
         line = progress_line(
             self._label,
             done=done,
             total=total,
             unit=self._unit,
-            seconds=seconds,
+            seconds=self.seconds,
             before=self._before,
             at_most=self._at_most,
+            share=share,
         )
         self._events._progress(line + (note and f"  {note}"))
 
@@ -105,7 +110,7 @@ class Progress:
     def finish(self) -> float:
         """Clears the line; returns the elapsed seconds."""
         self._events._progress("", force=True)
-        return time.monotonic() - self._started
+        return self.seconds
 
 
 class Meter:

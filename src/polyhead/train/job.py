@@ -46,6 +46,7 @@ from polyhead.train.record.decided import (
     untrained,
 )
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
+from polyhead.train.record.estimate import estimating
 from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.runs import cache_folder, deep
@@ -327,7 +328,9 @@ def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
         compared = baseline_path(p, paths[0], source)
         requests += [] if compared is None else wanted(p, compared, source)
         requests += vectors_wanted(p, source) if p.task.name in job.todo else []
-    extraction = source.fill(requests, update=progress.update)
+    todo = [p for p in job.prepared if p.task.name in job.todo]
+    filled = estimating(progress, events, todo, job.paths, source)
+    extraction = source.fill(requests, update=filled)
     progress.finish()
     if requests:
         events.line(source.told(extraction))

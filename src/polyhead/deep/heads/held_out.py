@@ -16,7 +16,6 @@ from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.label_words import STRENGTHS, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, inputs_of, solution_of, swept
-from polyhead.deep.heads.trials import FOLDS
 from polyhead.deep.nn.runtime import precision_of, single_thread
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.deep.sharing.part import PooledPart
@@ -29,7 +28,7 @@ from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.task import Task
 from polyhead.train.candidates import candidate_path, candidates
 from polyhead.train.data.prepare import wanted_of
-from polyhead.train.data.prepared import FEW, Prepared, Split
+from polyhead.train.data.prepared import FEW, FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events

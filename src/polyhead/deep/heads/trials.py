@@ -29,12 +29,11 @@ from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.prepared import FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
-FOLDS = 5
 REFITTED_BELOW = 10_000  # labelled rows: with fewer, a head trained in steps is trained once more, on all of them
 RACED = 1 / 3  # share of its rounds after which a head far behind the best linear one is dropped
 FAR = 2  # standard errors of the difference
@@ -284,7 +283,7 @@ class Trials:
                 if len(self.held.targets) < rule.FEW:
                     rounds.append(outputs)
                 note = f"validation {score:.4f}, best {best_score:.4f}"
-                progress.update(number, most, note)
+                progress.update(number, most, note=note)
                 progress.lap("round", number, most, note)
                 if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
                     break

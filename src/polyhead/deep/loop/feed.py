@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
 from typing import Protocol
 
 import msgspec
@@ -48,22 +49,30 @@ class Feed(Protocol):
 
 
 class TaskSchedule:
-    """One task: an epoch is `passes` passes over its examples, an update one batch."""
+    """One task: an update is one batch, an epoch `steps` of them, in pass after pass over the examples."""
 
-    def __init__(self, examples: LengthSorted, training: Training, *, passes: int = 1) -> None:
-        self._examples, self._training, self._passes = examples, training, passes
-        self.steps = passes * examples.steps(training.batch)
+    def __init__(self, examples: LengthSorted, training: Training, *, steps: int | None = None) -> None:
+        """`steps` None: those of one pass."""
+        self._examples, self._training = examples, training
+        self._in_a_pass = max(1, examples.steps(training.batch))
+        self.steps = steps or self._in_a_pass
 
     def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
         """In each pass every example once, in a random order for the pass."""
-        for number in range(epoch * self._passes, (epoch + 1) * self._passes):
-            generator = np.random.default_rng(stream(self._training.seed, "order", number))
-            for batch in self._examples.shuffled(self._training.batch, generator):
-                yield (("", batch),)
+        number, start = divmod(epoch * self.steps, self._in_a_pass)
+        passes = chain.from_iterable(map(self._order, count(number)))
+        for members in islice(passes, start, start + self.steps):
+            yield (("", self._examples.batch(members)),)
 
     def seen(self, epochs: int) -> int:
-        """All of them in each pass."""
-        return epochs * self._passes * self._examples.count
+        """All of them in each whole pass, and those of the last one's batches."""
+        passes, rest = divmod(epochs * self.steps, self._in_a_pass)
+        return passes * self._examples.count + sum(map(len, islice(self._order(passes), rest)))
+
+    def _order(self, number: int) -> Iterator[np.ndarray]:
+        """The members of each batch of this pass."""
+        generator = np.random.default_rng(stream(self._training.seed, "order", number))
+        return self._examples.drawn(self._training.batch, generator)
 
     def state(self) -> dict[str, list[int]]:
         """Empty: epochs do not depend on earlier ones."""
@@ -99,11 +108,6 @@ class LengthSorted(ABC):
     def steps(self, batch: int) -> int:
         """Batches in one pass."""
         return -(-self.count // batch)
-
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[TrainingBatch]:
-        """One pass in random order."""
-        for members in self.drawn(batch, generator):
-            yield self.batch(members)
 
     def drawn(self, batch: int, generator: np.random.Generator, *, tokens: int | None = None) -> Iterator[np.ndarray]:
         """The members of each batch of one pass in random order; every example once.

@@ -1,7 +1,8 @@
 """The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
-An epoch ends with a validation. It is one pass over the examples, or several if these are few (`Training.schedule`).
-All randomness in epoch e comes from (seed, e), so a resumed run equals the uninterrupted one, byte for byte.
+An epoch ends with a validation. It is one pass over the examples, several if these are few, or a part of one if these
+are many (`Training.schedule`). All randomness in epoch e comes from (seed, e), so a resumed run equals the
+uninterrupted one, byte for byte.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Curriculum:
             line = f"loss {row['loss']:.4f}"
             if "score" in row:
                 line += f", validation {row['score']:.4f}, best {self.best_score:.4f} in epoch {self.best_epoch}"
-            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, line)
+            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, note=line)
             progress.lap("epoch", self.done, epochs if self.last else self.most, line)
             self.save()
         progress.finish()
@@ -259,13 +260,14 @@ class Curriculum:
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
             if self.history and "score" in self.history[-1]:
                 note += f", validation {self.history[-1]['score']:.4f} after epoch {self.done}"
-            self._progress.update(step, self.most * self.steps, note)
+            self._progress.update(step, self.most * self.steps, note=note)
 
 
 class Course(Curriculum):
     """A training run of one task. `loss` receives outputs, targets, `weights` and, if batches carry them, soft targets.
 
-    `run` computes a batch's outputs if the module's own call does not.
+    `run` computes a batch's outputs if the module's own call does not. `whole`: validations take long, and lie between
+    whole passes.
     """
 
     def __init__(
@@ -282,15 +284,16 @@ class Course(Curriculum):
         events: Events | None = None,
         label: str = "training",
         last: bool = False,
+        whole: bool = False,
     ) -> None:
         def objective(task: str, batch: TrainingBatch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
             return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
 
-        schedule = training.schedule(examples.steps(training.batch))
+        schedule = training.schedule(examples.steps(training.batch), whole=whole)
         super().__init__(
             Devices(module, objective),
-            TaskSchedule(examples, training, passes=schedule.passes),
+            TaskSchedule(examples, training, steps=schedule.updates),
             score=score,
             training=training,
             schedule=schedule,

@@ -35,21 +35,28 @@ EPOCHS, PATIENCE = 30, 6  # passes over the rows by default
 LEAST_UPDATES = 1500  # minimum number of updates: few rows make short passes
 PATIENT = 8  # runs of at least this many updates have a patience of an eighth of them
 ROUND = 25  # minimum number of updates between two validations, if updates are counted
+LONGEST_ROUND = 500  # of updates: with more than 16,000 rows, in batches of 32, a pass has several validations
 
 
 class Schedule(Value):
-    """The length of a training run. A round lies between two validations: one or several passes over the rows."""
+    """The length of a training run. A round lies between two validations: passes over the rows, or a part of one."""
 
-    passes: int  # in a round
+    updates: int  # in a round
     rounds: int  # at most
     patience: int  # rounds without a better validation score before stopping
+
+    @property
+    def most_updates(self) -> int:
+        """Updates of a run that nothing stops."""
+        return self.updates * self.rounds
 
 
 class Training(Value):
     """How parts are trained on frozen features: AdamW, linear warm-up and decay, early stopping on validation.
 
     Without `epochs`, updates count: a run takes 30 passes over the rows, and on few rows as many more as 1,500 updates
-    need, unless validation stops it. The same holds for a given `least_updates`.
+    need, unless validation stops it. The same holds for a given `least_updates`. A pass of more than 500 updates counts
+    as 500 there, in the limit of 30 and in the patience of 6; the rows may still be read once.
     """
 
     seed: int = 1
@@ -76,22 +83,26 @@ class Training(Value):
         """Maximum passes over the rows, if only passes count."""
         return EPOCHS if self.epochs is None else self.epochs
 
-    def schedule(self, steps: int, *, passes: int | None = None) -> Schedule:
+    def schedule(self, steps: int, *, passes: int | None = None, whole: bool = False) -> Schedule:
         """The length of a run with `steps` updates per pass over the rows.
 
-        `passes` are those of a round; None: as many as make `ROUND` updates, if updates count.
+        `passes` are those of a round; None: as many as make `ROUND` updates, if updates count, and of a pass with more
+        than `LONGEST_ROUND` an equal part, unless rounds are to be `whole` passes.
         """
+        steps, parts = max(steps, 1), 1 if passes or whole else max(1, math.ceil(steps / LONGEST_ROUND))
         least = self.least_updates
         if least is None:
             least = LEAST_UPDATES if self.epochs is None else 0
         if passes is None:
-            passes = max(1, math.ceil(min(least, ROUND) / max(steps, 1)))
-        updates = passes * max(steps, 1)
-        patience = PATIENCE if self.patience is None else self.patience
+            passes = max(1, math.ceil(min(least, ROUND) / steps))
+        updates = passes * steps // parts
+        own, default = parts / passes, (steps if parts == 1 else LONGEST_ROUND) / updates  # rounds of an epoch
+        rounds = max(EPOCHS * default, parts) if self.epochs is None else self.epochs * own
+        patience = PATIENCE * default if self.patience is None else self.patience * own
         return Schedule(
-            passes=passes,
-            rounds=max(math.ceil(self.most_epochs / passes), math.ceil(least / updates)),
-            patience=max(math.ceil(patience / passes), math.ceil(least / PATIENT / updates)),
+            updates=updates,
+            rounds=max(math.ceil(rounds), math.ceil(least / updates)),
+            patience=max(math.ceil(patience), math.ceil(least / PATIENT / updates)),
         )
 
 

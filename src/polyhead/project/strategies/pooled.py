@@ -37,7 +37,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    codec: str | None = None  # the name of a registered codec; None: that of the store used for training, else float16
+    codec: str | None = None  # None: that of the store that is trained from, else float16, or uint8 for many tokens
     codec_per: Literal["tensor", "dimension"] = "tensor"  # scope of its constants, if it has any
     codec_before_mean: bool = False
 

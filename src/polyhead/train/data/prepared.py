@@ -13,12 +13,15 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
+from polyhead.text.question import read_alone
 
 TRAINER = 1  # incremented when the same declaration and data would train another part
 
 
-FOLDED_BELOW = 1000  # labelled rows
+FOLDED_BELOW, FOLDS = 1000, 5  # labelled rows, and the folds in which fewer are held out
 FEW = 16  # average rows per label up to which the labels' words initialize a head
+MANY_TOKENS = 2**18  # of the rows learned from: float16 states of more than these exceed 200 MB at width 384
+TOKEN_BYTES, LONG_TEXT = 4, 512  # of text, about; tokens of a text that count at most
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,19 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return few and kind.loss == "cross_entropy" and all(any(map(str.isalpha, label)) for label in task.labels)
 
     @property
+    def has_many_tokens(self) -> bool:
+        """Whether kept states of tokens have a byte a number, since there are so many, and no codec is named."""
+        if not self.strategy.reads_kept_features or self.strategy.names_codec or self.columns:
+            return False
+        return self.tokens > MANY_TOKENS
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens, about, of the training and validation rows, from the bytes of their texts."""
+        rows = (texts for split in (self.train, self.validation) for texts in read_alone(split.examples.inputs))
+        return sum(min(len(text.encode()) // TOKEN_BYTES, LONG_TEXT) for texts in rows for text in texts)
+
+    @property
     def splits(self) -> tuple[Split, ...]:
         """Train, validation, and test if present."""
         return (self.train, self.validation) + ((self.test,) if self.test else ())
@@ -80,7 +96,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         columns = {"columns": list(self.columns)} if self.columns else {}
         words = {"label_words": True} if self.reads_label_words else {}
-        return (donor | columns | words) | {
+        tokens = {"many_tokens": True} if self.has_many_tokens else {}
+        return (donor | columns | words | tokens) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

@@ -16,7 +16,7 @@ from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.errors import StoreError
 from polyhead.plan import Path
-from polyhead.progress import counted, pace
+from polyhead.progress import counted, in_bytes, pace
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.text.tokenize import Input, Tokenizer
@@ -25,6 +25,8 @@ from polyhead.train.data.windows import WindowedExamples
 
 Per = Literal["tensor", "dimension"]
 """What one constant of a codec is for."""
+Filled = Callable[[int, int, float], None]
+"""Hears the number of finished inputs, their total, and the share of the work that is done, since inputs differ."""
 
 
 class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,13 +151,14 @@ class FeatureSource(ABC):
     def told(self, extraction: Extraction) -> str:
         """A line that describes the work of `fill`."""
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+        size = sum(store.nbytes for store in self._stores.values())
         how = f" ({pace(rate)})" if rate else ""
         return (
             f"encoded {counted(extraction.passes, 'input')} once{how}, "
             f"{counted(extraction.reused, 'stored value')} reused, {counted(extraction.cut, 'input')} cut to the "
-            "trunk's limit"
+            f"trunk's limit, {in_bytes(size)} of features kept"
         )
 
     @abstractmethod
-    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
-        """Adds every missing value to the stores; `update` receives the number of finished inputs and the total."""
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
+        """Adds every missing value to the stores."""

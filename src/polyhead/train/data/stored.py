@@ -34,7 +34,7 @@ from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Filled, Per
 
 AT_ONCE = 4096  # texts copied at a time
 SHOWN = 5  # rows named in an error
@@ -145,7 +145,7 @@ class StoredFeatures(FeatureSource):
             if self.digest(with_codec(path, column.codec)) == column.digest
         ]
 
-    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
         """Copies the requested values; raises StoreError if the store lacks texts, before anything is copied."""
         began = time.monotonic()
         self.check(wanted)
@@ -158,7 +158,7 @@ class StoredFeatures(FeatureSource):
                 self._copy(request, piece)
                 done += len(piece)
                 if update is not None:
-                    update(done, total)
+                    update(done, total, done / total)
         return Extraction(passes=0, reused=reused + total, tokens=0, cut=0, seconds=time.monotonic() - began)
 
     def told(self, extraction: Extraction) -> str:

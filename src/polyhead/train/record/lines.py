@@ -80,8 +80,7 @@ def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
     """The largest number of updates of a run."""
     own = -(-len(p.train.examples.targets) // p.training.batch)
     steps = own if in_a_pass is None else in_a_pass[p.task.name]
-    schedule = p.training.schedule(steps, passes=None if in_a_pass is None else 1)
-    return f"up to {schedule.rounds * schedule.passes * steps:,}"
+    return f"up to {p.training.schedule(steps, passes=None if in_a_pass is None else 1).most_updates:,}"
 
 
 def _shared(plan: Plan, shape: Architecture) -> list[str]:
