@@ -14,20 +14,12 @@ from polyhead.certify.beside import with_sections
 from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
 from polyhead.encoder.data import arrays_digest
+from polyhead.engine.familiar import LEAST, directions, reads_one_text
 from polyhead.engine.session import Session, vector_path
 from polyhead.errors import TrainError
-from polyhead.evaluate.drift import LEAST, profile_of
+from polyhead.evaluate.drift import profile_of
 from polyhead.evaluate.held import held_file, held_of
-from polyhead.evaluate.profile import (
-    ModelView,
-    as_texts,
-    asked,
-    directions,
-    reads_one_text,
-    sample,
-    seen_rows,
-    seen_texts,
-)
+from polyhead.evaluate.profile import ModelView, as_texts, asked, sample, seen_rows, seen_texts
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
