@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import KEY, NONE
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, EmptyData, PolyheadError
@@ -28,6 +29,8 @@ class Decision(Value):
     probabilities: tuple[float, ...]  # of its options, in order; of a predicate that it holds, and that it does not
     answered_by: Literal["task", "similarity"]
     task: str | None = None
+    familiar: float | None = None  # of a task with a limit: which share of its known rows lies as far out as the text
+    none_of_these: bool | None = None  # whether that is below the limit
 
 
 class Decided(Value):
@@ -151,7 +154,13 @@ def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision
         return reading
     if (answer := result.answers.get(reading.task)) is None:
         return _lacking(f"task '{reading.task}'", reading.task, result)
-    return Decision(probabilities=reading.probabilities(answer), answered_by="task", task=reading.task)
+    return Decision(
+        probabilities=reading.probabilities(answer),
+        answered_by="task",
+        task=reading.task,
+        familiar=answer.get(KEY),
+        none_of_these=answer.get(NONE),
+    )
 
 
 def _by_similarity(

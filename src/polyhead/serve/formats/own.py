@@ -60,10 +60,8 @@ class Options(Value):
     receipt: bool = True  # whether each result says what it cost
     # Whether answers say what calibration makes of them; by task also how.
     calibrated: bool | dict[str, bool | CalibrationChoice] = True
-    familiar: bool = (
-        False  # whether answers say which share of the rows known of their task lies as far out as the text
-    )
-    # Share below which an answer says `none_of_these`, of all tasks or by task; None: as each task says.
+    familiar: bool = False  # whether answers say which share of their task's known rows lies as far out as the text
+    # The share below which an answer says `none_of_these`, of all tasks or by task; None: as each task says.
     none_below: float | dict[str, float] | None = None
     explain: bool = False  # whether each result says which words moved it: a text of n words costs n + 1 texts
 
