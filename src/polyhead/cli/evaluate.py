@@ -31,7 +31,7 @@ from polyhead.project.tables import data_files, read_project
 from polyhead.values import Value
 
 HEAD = ("task", "split", "rows", "metric", "score")
-BASELINES = ("linear", "constant")
+BASELINES = ("tf-idf", "linear", "constant")
 FACTS = ("task", "row", "truth", "answer", "score")  # columns of a file of errors; the input stands between
 
 
