@@ -47,6 +47,7 @@ def command(
     *,
     tasks: Tasks = option("Answer these tasks only, with commas between them; by default all that fit an input."),
     table: TableOptions,
+    familiar: bool = option("Also say which share of the rows known of a task lies as far out as the text."),
     form: Literal["auto", "text", "json"] = option(
         "Format of a line. auto: JSON if it begins with { or is a JSON string, else text.", "auto", "--format"
     ),
@@ -99,7 +100,10 @@ def command(
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    asked = _asked_remotely(server, remote.key_file, tasks) if server is not None else _asked_here(bundle, tasks, how)
+    if server is not None:
+        asked = _asked_remotely(server, remote.key_file, tasks, familiar)
+    else:
+        asked = _asked_here(bundle, tasks, how, familiar)
     return _answer_lines(asked, bundle, inputs, output, form)
 
 
@@ -163,14 +167,16 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 
 @contextlib.contextmanager
-def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...]) -> Iterator[Answering]:
-    with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None)) as remote:
+def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...], familiar: bool) -> Iterator[Answering]:
+    with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None, familiar=familiar)) as remote:
         yield remote.answers
 
 
 @contextlib.contextmanager
-def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions) -> Iterator[Answering]:
-    yield partial(_by_session, how.open(bundle, names), names or None)
+def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions, familiar: bool) -> Iterator[Answering]:
+    session = how.open(bundle, names)
+    wanted = session.tells_familiar(names or None, familiar=familiar)
+    yield partial(_by_session, session, names or None, wanted)
 
 
 def _place(inputs: TextInput) -> str:
@@ -216,8 +222,11 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
     return rows
 
 
-def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[InputLine]) -> list[dict[str, Any]]:
-    columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
+def _by_session(
+    session: Session, names: tuple[str, ...] | None, familiar: bool, lines: list[InputLine]
+) -> list[dict[str, Any]]:
+    inputs, words = [line.input for line in lines], [line.words for line in lines]
+    columns = all_columns(session, inputs, words, tasks=names, familiar=familiar)
     return [msgspec.to_builtins(result) for result in columns.results()]
 
 

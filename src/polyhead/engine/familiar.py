@@ -12,7 +12,7 @@ from polyhead.bundle.format import SEEN
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
-from polyhead.errors import BadValue, PolyheadError
+from polyhead.errors import BadValue, PolyheadError, UnknownTask
 from polyhead.lazy import lazy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task, kinds_with
@@ -118,11 +118,13 @@ def none_below(task: Task, asked: NoneBelow) -> float:
 
 
 def check_none_below(asked: NoneBelow, tasks: Mapping[str, Task]) -> None:
-    """Raises BadValue for what is no share, or a task that cannot say that none of its labels fits."""
+    """Raises BadValue for what is no share, or a task that has no labels, and UnknownTask for one that is not there."""
     limits = asked if isinstance(asked, Mapping) else {} if asked is None else {"": asked}
     for name, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
             raise BadValue("'none_below' is a share of known rows", got=limit, allowed="0 to 1")
+        if name and name not in tasks:
+            raise UnknownTask("'none_below' names a task that is not there", got=name, allowed=sorted(tasks))
         if name and "none_below" not in kind_of(tasks[name]).uses:
             raise BadValue(
                 f"task '{name}' has no labels of which none could fit",

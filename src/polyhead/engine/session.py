@@ -119,13 +119,19 @@ class Session:
         A task that fails is named in the results and stops no other; where no task has any answer, and none is late,
         its error is raised.
         """
-        now = self.loaded
-        names = None if tasks is None else now.task_names(tasks)
-        check_none_below(none_below, now.tasks)
-        asked = {name: now.tasks[name] for name in now.task_names(names)}
-        wanted = is_wanted(now.known, asked, familiar=familiar, asked=none_below)
+        names = None if tasks is None else self.loaded.task_names(tasks)
+        check_none_below(none_below, self.loaded.tasks)
+        wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
         columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
         return columns.results(calibrated, none_below)
+
+    def tells_familiar(
+        self, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
+    ) -> bool:
+        """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for its own limit."""
+        now = self.loaded
+        asked = {name: now.tasks[name] for name in now.task_names(tasks)}
+        return is_wanted(now.known, asked, familiar=familiar, asked=none_below)
 
     def columns(
         self,
