@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from polyhead.bundle.read import Bundle
-from polyhead.data.read import Examples
+from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.heads import tf_idf
 from polyhead.tasks.task import Task
 from polyhead.train.record.lines import warnings_of
@@ -38,7 +38,10 @@ def test_weights_of_words_are_scikit_learns(texts):
 def test_answers_are_those_of_scikit_learns_logistic_regression(texts):
     linear = pytest.importorskip("sklearn.linear_model")
     targets = np.random.default_rng(0).integers(0, 3, len(texts))
-    examples = Examples(inputs=texts, targets=[np.array(target) for target in targets])
+    taught = [np.array(target) for target in targets]
+    examples = Examples(
+        inputs=texts, targets=taught, words=None, rows=list(range(len(texts))), report=ReadReport(rows=len(texts))
+    )
     outputs = np.stack(tf_idf.answers_to(TASK, examples, train=examples))
     columns = 2 ** int(np.log2(tf_idf.MOST_COLUMNS))
     read = tf_idf.word_counts(texts, columns)
