@@ -65,7 +65,7 @@ class Request:
         self.inputs = checked_inputs(inputs)
         asked = loaded.task_names(tasks)
         self.tasks = {name: loaded.tasks[name] for name in (asked if vectors is None else (*asked, vectors))}
-        self._vectors, self._known = vectors, loaded.known
+        self._vectors, self._known_tasks = vectors, loaded.known
         self._is_required = tasks is not None  # a missing package raises; else its tasks are skipped
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
@@ -114,7 +114,7 @@ class Request:
         tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
         vectors = None if self._vectors is None else tasks.pop(self._vectors)
         for name, column in tasks.items() if vectors is not None else ():
-            column.known, column.vectors = self._known.get(name), vectors
+            column.known, column.vectors = self._known_tasks.get(name), vectors
         return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
 
     def error(self, task: str) -> Exception | None:
