@@ -136,7 +136,7 @@ def test_limit_of_a_task_applies_by_itself(session):
     assert limited.task.none_below == 0.1
     columns = session.columns(gibberish(1), tasks=["mood"], familiar=True)
     columns["mood"].task = limited.task
-    (result,) = columns.results()
+    (result,) = columns.results(familiar=False)
     assert result.answers["mood"]["none_of_these"]
 
 

@@ -175,8 +175,7 @@ def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...], f
 @contextlib.contextmanager
 def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions, familiar: bool) -> Iterator[Answering]:
     session = how.open(bundle, names)
-    wanted = session.tells_familiar(names or None, familiar=familiar)
-    yield partial(_by_session, session, names or None, wanted)
+    yield partial(_by_session, session, names or None, familiar)
 
 
 def _place(inputs: TextInput) -> str:
@@ -226,8 +225,9 @@ def _by_session(
     session: Session, names: tuple[str, ...] | None, familiar: bool, lines: list[InputLine]
 ) -> list[dict[str, Any]]:
     inputs, words = [line.input for line in lines], [line.words for line in lines]
-    columns = all_columns(session, inputs, words, tasks=names, familiar=familiar)
-    return [msgspec.to_builtins(result) for result in columns.results()]
+    reads_vectors = session.tells_familiar(names, familiar=familiar)
+    columns = all_columns(session, inputs, words, tasks=names, familiar=reads_vectors)
+    return [msgspec.to_builtins(result) for result in columns.results(familiar=familiar)]
 
 
 def _folder(bundle: str | None) -> str:

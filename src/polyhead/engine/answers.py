@@ -115,15 +115,16 @@ class AnswerColumn:
         """
         return self._raw if self.calibration is None else with_calibrated(self.task, self.calibration, self._raw)
 
-    def answers_as(self, wish: Wish, limit: NoneBelow = None) -> list[Answer]:
-        """The same without what calibration says, or as a request wants that; where it was asked for, with `familiar`.
+    def answers_as(self, wish: Wish, *, familiar: bool = True, limit: NoneBelow = None) -> list[Answer]:
+        """The same without what calibration says, or as a request wants that. Raises BadValue.
 
-        Raises BadValue.
+        Where vectors were read, with what these say of familiarity; unless `familiar`, only where there is a limit.
         """
         answers = self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
-        if self.familiar is None:
+        own = none_below(self.task, limit)
+        if not (familiar or own) or self.familiar is None:
             return answers
-        return with_familiar(self.task, answers, self.familiar[self.rows], none_below(self.task, limit))
+        return with_familiar(self.task, answers, self.familiar[self.rows], own)
 
     @lazy
     def _raw(self) -> list[Answer]:
@@ -190,16 +191,17 @@ class AnswerTable:
         """The cost of one input."""
         return self.receipts.at(row, self._flops)
 
-    def results(self, calibrated: Wishes = True, none_below: NoneBelow = None) -> list[Result]:
-        """One result an input, in order; `calibrated` and `none_below` as `Session.predict` takes them."""
+    def results(
+        self, calibrated: Wishes = True, *, familiar: bool = True, none_below: NoneBelow = None
+    ) -> list[Result]:
+        """One result an input, in order; what is wished as `Session.predict` takes it, of columns that are familiar."""
         answers: list[dict[str, dict[str, object]]] = [{} for _ in self.inputs]
         skipped: list[dict[str, str]] = [{} for _ in self.inputs]
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            for row, answer in zip(
-                column.rows.tolist(), column.answers_as(wish_of(calibrated, name), none_below), strict=True
-            ):
+            its = column.answers_as(wish_of(calibrated, name), familiar=familiar, limit=none_below)
+            for row, answer in zip(column.rows.tolist(), its, strict=True):
                 answers[row][name] = answer
             if column.skipped:
                 for row, reason in column.skipped.items():

@@ -123,7 +123,7 @@ class Session:
         check_none_below(none_below, self.loaded.tasks)
         wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
         columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
-        return columns.results(calibrated, none_below)
+        return columns.results(calibrated, familiar=familiar, none_below=none_below)
 
     def tells_familiar(
         self, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None

@@ -51,10 +51,14 @@ def forget_hidden(ticket: Ticket, hidden: frozenset[str]) -> None:
             ticket.results[number] = _without(result, hidden)
 
 
-def tell_familiar(ticket: Ticket, vectors: str, asked: NoneBelow) -> None:
-    """Adds to the answers of an answered ticket how familiar its texts are, from their mean vectors in `outputs`."""
+def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, asked: NoneBelow) -> None:
+    """Adds to the answers of an answered ticket how familiar its texts are, from their mean vectors in `outputs`.
+
+    Unless `familiar`, only to those of tasks with a limit.
+    """
     loaded, numbers = ticket.loaded, [number for number, outputs in enumerate(ticket.outputs) if vectors in outputs]
-    known = {name: loaded.known[name].rows for name in ticket.tasks if name in loaded.known} if numbers else {}
+    limits = {name: none_below(loaded.tasks[name], asked) for name in ticket.tasks if name in loaded.known and numbers}
+    known = {name: loaded.known[name].rows for name, limit in limits.items() if familiar or limit}
     read = np.array([np.reshape(ticket.outputs[number][vectors], -1) for number in numbers])
     shares = {name: rows.familiar(read) for name, rows in known.items() if rows is not None}
     for place, number in enumerate(numbers):
@@ -63,10 +67,8 @@ def tell_familiar(ticket: Ticket, vectors: str, asked: NoneBelow) -> None:
             continue
         answers = dict(result.answers)
         for name in shares.keys() & answers.keys():
-            task = loaded.tasks[name]
-            (answers[name],) = with_familiar(
-                task, [answers[name]], shares[name][place : place + 1], none_below(task, asked)
-            )
+            own = shares[name][place : place + 1]
+            (answers[name],) = with_familiar(loaded.tasks[name], [answers[name]], own, limits[name])
         ticket.results[number] = msgspec.structs.replace(result, answers=answers)
 
 

@@ -223,7 +223,7 @@ class Service:
             ticket = await self.cache.ask(submitted, loaded, inputs, names, words=words, stage=tell)
         if tells:
             size = FAMILIAR_SIZE * len(inputs) * len(names)
-            await off_loop(size, tell_familiar, ticket, self.vectors, none_below)
+            await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, asked=none_below)
             forget_hidden(ticket, frozenset(names) - frozenset(asked))
         if settings.long_texts == "refuse":
             check_cut(ticket)
