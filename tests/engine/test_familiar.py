@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.seen import Seen, seen_of
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, ConfigError, UnknownTask
@@ -16,7 +16,7 @@ from support import tiny_project
 from support.shared import made_once
 
 TASKS = ("mood", "urgency", "same")
-WORDS = ("kessel", "lampe", "kaputt", "gestern", "nicht", "mehr", "und", "aber")
+SIGNS = ("?!?!", "!!", "...", "??")
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,17 @@ def session(root):
     return Session(root, backend="reference", deterministic=True)
 
 
+def seen(vectors):
+    return Seen(vectors=vectors, lengths=np.ones(len(vectors)), scores=np.zeros((len(vectors), 0), np.float32))
+
+
 def messages(count, seed):
     return [row["text"] for row in tiny_project.messages(count, seed)]
 
 
 def gibberish(count):
     chance = random.Random(0)
-    return [" ".join(chance.choice(WORDS) for _ in range(12)) for _ in range(count)]
+    return [" ".join(chance.choice(SIGNS) for _ in range(12)) for _ in range(count)]
 
 
 def shares(results, task="mood"):
@@ -58,12 +62,12 @@ def test_distance_is_that_of_scikit_learns_neighbours():
 
 
 def test_share_is_the_rank_among_the_known_rows():
-    known = KnownRows(vectors=np.eye(4, dtype=np.float32), usual=np.array([0.1, 0.5, 0.5, 2.0], np.float32))
-    assert known.familiar(np.eye(4, dtype=np.float32)[:1] * 3) == pytest.approx(
-        [2 / 5]
-    )  # 2 of 4 are as far, and itself
+    far = np.array([0.0, 0.5, 1.4, 2.0], np.float32)
+    known = KnownRows(near=np.eye(4, dtype=np.float32)[:1], usual=far, are_centres=True)
+    at_a_right_angle = np.array([[0, 3, 0, 0]], np.float32)
+    assert known.familiar(at_a_right_angle) == pytest.approx([2 / 5])  # one of 4 is as far, and the text itself
     rng = np.random.default_rng(1)
-    own = KnownRows.of(directions(rng.normal(size=(200, 8)).astype(np.float32)))
+    own = KnownRows.of(seen(directions(rng.normal(size=(200, 8)).astype(np.float32))))
     of_alike = own.familiar(rng.normal(size=(2000, 8)))
     assert of_alike.min() >= 1 / 201 and of_alike.max() <= 1
     np.testing.assert_allclose(np.quantile(of_alike, (0.1, 0.5, 0.9)), (0.1, 0.5, 0.9), atol=0.1)  # a p-value
@@ -74,7 +78,8 @@ def test_answers_say_what_the_kept_rows_give(session):
     vectors = attach_vectors(session)
     means = np.stack(session.outputs(vectors, texts))
     session.detach(vectors)
-    known = KnownRows.of(seen_of(session.bundle, "mood").vectors)
+    known = KnownRows.of(seen_of(session.bundle, "mood"))
+    assert known.are_centres and len(known.near) == 2  # of each label's training rows
     assert shares(session.predict(texts, familiar=True)) == pytest.approx(known.familiar(means))
 
 

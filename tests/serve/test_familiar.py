@@ -14,7 +14,7 @@ from polyhead.train.run import train_project
 from support import tiny_project
 from support.shared import made_once
 
-TEXT = "kessel lampe kaputt gestern nicht mehr und aber kessel kessel"
+TEXT = "?!?! " * 9
 KNOWN = "the lamp is late, please refund"
 
 
@@ -83,7 +83,7 @@ def test_limit_that_means_nothing_is_refused(client, limit):
 
 
 def test_stream_says_it_at_its_end(client):
-    body = {"inputs": [TEXT + " kessel"], "options": {"familiar": True}}
+    body = {"inputs": [TEXT + "?!?!"], "options": {"familiar": True}}
     lines = [json.loads(line) for line in client.post("/v1/predict/stream", json=body).text.splitlines()]
     *parts, end = lines
     assert {part["task"] for part in parts} == {"mood", "urgency"}

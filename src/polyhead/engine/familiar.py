@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.seen import Seen, centre_distances, seen_of
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
 from polyhead.lazy import lazy
 from polyhead.tasks.kinds import kind_of
@@ -57,13 +57,22 @@ def reads_one_text(task: Task) -> bool:
 class KnownRows(Value, eq=False):
     """Rows of a task that texts are compared with."""
 
-    vectors: np.ndarray  # float32 (rows, width), of length 1
-    usual: np.ndarray  # float32 (rows,), ascending: how far each lies from the others
+    near: np.ndarray  # float32 (centres or rows, width), of length 1: what a text's distance is measured from
+    usual: np.ndarray  # float32 (rows,), ascending: how far each row lies
+    are_centres: bool
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> KnownRows:
-        """From the directions of their mean vectors, two or more."""
-        return cls(vectors=vectors, usual=np.sort(farness(vectors, vectors, among=True)))
+    def of(cls, seen: Seen) -> KnownRows:
+        """From what is kept of two rows or more."""
+        if seen.centres is not None and seen.far is not None:
+            return cls(near=seen.centres, usual=np.sort(seen.far), are_centres=True)
+        usual = farness(seen.vectors, seen.vectors, among=True)
+        return cls(near=seen.vectors, usual=np.sort(usual), are_centres=False)
+
+    def distances(self, vectors: np.ndarray) -> np.ndarray:
+        """From the nearest centre, else the mean of those from the NEAREST rows: float32 (texts,)."""
+        own = directions(vectors)
+        return centre_distances(own, self.near).min(axis=1) if self.are_centres else farness(own, self.near)
 
     def familiar(self, vectors: np.ndarray) -> np.ndarray:
         """The share of the rows that lie at least as far out as each mean vector, float64 (texts,), above 0 to 1.
@@ -71,8 +80,7 @@ class KnownRows(Value, eq=False):
         The text itself is counted among them: (1 + rows as far) / (1 + rows), the p-value of a conformal predictor
         (Vovk, Gammerman and Shafer 2005).
         """
-        far = farness(directions(vectors), self.vectors)
-        as_far = len(self.usual) - np.searchsorted(self.usual, far, side="left")
+        as_far = len(self.usual) - np.searchsorted(self.usual, self.distances(vectors), side="left")
         return np.asarray((1 + as_far) / (1 + len(self.usual)))
 
 
@@ -91,7 +99,7 @@ class KnownTask:
         except PolyheadError as error:
             log.warning("task '%s' does not say how familiar texts are: %s", self._name, error)
             return None
-        return None if seen is None or len(seen.lengths) < LEAST else KnownRows.of(seen.vectors)
+        return None if seen is None or len(seen.lengths) < LEAST else KnownRows.of(seen)
 
 
 def known_tasks(
