@@ -20,6 +20,7 @@ from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_se
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
+from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
 
@@ -152,7 +153,8 @@ def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision
     """What a task answers."""
     if isinstance(reading, PolyheadError):
         return reading
-    if (answer := result.answers.get(reading.task)) is None:
+    answer: Answer | None = result.answers.get(reading.task)
+    if answer is None:
         return _lacking(f"task '{reading.task}'", reading.task, result)
     return Decision(
         probabilities=reading.probabilities(answer),
