@@ -82,7 +82,7 @@ def command(
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    check_explained(explain, why.json_to, server=server, output=output != DASH, **named)
+    check_explained(explain, why.json_to, server=server, output=output != DASH, familiar=familiar, **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
@@ -92,7 +92,7 @@ def command(
         bundle = _folder(bundle)
     inputs = given_in(given)
     if named:
-        target = _table_target(inputs, named, server, output)
+        target = _table_target(inputs, named, server, output, familiar=familiar)
         return answer_rows(
             Printer(), how.open(bundle, tasks), inputs.file, target, table.request(tasks), fresh=table.fresh
         )
@@ -100,10 +100,7 @@ def command(
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    if server is not None:
-        asked = _asked_remotely(server, remote.key_file, tasks, familiar)
-    else:
-        asked = _asked_here(bundle, tasks, how, familiar)
+    asked = _asked(bundle, tasks, familiar, remote=remote, how=how)
     return _answer_lines(asked, bundle, inputs, output, form)
 
 
@@ -140,11 +137,15 @@ def _tell(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
+def _table_target(
+    inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str, *, familiar: bool
+) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
     option = f"--{next(iter(named)).replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
+    if familiar:
+        raise click.UsageError(f"--familiar is for texts and lines, and {option} for the rows of a table.")
     if server is not None:
         raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:
@@ -167,15 +168,16 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 
 @contextlib.contextmanager
-def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...], familiar: bool) -> Iterator[Answering]:
-    with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None, familiar=familiar)) as remote:
-        yield remote.answers
-
-
-@contextlib.contextmanager
-def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions, familiar: bool) -> Iterator[Answering]:
-    session = how.open(bundle, names)
-    yield partial(_by_session, session, names or None, familiar)
+def _asked(
+    bundle: str, names: tuple[str, ...], familiar: bool, *, remote: ServerOptions, how: SessionOptions
+) -> Iterator[Answering]:
+    if remote.server is None:
+        yield partial(_by_session, how.open(bundle, names), names or None, familiar)
+        return
+    with contextlib.closing(
+        Remote(remote.server, key_file=remote.key_file, tasks=names or None, familiar=familiar)
+    ) as server:
+        yield server.answers
 
 
 def _place(inputs: TextInput) -> str:
