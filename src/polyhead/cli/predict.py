@@ -100,8 +100,7 @@ def command(
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    asked = _asked(bundle, tasks, familiar, remote=remote, how=how)
-    return _answer_lines(asked, bundle, inputs, output, form)
+    return _answer_lines(_asked(bundle, tasks, familiar, remote=remote, how=how), bundle, inputs, output, form)
 
 
 def _answer_lines(
