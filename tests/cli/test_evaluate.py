@@ -110,7 +110,7 @@ def test_another_backend_than_that_of_training_is_said(home):
 def test_the_table_names_split_rows_and_metric(home):
     done = run("evaluate", home / "polyhead.toml", "--split", "validation")
     rows = [line.split() for line in done.out.splitlines()]
-    assert rows[0] == ["task", "split", "rows", "metric", "score", "linear", "constant", "other", "metrics"]
+    assert rows[0] == ["task", "split", "rows", "metric", "score", "tf-idf", "linear", "constant", "other", "metrics"]
     assert rows[1][:4] == ["mood", "validation", "12", "accuracy"]
     assert done.err == ""
 

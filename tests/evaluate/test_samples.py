@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from polyhead.evaluate.drift import farness, holm, pairwise, sample_distance
+from polyhead.engine.familiar import farness, pairwise
+from polyhead.evaluate.drift import holm, sample_distance
 
 
 def test_the_distance_is_that_of_the_definition():

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import seen_of
-from polyhead.data.read import read
+from polyhead.bundle.seen import Seen, seen_of
+from polyhead.data.read import Examples, ReadReport, read
 from polyhead.deep.nn.load import load_trunk
+from polyhead.engine.familiar import directions
 from polyhead.engine.session import Session
 from polyhead.evaluate.profile import as_texts, asked, seen_rows
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.train import job
+from polyhead.train.record.held import with_centres
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.commands import run
@@ -51,7 +53,7 @@ def validated(home, made, name):
 
 
 def without_summary(monkeypatch):
-    monkeypatch.setattr(job, "with_seen", lambda draft, held, source: draft)
+    monkeypatch.setattr(job, "with_seen", lambda draft, held, source, prepared: draft)
     monkeypatch.setattr(job, "vectors_wanted", lambda prepared, source: [])
 
 
@@ -158,3 +160,40 @@ def test_several_texts_of_a_row_are_read_as_one(home):
     rows = [json.loads(line) for line in (home / "data" / "pairs-validation.jsonl").read_text().splitlines()]
     kept = seen_of(Bundle.open(home / "bundle"), "same")
     assert kept.lengths.tolist() == [len(text) for (text,) in as_texts([(r["text"], r["text_b"]) for r in rows])]
+
+
+def test_one_label_a_text_keeps_the_centres_of_its_training_rows(home):
+    """Beside scikit-learn's nearest centroids; other kinds keep none."""
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    made = project(home, "mood", "urgency", "topics", "same")
+    train_project(made, folder=home)
+    bundle = Bundle.open(home / "bundle")
+    assert [name for name in ("mood", "urgency", "topics", "same") if seen_of(bundle, name).centres is not None] == [
+        "mood"
+    ]
+    kept, session = seen_of(bundle, "mood"), Session(home / "bundle", backend="reference", precision="float32")
+    entry = next(entry for entry in made.tasks if entry.name == "mood")
+    rows = read(entry.source(entry.train, home), session.tasks["mood"])
+    vectors = asked(session, "mood", rows.inputs).vectors
+    model = neighbors.NearestCentroid().fit(vectors, np.array(rows.targets))
+    np.testing.assert_allclose(kept.centres, directions(model.centroids_), atol=2e-3)
+    far = np.linalg.norm(kept.vectors[:, None] - kept.centres[None], axis=2).min(axis=1)
+    np.testing.assert_allclose(kept.far, far, atol=5e-3)
+
+
+def test_training_row_is_left_out_of_the_centre_that_it_is_compared_with():
+    rng, count = np.random.default_rng(0), 12
+    vectors = directions(rng.normal(size=(count, 6)).astype(np.float32))
+    label = np.array([0, 1, 2] * 4)
+    label[label == 2] = [2, 0, 0, 0]  # one label with a row of its own
+    examples = Examples(
+        inputs=[("a",)] * count, targets=list(label), words=None, rows=list(range(count)), report=ReadReport()
+    )
+    scores = np.zeros((count, 0), np.float32)
+    seen = Seen(vectors=vectors, lengths=np.ones(count, np.float32), scores=scores)
+    kept = with_centres(seen, examples, vectors, examples)
+    for row in range(count):
+        rest = np.arange(count) != row
+        means = [vectors[rest & (label == each)].mean(axis=0) for each in set(label[rest].tolist())]
+        expected = min(np.linalg.norm(vectors[row] - directions(mean)) for mean in means)
+        assert kept.far[row] == pytest.approx(expected, abs=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from polyhead.bundle.format import SEEN
-from polyhead.bundle.seen import Seen
+from polyhead.bundle.seen import Seen, kept_centres
 from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
@@ -98,7 +98,8 @@ def _labelled(session: Session, names: Sequence[str], data: str, columns: Labell
 
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
-    wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
+    seen = {name: summary.seen.beside(kept_centres(session.bundle, name)) for name, summary in rows.items()}
+    wanted = {name: profile_of(session.tasks[name], own) for name, own in seen.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")

@@ -31,7 +31,7 @@ from polyhead.project.tables import data_files, read_project
 from polyhead.values import Value
 
 HEAD = ("task", "split", "rows", "metric", "score")
-BASELINES = ("linear", "constant")
+BASELINES = ("tf-idf", "linear", "constant")
 FACTS = ("task", "row", "truth", "answer", "score")  # columns of a file of errors; the input stands between
 
 
@@ -111,11 +111,11 @@ def command(
     polyhead evaluate --data new.csv                              the project's tasks and columns on another file
     polyhead evaluate --against v0001 --report report.html        what changed since version v0001, with plots
 
-    With PROJECT, two baselines are shown next to each score, as training measured them on the same rows: the best
-    linear head, and the best constant answer. A task with neither a test file nor a validation file is scored on rows
-    that it did not learn from, by what it answered them in training: "held out" where a share of the rows was, "out of
-    fold" where each row was left out once. Training has chosen by these rows, so a test file says more. If the recipe
-    makes several bundles, all that exist are scored one after the other.
+    With PROJECT, three baselines are shown next to each score, as training measured them on the same rows: TF-IDF of
+    words with logistic regression, the best linear head, and the best constant answer. A task with neither a test file
+    nor a validation file is scored on rows that it did not learn from, by what it answered them in training: "held out"
+    where a share of the rows was, "out of fold" where each row was left out once. Training has chosen by these rows, so
+    a test file says more. If the recipe makes several bundles, all that exist are scored one after the other.
 
     With a BUNDLE and --data, the tasks are those whose label column, called like the task, is in the file; --label
     names another. Of one task the columns are guessed where they are called otherwise. The score that each had in

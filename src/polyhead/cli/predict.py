@@ -47,6 +47,7 @@ def command(
     *,
     tasks: Tasks = option("Answer these tasks only, with commas between them; by default all that fit an input."),
     table: TableOptions,
+    familiar: bool = option("Also say which share of the rows known of a task lies as far out as the text."),
     form: Literal["auto", "text", "json"] = option(
         "Format of a line. auto: JSON if it begins with { or is a JSON string, else text.", "auto", "--format"
     ),
@@ -81,7 +82,7 @@ def command(
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    check_explained(explain, why.json_to, server=server, output=output != DASH, **named)
+    check_explained(explain, why.json_to, server=server, output=output != DASH, familiar=familiar, **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
@@ -91,7 +92,7 @@ def command(
         bundle = _folder(bundle)
     inputs = given_in(given)
     if named:
-        target = _table_target(inputs, named, server, output)
+        target = _table_target(inputs, named, server, output, familiar=familiar)
         return answer_rows(
             Printer(), how.open(bundle, tasks), inputs.file, target, table.request(tasks), fresh=table.fresh
         )
@@ -99,8 +100,7 @@ def command(
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    asked = _asked_remotely(server, remote.key_file, tasks) if server is not None else _asked_here(bundle, tasks, how)
-    return _answer_lines(asked, bundle, inputs, output, form)
+    return _answer_lines(_asked(bundle, tasks, familiar, remote=remote, how=how), bundle, inputs, output, form)
 
 
 def _answer_lines(
@@ -136,11 +136,15 @@ def _tell(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
+def _table_target(
+    inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str, *, familiar: bool
+) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
     option = f"--{next(iter(named)).replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
+    if familiar:
+        raise click.UsageError(f"--familiar is for texts and lines, and {option} for the rows of a table.")
     if server is not None:
         raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:
@@ -163,14 +167,16 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 
 @contextlib.contextmanager
-def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...]) -> Iterator[Answering]:
-    with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None)) as remote:
-        yield remote.answers
-
-
-@contextlib.contextmanager
-def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions) -> Iterator[Answering]:
-    yield partial(_by_session, how.open(bundle, names), names or None)
+def _asked(
+    bundle: str, names: tuple[str, ...], familiar: bool, *, remote: ServerOptions, how: SessionOptions
+) -> Iterator[Answering]:
+    if remote.server is None:
+        yield partial(_by_session, how.open(bundle, names), names or None, familiar)
+        return
+    with contextlib.closing(
+        Remote(remote.server, key_file=remote.key_file, tasks=names or None, familiar=familiar)
+    ) as server:
+        yield server.answers
 
 
 def _place(inputs: TextInput) -> str:
@@ -216,9 +222,13 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
     return rows
 
 
-def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[InputLine]) -> list[dict[str, Any]]:
-    columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
-    return [msgspec.to_builtins(result) for result in columns.results()]
+def _by_session(
+    session: Session, names: tuple[str, ...] | None, familiar: bool, lines: list[InputLine]
+) -> list[dict[str, Any]]:
+    inputs, words = [line.input for line in lines], [line.words for line in lines]
+    reads_vectors = session.tells_familiar(names, familiar=familiar)
+    columns = all_columns(session, inputs, words, tasks=names, familiar=reads_vectors)
+    return [msgspec.to_builtins(result) for result in columns.results(familiar=familiar)]
 
 
 def _folder(bundle: str | None) -> str:

@@ -46,9 +46,9 @@ class ServerOptions(Value):
 class Remote:
     """Asks a server for the answers of lines."""
 
-    def __init__(self, url: str, *, key_file: str | None, tasks: tuple[str, ...] | None) -> None:
+    def __init__(self, url: str, *, key_file: str | None, tasks: tuple[str, ...] | None, familiar: bool) -> None:
         self._client = Client(url, key=_key(key_file), timeout=SECONDS, retries=RETRIES)
-        self._tasks = tasks
+        self._tasks, self._familiar = tasks, familiar
 
     def close(self) -> None:
         """Closes its connection."""
@@ -59,7 +59,8 @@ class Remote:
         if not lines:
             return []
         try:
-            prediction = self._client.predict([_row(line) for line in lines], tasks=self._tasks)
+            rows = [_row(line) for line in lines]
+            prediction = self._client.predict(rows, tasks=self._tasks, familiar=self._familiar)
         except PolyheadError as error:
             if not isinstance(error, DataError) and getattr(error, "status", None) != TOO_LARGE:
                 raise

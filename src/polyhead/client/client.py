@@ -96,14 +96,16 @@ class Client:
         *,
         tasks: Iterable[str] | None = None,
         deadline: float | None = None,
+        familiar: bool = False,
         call: Call | None = None,
     ) -> Prediction:
         """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds to answer.
 
+        `familiar`: whether answers say which share of the rows known of their task lies as far out as the text.
         An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
         single one, except a pair, needs no list.
         """
-        body = predict_body(inputs, tasks, deadline)
+        body = predict_body(inputs, tasks, deadline, familiar=familiar)
         return self._asked("/v1/predict", Prediction, call, body=body)
 
     def stream(
@@ -203,10 +205,15 @@ class AsyncClient:
         self._threads = ThreadPoolExecutor(CALLS, "polyhead-client")
 
     async def predict(
-        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
     ) -> Prediction:
         """One result per input."""
-        return await self._ask(self._client.predict, inputs, tasks=tasks, deadline=deadline)
+        return await self._ask(self._client.predict, inputs, tasks=tasks, deadline=deadline, familiar=familiar)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
@@ -251,7 +258,9 @@ class AsyncClient:
             raise
 
 
-def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None) -> bytes:
+def predict_body(
+    inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None, *, familiar: bool = False
+) -> bytes:
     """The body of `/v1/predict`; raises BadValue for invalid inputs."""
     if isinstance(tasks, str):
         raise BadValue("tasks come in a list, and one name was given", got=tasks, do="give [...]")
@@ -259,8 +268,9 @@ def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, de
     body: dict[str, Any] = {"inputs": rows}
     if tasks is not None:
         body["tasks"] = list(tasks)
-    if deadline is not None:
-        body["options"] = {"deadline": deadline}
+    options = ({} if deadline is None else {"deadline": deadline}) | ({"familiar": True} if familiar else {})
+    if options:
+        body["options"] = options
     return json_body(body)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from polyhead.engine.familiar import KnownTask, NoneBelow, none_below, with_familiar
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
@@ -62,6 +63,8 @@ class AnswerColumn:
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
+        self.known: KnownTask | None = None  # the rows that texts are compared with
+        self.vectors: AnswerColumn | None = None  # of the same inputs: their mean vectors
         self.decode_alike: Callable[[Task], Decoded] | None = None  # decodes it with the other tasks of its kind
 
     @lazy
@@ -91,6 +94,20 @@ class AnswerColumn:
         return self._filled(self._decoded.value, np.nan)
 
     @lazy
+    def familiar(self) -> np.ndarray | None:
+        """The share of known rows at least as far out as each text, float64 (inputs,).
+
+        None where it was not asked for, or the bundle keeps no rows of the task.
+        """
+        rows = None if self.known is None or self.vectors is None else self.known.rows
+        if rows is None or self.vectors is None:
+            return None
+        shares, read = np.full(len(self._inputs), np.nan), self.vectors.rows
+        if len(read):
+            shares[read] = rows.familiar(np.asarray(self.vectors.outputs))
+        return shares
+
+    @lazy
     def answers(self) -> list[Answer]:
         """Plain values for each of `rows`: the answers of kinds whose answers are no arrays too.
 
@@ -98,9 +115,16 @@ class AnswerColumn:
         """
         return self._raw if self.calibration is None else with_calibrated(self.task, self.calibration, self._raw)
 
-    def answers_as(self, wish: Wish) -> list[Answer]:
-        """The same without what calibration says, or as a request wants that. Raises BadValue."""
-        return self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
+    def answers_as(self, wish: Wish, *, familiar: bool = True, limit: NoneBelow = None) -> list[Answer]:
+        """The same without what calibration says, or as a request wants that. Raises BadValue.
+
+        Where vectors were read, with what these say of familiarity; unless `familiar`, only where there is a limit.
+        """
+        answers = self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
+        own = none_below(self.task, limit)
+        if not (familiar or own) or self.familiar is None:
+            return answers
+        return with_familiar(self.task, answers, self.familiar[self.rows], own)
 
     @lazy
     def _raw(self) -> list[Answer]:
@@ -167,14 +191,17 @@ class AnswerTable:
         """The cost of one input."""
         return self.receipts.at(row, self._flops)
 
-    def results(self, calibrated: Wishes = True) -> list[Result]:
-        """One result an input, in order; `calibrated` as `Session.predict` takes it."""
+    def results(
+        self, calibrated: Wishes = True, *, familiar: bool = True, none_below: NoneBelow = None
+    ) -> list[Result]:
+        """One result an input, in order; what is wished as `Session.predict` takes it, of columns that are familiar."""
         answers: list[dict[str, dict[str, object]]] = [{} for _ in self.inputs]
         skipped: list[dict[str, str]] = [{} for _ in self.inputs]
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            for row, answer in zip(column.rows.tolist(), column.answers_as(wish_of(calibrated, name)), strict=True):
+            its = column.answers_as(wish_of(calibrated, name), familiar=familiar, limit=none_below)
+            for row, answer in zip(column.rows.tolist(), its, strict=True):
                 answers[row][name] = answer
             if column.skipped:
                 for row, reason in column.skipped.items():

@@ -19,6 +19,7 @@ from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
 from polyhead.engine.batch import Readers, readers_by_type
+from polyhead.engine.familiar import KnownTask
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.receipt import Flops
 from polyhead.engine.summaries import SummaryTasks
@@ -57,13 +58,14 @@ class LoadedTasks:
         deterministic: bool,
         versions: Mapping[str, str] = MappingProxyType({}),
         hidden: Collection[str] = (),
+        known: Mapping[str, KnownTask] = MappingProxyType({}),
     ) -> None:
-        """`records` are of the tasks that read the trunk, which the backend has loaded.
+        """`records` are of the tasks that read the trunk, which the backend has loaded; `known` of these keep rows.
 
         `versions` are those of tasks that lie in a bundle; `hidden` tasks are answered where they are asked by name.
         """
         self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
-        self.versions, self.hidden = dict(versions), frozenset(hidden)
+        self.versions, self.hidden, self.known = dict(versions), frozenset(hidden), dict(known)
         self.deterministic = deterministic
         self.width = shape.width if backend.packs else None  # of rows that texts fill together
         # Every task that can be asked: those that read the trunk, then those that own their models.
@@ -105,6 +107,11 @@ class LoadedTasks:
     def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
         """The versions of those of these tasks that lie in a bundle."""
         return {name: self.versions[name] for name in tasks if name in self.versions}
+
+    def flops_of(self, tasks: Iterable[str]) -> Flops:
+        """FLOPs of a pass as if only these tasks had been asked."""
+        own, flops = frozenset(tasks), self.flops
+        return lambda names, tokens: flops(tuple(name for name in names if name in own), tokens)
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks, which gives their outputs in this order."""

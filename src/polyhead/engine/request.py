@@ -55,18 +55,22 @@ class Request:
         *,
         words: Iterable[np.ndarray | None] | None = None,
         deadline: float | None = None,
+        vectors: str | None = None,
     ) -> None:
         """`tasks` None asks for all; raises UnknownTask, and BadValue for inputs, words or a deadline of another form.
 
-        `words` are an input's own words, for tasks that answer each; `deadline` counts seconds from now.
+        `words` are an input's own words, for tasks that answer each; `deadline` counts seconds from now. `vectors` is
+        the hidden task whose output is the mean vector: columns then say how familiar texts are.
         """
         self.inputs = checked_inputs(inputs)
-        self.tasks = {name: loaded.tasks[name] for name in loaded.task_names(tasks)}
+        asked = loaded.task_names(tasks)
+        self.tasks = {name: loaded.tasks[name] for name in (asked if vectors is None else (*asked, vectors))}
+        self._vectors, self._known_tasks = vectors, loaded.known
         self._is_required = tasks is not None  # a missing package raises; else its tasks are skipped
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
         self._names, self._writing = loaded.summaries.split(self.tasks)
-        self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
+        self._types, self._flops = types_of_inputs(self.inputs), loaded.flops_of(asked)
         self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
         for row, input_type in enumerate(self._types):
@@ -92,9 +96,9 @@ class Request:
             pass
         columns = self.columns()
         if any(self._failed.values()):
-            failures = [error for failed in self._failed.values() for error in failed.values()]
-            is_answered = any(len(outputs.rows) for parts in self._outputs.values() for outputs in parts)
-            if not is_answered and not any(column.late for column in columns.tasks.values()):
+            failures = [error for name in columns.tasks for error in self._failed[name].values()]
+            is_answered = any(len(outputs.rows) for name in columns.tasks for outputs in self._outputs[name])
+            if failures and not is_answered and not any(column.late for column in columns.tasks.values()):
                 raise failures[0]
         return columns
 
@@ -108,6 +112,9 @@ class Request:
         if self._running is not None:
             receipts.add(*self._running)
         tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
+        vectors = None if self._vectors is None else tasks.pop(self._vectors)
+        for name, column in tasks.items() if vectors is not None else ():
+            column.known, column.vectors = self._known_tasks.get(name), vectors
         return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
 
     def error(self, task: str) -> Exception | None:

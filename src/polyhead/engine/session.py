@@ -19,6 +19,7 @@ from polyhead.engine.answers import AnswerColumn, AnswerTable, Result
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, runner_of
 from polyhead.engine.compile.ops import Runtime
+from polyhead.engine.familiar import KnownTask, NoneBelow, check_none_below, is_wanted, known_tasks
 from polyhead.engine.inputs import Inputs, Words
 from polyhead.engine.loaded import (
     Changes,
@@ -84,6 +85,7 @@ class Session:
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
+        self._known, self._vectors = dict[str, KnownTask](), ""
         self._now = self._with(self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
@@ -94,6 +96,8 @@ class Session:
         words: Words = None,
         deadline: float | None = None,
         calibrated: Wishes = True,
+        familiar: bool = False,
+        none_below: NoneBelow = None,
     ) -> list[Result]:
         """One result an input, in order. `tasks` asks for some; None for all that fit.
 
@@ -107,17 +111,41 @@ class Session:
         as they are. `calibrated` False leaves it out; by a task's name it is False, or a `CalibrationChoice` of other
         thresholds or another coverage. Raises BadValue for a choice that the task does not have.
 
+        With `familiar`, an answer of a task of one text whose bundle keeps rows says which share of these lies at least
+        as far out as the text: 0.002 is as far out as 2 of 1,000. Below `none_below` (of all tasks, or by name; None:
+        as each task says) it says `none_of_these`, beside label and scores. The mean vector that this takes comes from
+        the same pass, which reads all layers of the trunk.
+
         A task that fails is named in the results and stops no other; where no task has any answer, and none is late,
         its error is raised.
         """
-        return self.columns(inputs, tasks=tasks, words=words, deadline=deadline).results(calibrated)
+        names = None if tasks is None else self.loaded.task_names(tasks)
+        check_none_below(none_below, self.loaded.tasks)
+        wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
+        columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
+        return columns.results(calibrated, familiar=familiar, none_below=none_below)
+
+    def tells_familiar(
+        self, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
+    ) -> bool:
+        """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for its own limit."""
+        now = self.loaded
+        asked = {name: now.tasks[name] for name in now.task_names(tasks)}
+        return is_wanted(now.known, asked, familiar=familiar, asked=none_below)
 
     def columns(
-        self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
+        self,
+        inputs: Inputs,
+        *,
+        tasks: Iterable[str] | None = None,
+        words: Words = None,
+        deadline: float | None = None,
+        familiar: bool = False,
     ) -> AnswerTable:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
+        vectors = self._attached_vectors() if familiar else None
         now = self.loaded
-        return Request(now, inputs, tasks, words=words, deadline=deadline).run(now)
+        return Request(now, inputs, tasks, words=words, deadline=deadline, vectors=vectors).run(now)
 
     def stream(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
@@ -236,6 +264,12 @@ class Session:
         threading.Thread(target=run, name="polyhead-refresh", daemon=True).start()
         return done
 
+    def _attached_vectors(self) -> str:
+        """The hidden task that gives mean vectors: attached when it is first asked for, then kept."""
+        if self._vectors not in self.loaded.hidden:
+            self._vectors = attach_vectors(self)
+        return self._vectors
+
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
         precision = None if self._precision else trained_precision(records)
@@ -275,6 +309,7 @@ class Session:
         self._arrays, self._now = arrays, new
 
     def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
+        self._known = known_tasks(self.bundle, records, self._known)
         return LoadedTasks(
             records,
             summaries,
@@ -284,6 +319,7 @@ class Session:
             deterministic=self.deterministic,
             versions=self._versions(records, summaries),
             hidden=self._hidden,
+            known=self._known,
         )
 
     def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:

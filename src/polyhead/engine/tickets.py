@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 from time import monotonic
@@ -138,7 +138,7 @@ class SharedBatch:
         loaded, ended = self.loaded, list[Ticket]()
         place_of = {name: dict(zip(columns[name].rows.tolist(), count())) for name in self.tasks}
         versions = {ticket.tasks: loaded.versions_of(ticket.tasks) for ticket in self.tickets}
-        flops = {tasks: partial(_flops_of, loaded, frozenset(tasks) - loaded.hidden) for tasks in versions}
+        flops = {tasks: loaded.flops_of(frozenset(tasks) - loaded.hidden) for tasks in versions}
         for row, (ticket, number) in enumerate(self.places):
             answers, skipped, failed, late = dict[str, Answer](), dict[str, str](), dict[str, str](), list[str]()
             for name in ticket.tasks:
@@ -165,11 +165,6 @@ class SharedBatch:
             if ticket.give(number, result):
                 ended.append(ticket)
         return ended
-
-
-def _flops_of(loaded: LoadedTasks, own: frozenset[str], tasks: tuple[str, ...], tokens: int) -> Mapping[str, int]:
-    """FLOPs of a pass as if only the tasks `own` had been asked."""
-    return loaded.flops(tuple(name for name in tasks if name in own), tokens)
 
 
 class Rate:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from polyhead.bundle.seen import kept_centres
 from polyhead.certify.beside import TITLES, Beside
 from polyhead.data.columns import Source
 from polyhead.data.read import read
@@ -50,7 +51,7 @@ def calibrated_task(
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
     seen = seen_rows(task, files[-1].inputs, several[-1])
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
-    return Beside(calibration=calibration, seen=seen.sample(SEED), card=card)
+    return Beside(calibration=calibration, seen=seen.sample(SEED).beside(kept_centres(session.bundle, name)), card=card)
 
 
 def measure_lines(task: Task, calibration: Calibration) -> list[str]:

@@ -13,6 +13,7 @@ from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify.beside import TITLES, Beside
 from polyhead.data.columns import Source
+from polyhead.engine.familiar import LEAST, farness, pairwise
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, MissingColumn
 from polyhead.evaluate.probabilities import LabelledOutputs, error_of, label_scores_of
@@ -25,7 +26,6 @@ from polyhead.values import Value
 
 BATCH = 250  # permutations computed at a time
 ENOUGH = 20  # permutations at least as extreme as the samples: more would not change the result
-NEAREST = 5  # rows of the other sample that define a row's distance
 
 
 class Aspect(Value):
@@ -88,24 +88,6 @@ def _share(energy: float, between: float) -> float:
     return 0.0 if between <= 0 else min(1.0, max(0.0, energy) / (2 * between))
 
 
-def pairwise(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Euclidean distances, float32 (first rows, second rows)."""
-    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None]
-    return np.asarray(np.sqrt(np.maximum(squares - 2 * first @ second.T, 0)), np.float32)
-
-
-def farness(rows: np.ndarray, known: np.ndarray, *, among: bool = False) -> np.ndarray:
-    """The distance of each row from the nearest `known` ones: the mean over the NEAREST; (rows,).
-
-    With `among`, the rows are the known ones, and each is compared with the others.
-    """
-    distances = pairwise(rows, known)
-    if among:
-        np.fill_diagonal(distances, np.inf)
-    count = min(NEAREST, len(known) - among)
-    return np.asarray(np.partition(distances, count - 1, axis=1)[:, :count].mean(axis=1))
-
-
 def holm(values: dict[str, float], alpha: float) -> set[str]:
     """The names whose p-values are significant at `alpha` for all of them together (Holm 1979)."""
     held = set[str]()
@@ -118,7 +100,6 @@ def holm(values: dict[str, float], alpha: float) -> set[str]:
 
 ALPHA = 0.01  # how often a run may report drift, in any of its tasks, if there is none
 MOST = 1000  # rows compared; of more, this many are sampled
-LEAST = 30  # minimum rows of each side
 FAR = 0.99  # share of the known rows that must be closer to the others than a row that counts as unlike
 DRAWS = 200  # samples of labels, drawn as if confidences were exact
 ASPECTS = {"texts": "other texts", "lengths": "other lengths", "answers": "other answers"}

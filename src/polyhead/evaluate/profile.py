@@ -12,6 +12,7 @@ from polyhead.bundle.seen import Seen
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.data.rows import open_rows
+from polyhead.engine.familiar import directions, reads_one_text
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, task_input
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, EmptyData
@@ -141,11 +142,6 @@ def asked(
     return ModelView(outputs=outputs, vectors=directions(np.concatenate(vectors)))
 
 
-def reads_one_text(task: Task) -> bool:
-    """Whether the task reads one text per row; one pass then gives its answer and the mean vector."""
-    return task.pair == "none" and not kind_of(task).per_option
-
-
 def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: ModelView) -> Seen:
     """The profile of the rows: directions, lengths, and the scores of kinds whose answers are probabilities."""
     seen = seen_texts(inputs, answers.vectors)
@@ -193,9 +189,3 @@ def _of_words(outputs: np.ndarray) -> np.ndarray:
 def as_texts(inputs: Sequence[TaskInput]) -> list[tuple[str]]:
     """Each input as one text."""
     return [(" ".join(text for text in texts_of(each) if text.strip()),) for each in inputs]
-
-
-def directions(vectors: np.ndarray) -> np.ndarray:
-    """Vectors scaled to length 1; vectors of length 0 are unchanged."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), np.float32)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import KEY, NONE
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, EmptyData, PolyheadError
@@ -19,6 +20,7 @@ from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_se
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
+from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
 
@@ -28,6 +30,8 @@ class Decision(Value):
     probabilities: tuple[float, ...]  # of its options, in order; of a predicate that it holds, and that it does not
     answered_by: Literal["task", "similarity"]
     task: str | None = None
+    familiar: float | None = None  # of a task with a limit: which share of its known rows lies as far out as the text
+    none_of_these: bool | None = None  # whether that is below the limit
 
 
 class Decided(Value):
@@ -149,9 +153,16 @@ def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision
     """What a task answers."""
     if isinstance(reading, PolyheadError):
         return reading
-    if (answer := result.answers.get(reading.task)) is None:
+    answer: Answer | None = result.answers.get(reading.task)
+    if answer is None:
         return _lacking(f"task '{reading.task}'", reading.task, result)
-    return Decision(probabilities=reading.probabilities(answer), answered_by="task", task=reading.task)
+    return Decision(
+        probabilities=reading.probabilities(answer),
+        answered_by="task",
+        task=reading.task,
+        familiar=answer.get(KEY),
+        none_of_these=answer.get(NONE),
+    )
 
 
 def _by_similarity(

@@ -18,14 +18,15 @@ import numpy as np
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.engine.familiar import LEAST as KNOWN
+from polyhead.engine.familiar import directions, reads_one_text
 from polyhead.engine.inputs import task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import PolyheadError
-from polyhead.evaluate.drift import LEAST as KNOWN
 from polyhead.evaluate.drift import distances, unlike_rows
-from polyhead.evaluate.profile import as_texts, directions, reads_one_text, scores_in
+from polyhead.evaluate.profile import as_texts, scores_in
 from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import NoneBelow, none_below, with_familiar
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
 
@@ -36,13 +38,38 @@ class AddedTasks:
         for asker, own in self._asked:
             if own:
                 asker.take(ticket, own)
-        hidden = frozenset(self.hidden)
-        ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
-        for number, result in enumerate(ticket.results):
-            for name in hidden:
-                ticket.outputs[number].pop(name, None)
-            if result is not None and not hidden.isdisjoint((*result.failed, *result.skipped, *result.late)):
-                ticket.results[number] = _without(result, hidden)
+        forget_hidden(ticket, frozenset(self.hidden))
+
+
+def forget_hidden(ticket: Ticket, hidden: frozenset[str]) -> None:
+    """Removes every trace of these hidden tasks from an answered ticket."""
+    ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
+    for number, result in enumerate(ticket.results):
+        for name in hidden:
+            ticket.outputs[number].pop(name, None)
+        if result is not None and not hidden.isdisjoint((*result.failed, *result.skipped, *result.late)):
+            ticket.results[number] = _without(result, hidden)
+
+
+def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, asked: NoneBelow) -> None:
+    """Adds to the answers of an answered ticket how familiar its texts are, from their mean vectors in `outputs`.
+
+    Unless `familiar`, only to those of tasks with a limit.
+    """
+    loaded, numbers = ticket.loaded, [number for number, outputs in enumerate(ticket.outputs) if vectors in outputs]
+    limits = {name: none_below(loaded.tasks[name], asked) for name in ticket.tasks if name in loaded.known and numbers}
+    known = {name: loaded.known[name].rows for name, limit in limits.items() if familiar or limit}
+    read = np.array([np.reshape(ticket.outputs[number][vectors], -1) for number in numbers])
+    shares = {name: rows.familiar(read) for name, rows in known.items() if rows is not None}
+    for place, number in enumerate(numbers):
+        result = ticket.results[number]
+        if result is None:
+            continue
+        answers = dict(result.answers)
+        for name in shares.keys() & answers.keys():
+            own = shares[name][place : place + 1]
+            (answers[name],) = with_familiar(loaded.tasks[name], [answers[name]], own, limits[name])
+        ticket.results[number] = msgspec.structs.replace(result, answers=answers)
 
 
 def _without(result: Result, hidden: frozenset[str]) -> Result:

@@ -11,6 +11,7 @@ from time import monotonic, sleep
 
 import numpy as np
 
+from polyhead.engine.familiar import NoneBelow, is_wanted
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts, Queue
@@ -25,7 +26,7 @@ from polyhead.serve.checks import Failures, characters_of, check_characters, che
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.event_loop import LoopLag, Pace, off_loop
 from polyhead.serve.exchange import EXCHANGE
-from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
+from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks, forget_hidden, tell_familiar
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings, check_served_labels
 from polyhead.serve.similarity import Similarity
@@ -40,6 +41,7 @@ COLLECT_AFTER = (50_000, 20, 50)
 SWITCH_AFTER = 0.0005  # seconds
 LULL = 1.0  # seconds without a caller, after which nobody is taken to ask
 CLOSED_BY = 0.95  # of the drain time: until then what is under way is waited for
+FAMILIAR_SIZE = 512  # of the work for one text and task, as `off_loop` counts it: the rows that it is compared with
 TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
 
 
@@ -193,9 +195,12 @@ class Service:
         deadline: float | None = None,
         stage: Callable[[TaskResults], None] | None = None,
         is_gone: Callable[[], bool] | None = None,
+        familiar: bool = False,
+        none_below: NoneBelow = None,
     ) -> Ticket:
         """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
 
+        `familiar` and `none_below` are those of `Session.predict`; what stages tell says neither.
         Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
         than a call may have, or, where the server refuses those, than the trunk reads.
         """
@@ -204,6 +209,10 @@ class Service:
         limits = settings.limits
         await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
+        own, asked = {name: loaded.tasks[name] for name in names}, names
+        tells = is_wanted(loaded.known, own, familiar=familiar, asked=none_below)
+        if tells and self.vectors not in names:
+            names = (*names, self.vectors)
         submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
         held, tell = list[TaskResults](), stage
         if stage is not None:
@@ -212,6 +221,10 @@ class Service:
             ticket = await submitted(inputs, words=words, stage=tell)
         else:
             ticket = await self.cache.ask(submitted, loaded, inputs, names, words=words, stage=tell)
+        if tells:
+            size = FAMILIAR_SIZE * len(inputs) * len(names)
+            await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, asked=none_below)
+            forget_hidden(ticket, frozenset(names) - frozenset(asked))
         if settings.long_texts == "refuse":
             check_cut(ticket)
         if stage is not None:
@@ -226,6 +239,8 @@ class Service:
     def _staged(
         self, tell: Callable[[TaskResults], None], loaded: LoadedTasks, began: float, results: TaskResults
     ) -> None:
+        if results.task == self.vectors:
+            return
         self.metrics.tasks.stage(loaded, results, monotonic() - began)
         tell(results)
 

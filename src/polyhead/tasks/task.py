@@ -62,6 +62,7 @@ class Task(Value):
     pair: PairMode = "none"  # joined: one input (A, separator, B), always so for span; separate: two, compared
     metric: str | None = None  # None: the kind's default
     threshold: float = 0.5  # multi_label: a label is given from this probability on
+    none_below: float = 0.0  # labels of a text: share of known rows as far out below which none of them fits; 0: never
     range: tuple[float, float] | None = None  # regression: lowest and highest value
     positive: str | None = None  # single_label: the label of metric 'f1'
     long_texts: Literal["cut", "windows"] = "cut"
@@ -83,6 +84,13 @@ class Task(Value):
                     task=self.name,
                 )
         kind.check(self)
+        if not 0 <= self.none_below <= 1:
+            raise ConfigError(
+                f"task '{self.name}': 'none_below' is a share of rows",
+                got=self.none_below,
+                allowed="0 to 1",
+                task=self.name,
+            )
         if self.metric is not None and self.metric not in kind.metrics(self):
             raise ConfigError(
                 f"task '{self.name}': no metric '{self.metric}' for kind '{self.kind}'",

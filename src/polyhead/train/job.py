@@ -164,7 +164,7 @@ class TrainingJob:
         several = [(p, deep("heads.run:with_baselines")(p, trained, self.source)) for p, trained in several]
         drafts = drafts_of(several, self.source.facts, self.prints, self.numerics)
         drafts = [
-            with_seen(draft, trained.held, self.source) for draft, (_, trained) in zip(drafts, several, strict=True)
+            with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in zip(drafts, several, strict=True)
         ]
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in several]

@@ -21,12 +21,13 @@ Function = Callable[[Tensor], tuple[float, Tensor]]
 """The value at a point, and the gradient there, of the point's shape."""
 
 
-def minimise(function: Function, start: Tensor, *, iterations: int) -> Tensor:
+def minimise(function: Function, start: Tensor, *, iterations: int, history: int = HISTORY) -> Tensor:
     """The minimum (numbers,) of a smooth convex function (Liu and Nocedal 1989, algorithm 2.1).
 
-    `start` is not changed. Ends after `iterations`, or when rounding hides any further descent.
+    `start` is not changed; `history` pairs of its size are kept. Ends after `iterations`, or when rounding hides any
+    further descent.
     """
-    point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=HISTORY)
+    point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=history)
     value, gradient = function(point)
     evaluations = 1
     for _ in range(iterations):

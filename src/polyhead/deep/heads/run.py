@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import msgspec
+import numpy as np
 
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
+from polyhead.deep.heads import tf_idf
 from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.trials import Trial, Trials, best_linear
 from polyhead.deep.nn.runtime import single_thread
@@ -123,7 +125,10 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
 
 
 def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], source: FeatureSource) -> Baselines:
-    """Scores of baselines on the selection rows, and on test; the linear one is the best of those tried."""
+    """Scores of baselines on the selection rows, and on test; the linear one is the best of those tried.
+
+    That of words reads no encoder: it is what a task would score without one.
+    """
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
     best = best_linear(several)
     if best is not None:
@@ -132,4 +137,18 @@ def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], s
             module, _ = trials.kept(best)
             outputs = module_outputs(module, examples_of(prepared, prepared.test, best.path, source))
             baselines["linear"]["test"] = prepared.test.examples.scores(prepared.task, outputs)
+    if tf_idf.can_read(prepared.task):
+        baselines["tf-idf"] = _word_scores(prepared, trials)
     return baselines
+
+
+def _word_scores(prepared: Prepared, trials: Trials) -> dict[str, dict[str, float]]:
+    """The scores of TF-IDF with logistic regression, on test as learned from all labelled rows."""
+    task, outputs = prepared.task, list[np.ndarray]()
+    for train, held in trials.sides:
+        outputs += tf_idf.answers_to(task, held.examples, train=train.examples)
+    scores = {"validation": trials.held.scores(task, outputs)}
+    if prepared.test is not None:
+        test, whole = prepared.test.examples, prepared.whole or prepared.train.examples
+        scores["test"] = test.scores(task, tf_idf.answers_to(task, test, train=whole))
+    return scores

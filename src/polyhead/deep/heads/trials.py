@@ -82,6 +82,11 @@ class Trials:
         """The number of folds; 0 if validation rows decide."""
         return len(self._folds)
 
+    @property
+    def sides(self) -> list[tuple[Split, Split]]:
+        """What is learned from and what is held out: of each fold, else train and validation."""
+        return self._folds or [(self._prepared.train, self._prepared.validation)]
+
     def _fold(self, whole: Examples) -> None:
         task, seed = self._prepared.task, self._prepared.training.seed
         parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
@@ -177,7 +182,7 @@ class Trials:
         For pairs only the cosine is used, unless another head is clearly better.
         """
         module = self._module(path)
-        pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
+        pairs = self.sides
         progress = self._events.progress(
             f"{self._prepared.task.name} ({candidate.name})", unit="penalties", at_most=True
         )

@@ -282,7 +282,7 @@ def _build(
             )
             card = task_card(p, trained, learned.data.facts, plan, learned=True)
             draft = msgspec.structs.replace(drafts[name], scores=trained.notes(), card=card)
-            drafts[name] = with_seen_by(draft, p.validation.examples, session)
+            drafts[name] = with_seen_by(draft, p, session)
     write_bundle(building / "kept", learned.blended)
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)

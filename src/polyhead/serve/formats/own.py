@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import KEY, NONE, check_none_below
 from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.request import TaskResults
@@ -59,6 +60,9 @@ class Options(Value):
     receipt: bool = True  # whether each result says what it cost
     # Whether answers say what calibration makes of them; by task also how.
     calibrated: bool | dict[str, bool | CalibrationChoice] = True
+    familiar: bool = False  # whether answers say which share of their task's known rows lies as far out as the text
+    # The share below which an answer says `none_of_these`, of all tasks or by task; None: as each task says.
+    none_below: float | dict[str, float] | None = None
     explain: bool = False  # whether each result says which words moved it: a text of n words costs n + 1 texts
 
 
@@ -123,10 +127,15 @@ class _Asked(Value, eq=False):
 async def _predict(service: Service, request: Request) -> Response:
     asked, is_gone = await _read(service, request), gone(request)
     inputs, words, deadline = asked.inputs, asked.words, asked.options.deadline
+    familiar, none_below = asked.options.familiar, asked.options.none_below
     if asked.options.explain:
+        if familiar or none_below is not None:
+            raise BadValue("an explained answer does not say how familiar it is", do="leave out one of the two options")
         why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
         return json_content(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
-    ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
+    ticket = await service.ask(
+        inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone, familiar=familiar, none_below=none_below
+    )
     return await off_loop(size_of(ticket), _response, service, ticket, asked.options)
 
 
@@ -151,6 +160,9 @@ def _read_now(service: Service, body: bytes) -> _Asked:
 
 def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
     """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
+    if isinstance(options.none_below, dict):
+        service.named(options.none_below)
+    check_none_below(options.none_below, names.loaded.tasks)
     if isinstance(options.calibrated, bool):
         return
     service.named(options.calibrated)
@@ -239,6 +251,8 @@ async def _stream(service: Service, request: Request) -> Response:
             deadline=asked.options.deadline,
             stage=stages.put_nowait,
             is_gone=gone(request),
+            familiar=asked.options.familiar,
+            none_below=asked.options.none_below,
         )
     )
     answering.add_done_callback(lambda _: stages.put_nowait(None))
@@ -292,10 +306,14 @@ def _stage(asked: _Asked, stage: TaskResults) -> bytes:
 
 
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
-    """The answer in JSON without the answers, which were sent."""
+    """The answer in JSON without the answers, which were sent, but with what these did not say of familiarity."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
     forget_results(ticket)
-    results = [{name: value for name, value in fields.items() if name != "answers"} for fields in answer.results]
+    results = []
+    for fields in answer.results:
+        its = fields.pop("answers")
+        late = {key: {name: each[key] for name, each in its.items() if key in each} for key in (KEY, NONE)}
+        results.append({**fields, **{key: by_task for key, by_task in late.items() if by_task}})
     return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(results)))
 
 

@@ -292,9 +292,10 @@ def chosen_of(asked: DecisionQuestion, decision: Decision, probabilities: object
     return {"type": asked.form, **said, "probabilities": probabilities, **answered_by(decision)}
 
 
-def answered_by(decision: Decision) -> dict[str, str]:
-    """Who answered, in fields of an extension."""
-    return {"x_answered_by": decision.answered_by} | ({"x_task": decision.task} if decision.task else {})
+def answered_by(decision: Decision) -> dict[str, Any]:
+    """Who answered, and how familiar the text is to it, in fields of an extension."""
+    said = {"x_task": decision.task, "x_familiar": decision.familiar, "x_none_of_these": decision.none_of_these}
+    return {"x_answered_by": decision.answered_by, **{key: value for key, value in said.items() if value is not None}}
 
 
 def decided_body(service: Service, answers: object, decided: Decided, **usage: object) -> dict[str, Any]:

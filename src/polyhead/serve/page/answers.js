@@ -41,6 +41,13 @@ export function fillCard(name, answer, task, time, asked) {
   card.querySelector(".time").textContent = `${time.toFixed(time < 10 ? 1 : 0)} ms`;
 }
 
+/** Says in a card which share of the rows known of the task lies as far out as the text. */
+export function tellFamiliar(name, share, isNone) {
+  const said = `familiar: as far out as ${Math.max(1, Math.round(1000 * share))} of 1,000 known texts`;
+  const line = element("p", { class: "soft familiar" }, isNone ? `none of these labels; ${said}` : said);
+  byId(`answer-${name}`)?.querySelector(".body").append(line);
+}
+
 /** Says in a card why there is no answer. */
 export function failCard(name, what, todo) {
   const card = byId(`answer-${name}`);

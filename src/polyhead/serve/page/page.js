@@ -103,7 +103,7 @@ async function ask() {
   asking?.abort();
   const own = (asking = new AbortController());
   asked = inputOf(form, given);
-  const body = { inputs: [asked], ...(only === null ? {} : { tasks: [only] }) };
+  const body = { inputs: [asked], ...(only === null ? {} : { tasks: [only] }), options: { familiar: true } };
   const address = new URL("v1/predict", document.baseURI).href;
   byId("curl").textContent = curlOf(address, { ...body, inputs: body.inputs[0] }, hasKey());
   byId("ask").setAttribute("data-busy", "");

@@ -1,6 +1,6 @@
 // The answers to one question as they come: a card a task, marks in the text, and the receipt.
 
-import { failCard, fillCard, waitingCard } from "./answers.js";
+import { failCard, fillCard, tellFamiliar, waitingCard } from "./answers.js";
 import { byId, counted, element, short } from "./dom.js";
 import { marked, marksOf } from "./marks.js";
 import { tasks } from "./tasks.js";
@@ -38,7 +38,8 @@ export class Results {
   }
 
   /** Shows what is known when all is done: what failed, versions, and the receipt. */
-  end({ results: [{ failed = {}, late = [], skipped = {}, receipt }], versions }) {
+  end({ results: [{ failed = {}, late = [], skipped = {}, familiar = {}, none_of_these = {}, receipt }], versions }) {
+    for (const [name, share] of Object.entries(familiar)) tellFamiliar(name, share, none_of_these[name]);
     for (const [name, why] of Object.entries(failed)) {
       fail(
         name,

@@ -24,14 +24,19 @@ PROBES: Mapping[InputType, AnyInput] = {
 
 
 def all_columns(
-    session: Session, inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None], *, tasks: Iterable[str] | None
+    session: Session,
+    inputs: Sequence[AnyInput],
+    words: Sequence[np.ndarray | None],
+    *,
+    tasks: Iterable[str] | None,
+    familiar: bool = False,
 ) -> AnswerTable:
     """Answers as columns; if every task fails on every input, columns with these errors.
 
     Raises MemoryError, OSError and errors that no row causes, such as MissingExtra.
     """
     try:
-        return session.columns(inputs, tasks=tasks, words=words)
+        return session.columns(inputs, tasks=tasks, words=words, familiar=familiar)
     except (MemoryError, OSError):
         raise
     except Exception:

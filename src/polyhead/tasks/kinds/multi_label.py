@@ -32,7 +32,7 @@ class MultiLabel(RowKind):
     other_names = ("multilabel", "multi_label_classification", "multilabel_classification", "textcat_multilabel")
     loss = "binary_cross_entropy"
     scores = "sigmoid"
-    uses = ("labels", "threshold", "pair", "long_texts")
+    uses = ("labels", "threshold", "none_below", "pair", "long_texts")
     least_labels = 1
     problem_type = "multi_label_classification"
     empty_is_none = label_is_list = True

@@ -28,7 +28,7 @@ class SingleLabel(RowKind):
     )
     loss = "cross_entropy"
     scores = "softmax"
-    uses = ("labels", "positive", "pair", "long_texts")
+    uses = ("labels", "positive", "none_below", "pair", "long_texts")
     problem_type = "single_label_classification"
     cell, cell_key, score_cell = "text", "label", "shares"
     takes_shares = True

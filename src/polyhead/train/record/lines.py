@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
@@ -156,7 +157,7 @@ def scores_shown(
 
 
 def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
-    """A line if the task scores no higher than the best constant answer, on at least `FEW` rows."""
+    """Lines if a baseline scores higher, or the best constant answer as high, on at least `FEW` rows."""
     constant, metric = baselines.get("constant", {}), kind_of(task).default_metric(task)
     splits = [split for split in scores if rows.get(split, 0) >= FEW and split in constant]
     alike = [split for split in splits if len(scores[split]) > 1 and scores[split] == constant[split]]
@@ -169,7 +170,23 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
         lines.append(f"on {' and '.join(alike)} it answers as if every row were alike: one answer is all that it gives")
     if lower:
         lines.append(f"on {' and '.join(lower)} its {metric} is no higher than that of one answer for every row")
-    return [f"{task.name}: warning: {line}; {advice}" for line in lines]
+    lines = [f"{line}; {advice}" for line in lines]
+    return [f"{task.name}: warning: {line}" for line in [*lines, *_beaten(metric, scores, baselines, rows)]]
+
+
+MEANT = {"tf-idf": "TF-IDF of words with logistic regression, which needs no encoder,", "linear": "a linear head"}
+
+
+def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
+    """In words, where a baseline that learns scores higher than the task."""
+    lines = []
+    for name in (name for name in MEANT if name in baselines):
+        of = baselines[name]
+        splits = [s for s in scores if rows.get(s, 0) >= FEW and of.get(s, {}).get(metric, -inf) > scores[s][metric]]
+        shown = " and ".join(f"{of[s][metric]:.4f} on {s}, not {scores[s][metric]:.4f}" for s in splits)
+        if splits:
+            lines.append(f"{MEANT[name]} has a higher {metric}: {shown}; compare other ways with `polyhead advise`")
+    return lines
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:

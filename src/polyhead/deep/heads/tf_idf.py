@@ -1,0 +1,102 @@
+"""A baseline without an encoder: TF-IDF of words and pairs of words with logistic regression, or ridge for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyhead.data.read import Examples
+from polyhead.deep.heads.lbfgs import minimise
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.engine.familiar import reads_one_text
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.encodings import starts_of
+from polyhead.text.hashing import word_hashes, words_to_hash
+from polyhead.text.question import TaskInput, texts_of
+
+NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
+LEAST_COLUMNS, MOST_COLUMNS = 2**12, 2**18
+MOST = 10_000  # rows learned from; of more, evenly spaced ones
+STRENGTH = 10.0  # scikit-learn's C: the inverse of a row's share of the penalty
+ITERATIONS, HISTORY = 100, 5
+
+
+class WordCounts(NamedTuple):
+    """How often each hashed word and pair of neighbours occurs, row after row."""
+
+    starts: np.ndarray  # int64 (rows + 1,)
+    columns: np.ndarray  # int64 (features,)
+    counts: np.ndarray  # float32 (features,)
+
+
+def word_counts(inputs: Sequence[TaskInput], columns: int) -> WordCounts:
+    """The counts in so many columns, a power of two."""
+    rows = [
+        np.unique(word_hashes(words_to_hash(" ".join(texts_of(each)))) & np.uint32(columns - 1), return_counts=True)
+        for each in inputs
+    ]
+    return WordCounts(
+        starts=starts_of(np.array([len(found) for found, _ in rows], np.int64)),
+        columns=np.concatenate([found for found, _ in rows]).astype(np.int64),
+        counts=np.concatenate([counts for _, counts in rows]).astype(np.float32),
+    )
+
+
+def rarity_of(read: WordCounts, columns: int) -> np.ndarray:
+    """`ln((1 + rows) / (1 + rows with it)) + 1` of each column, float32 (columns,): scikit-learn's smoothed IDF."""
+    within = np.bincount(read.columns, minlength=columns)
+    return np.asarray(np.log(len(read.starts) / (1 + within)) + 1, np.float32)
+
+
+def weighted(read: WordCounts, rarity: np.ndarray) -> Tensor:
+    """Counts times rarity, each row of length 1: sparse (rows, columns)."""
+    sizes = np.diff(read.starts)
+    row, values = np.repeat(np.arange(len(sizes)), sizes), read.counts * rarity[read.columns]
+    lengths = np.sqrt(np.bincount(row, values.astype(np.float64) ** 2, len(sizes)))
+    places = torch.from_numpy(np.stack([row, read.columns]))
+    scaled = torch.from_numpy((values / lengths[row]).astype(np.float32))
+    return torch.sparse_coo_tensor(places, scaled, (len(sizes), len(rarity)), is_coalesced=True, check_invariants=False)
+
+
+def can_read(task: Task) -> bool:
+    """Whether the baseline has answers for the task: one label, labels or a number for one text."""
+    kind = kind_of(task)
+    return reads_one_text(task) and kind.loss in ("cross_entropy", "binary_cross_entropy", "squared_error")
+
+
+def answers_to(task: Task, held: Examples, *, train: Examples) -> list[np.ndarray]:
+    """The outputs (labels,) for each row that is held out, of a head that learned from `train`."""
+    kept = np.unique(np.linspace(0, len(train.inputs) - 1, min(MOST, len(train.inputs))).round().astype(int)).tolist()
+    train, outputs = train.take(kept), kind_of(task).width(task)
+    columns = 2 ** int(np.log2(np.clip(NUMBERS // outputs, LEAST_COLUMNS, MOST_COLUMNS)))
+    read = word_counts(train.inputs, columns)
+    rarity = rarity_of(read, columns)
+    weight = _solved(task, weighted(read, rarity), torch.from_numpy(np.stack(train.targets)))
+    values = weighted(word_counts(held.inputs, columns), rarity)
+    return list((values @ weight[:-1] + weight[-1]).numpy())
+
+
+def _solved(task: Task, values: Tensor, targets: Tensor) -> Tensor:
+    """The weights (columns + 1, outputs), the bias last, with the least mean loss and penalty."""
+    kind, (rows, columns) = kind_of(task), values.shape
+    loss, outputs, turned = LOSSES[kind.loss], kind.width(task), values.t().coalesce()
+    labels = outputs if kind.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
+    if targets.is_floating_point():
+        targets = targets.float()
+
+    def function(point: Tensor) -> tuple[float, Tensor]:
+        weight = point.view(columns + 1, outputs)
+        scores = (values @ weight[:-1] + weight[-1]).requires_grad_()
+        value = loss(scores, targets, None) * labels
+        (slope,) = torch.autograd.grad(value, scores)
+        pulled = weight[:-1] / (STRENGTH * rows)
+        gradient = torch.cat([turned @ slope + pulled, slope.sum(dim=0, keepdim=True)])
+        return value.item() + float((pulled * weight[:-1]).sum()) / 2, gradient.flatten()
+
+    start = torch.zeros((columns + 1) * outputs)
+    return minimise(function, start, iterations=ITERATIONS, history=HISTORY).view(columns + 1, outputs)

@@ -1,0 +1,162 @@
+"""How familiar a text is: the distance and the rank, what answers say, and that nothing else of them changes."""
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead.bundle.seen import Seen, seen_of
+from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
+from polyhead.engine.session import Session, attach_vectors
+from polyhead.errors import BadValue, ConfigError, UnknownTask
+from polyhead.tasks.task import Task
+from polyhead.train.run import train_project
+from support import tiny_project
+from support.shared import made_once
+
+TASKS = ("mood", "urgency", "same")
+SIGNS = ("?!?!", "!!", "...", "??")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A bundle whose tasks know 150 messages, but for `same`, which reads pairs."""
+
+    def make(home):
+        tiny_project.write_data(home / "data", train=24, other=150)
+        train_project(tiny_project.project(home, "mood", "urgency", "names", "same"), folder=home)
+
+    return made_once(tmp_path_factory, "drift", make) / "bundle"
+
+
+@pytest.fixture(scope="module")
+def session(root):
+    return Session(root, backend="reference", deterministic=True)
+
+
+def seen(vectors):
+    return Seen(vectors=vectors, lengths=np.ones(len(vectors)), scores=np.zeros((len(vectors), 0), np.float32))
+
+
+def messages(count, seed):
+    return [row["text"] for row in tiny_project.messages(count, seed)]
+
+
+def gibberish(count):
+    chance = random.Random(0)
+    return [" ".join(chance.choice(SIGNS) for _ in range(12)) for _ in range(count)]
+
+
+def shares(results, task="mood"):
+    return np.array([result.answers[task]["familiar"] for result in results])
+
+
+def test_distance_is_that_of_scikit_learns_neighbours():
+    neighbours = pytest.importorskip("sklearn.neighbors")
+    rng = np.random.default_rng(0)
+    known, rows = (directions(rng.normal(size=(count, 16)).astype(np.float32)) for count in (60, 25))
+    near = neighbours.NearestNeighbors(n_neighbors=NEAREST).fit(known)
+    np.testing.assert_allclose(farness(rows, known), near.kneighbors(rows)[0].mean(axis=1), atol=1e-5)
+    np.testing.assert_allclose(farness(known, known, among=True), near.kneighbors()[0].mean(axis=1), atol=1e-5)
+
+
+def test_share_is_the_rank_among_the_known_rows():
+    far = np.array([0.0, 0.5, 1.4, 2.0], np.float32)
+    known = KnownRows(near=np.eye(4, dtype=np.float32)[:1], usual=far, are_centres=True)
+    at_a_right_angle = np.array([[0, 3, 0, 0]], np.float32)
+    assert known.familiar(at_a_right_angle) == pytest.approx([2 / 5])  # one of 4 is as far, and the text itself
+    rng = np.random.default_rng(1)
+    own = KnownRows.of(seen(directions(rng.normal(size=(200, 8)).astype(np.float32))))
+    of_alike = own.familiar(rng.normal(size=(2000, 8)))
+    assert of_alike.min() >= 1 / 201 and of_alike.max() <= 1
+    np.testing.assert_allclose(np.quantile(of_alike, (0.1, 0.5, 0.9)), (0.1, 0.5, 0.9), atol=0.1)  # a p-value
+
+
+def test_answers_say_what_the_kept_rows_give(session):
+    texts = [*messages(6, seed=5), *gibberish(2)]
+    vectors = attach_vectors(session)
+    means = np.stack(session.outputs(vectors, texts))
+    session.detach(vectors)
+    known = KnownRows.of(seen_of(session.bundle, "mood"))
+    assert known.are_centres and len(known.near) == 2  # of each label's training rows
+    assert shares(session.predict(texts, familiar=True)) == pytest.approx(known.familiar(means))
+
+
+def test_known_texts_are_familiar_and_gibberish_is_not(session):
+    known = shares(session.predict(messages(100, seed=9), familiar=True))
+    assert np.median(known) > 0.3
+    assert np.median(shares(session.predict(gibberish(30), familiar=True))) < 0.05
+
+
+@pytest.mark.parametrize("backend", ["reference", "openvino"])
+def test_answers_are_the_same_bits_with_it(root, backend):
+    if backend != "reference":
+        pytest.importorskip(backend)
+    session, texts = Session(root, backend=backend, deterministic=True), messages(12, seed=3)
+    asked = ["mood", "urgency", "names"]
+    plain = session.columns(texts, tasks=asked)
+    told = session.columns(texts, tasks=asked, familiar=True)
+    assert plain["mood"].familiar is None and told["mood"].familiar is not None
+    for name in asked:
+        for before, after in zip(plain[name].outputs, told[name].outputs, strict=True):
+            np.testing.assert_array_equal(before, after)
+    assert list(told.tasks) == asked
+    for row in range(len(texts)):  # one pass, and the receipt names no task that was not asked
+        assert told.receipt(row) == plain.receipt(row)
+
+
+def test_only_tasks_of_one_text_with_kept_rows_say_it(session):
+    (pair,) = session.predict([("good lamp", "bad lamp")], tasks=TASKS, familiar=True)
+    assert "familiar" not in pair.answers["same"]
+    (plain,) = session.predict(["good lamp"], tasks=["mood"])
+    assert "familiar" not in plain.answers["mood"]
+
+
+def test_nothing_is_said_where_too_few_rows_are_kept(tmp_path):
+    tiny_project.write_data(tmp_path / "data")
+    train_project(tiny_project.project(tmp_path, "mood"), folder=tmp_path)
+    session = Session(tmp_path / "bundle", backend="reference")
+    (result,) = session.predict(["good lamp"], familiar=True)
+    assert "familiar" not in result.answers["mood"]
+    assert session.loaded.hidden == session.loaded.hidden & session.records.keys()
+
+
+def test_below_the_limit_it_is_none_of_these(session):
+    texts = [*messages(4, seed=5), *gibberish(2)]
+    told = session.predict(texts, tasks=["mood", "urgency"], familiar=True)
+    results = session.predict(texts, tasks=["mood", "urgency"], none_below=0.05)
+    for before, result in zip(told, results, strict=True):
+        answer = result.answers["mood"]
+        assert answer == before.answers["mood"] | {"none_of_these": answer["familiar"] < 0.05}
+        assert result.answers["urgency"] == before.answers["urgency"]  # a number has no labels
+    assert [result.answers["mood"]["none_of_these"] for result in results[-2:]] == [True, True]
+    named = session.predict(texts, tasks=["mood"], none_below={"mood": 0.0})
+    assert all("none_of_these" not in result.answers["mood"] for result in named)
+
+
+def test_limit_of_a_task_applies_by_itself(session):
+    record = session.records["mood"]
+    limited = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, none_below=0.1))
+    assert limited.task.none_below == 0.1
+    columns = session.columns(gibberish(1), tasks=["mood"], familiar=True)
+    columns["mood"].task = limited.task
+    (result,) = columns.results(familiar=False)
+    assert result.answers["mood"]["none_of_these"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [(1.5, BadValue), (True, BadValue), ({"urgency": 0.1}, BadValue), ({"nobody": 0.1}, UnknownTask)],
+    ids=["above one", "no number", "no labels", "no task"],
+)
+def test_limit_that_means_nothing_is_refused(session, limit, error):
+    with pytest.raises(error):
+        session.predict(["good lamp"], none_below=limit)
+
+
+def test_limit_of_a_task_is_a_share_of_a_kind_with_labels():
+    with pytest.raises(ConfigError, match="none_below"):
+        Task(name="mood", kind="single_label", labels=("a", "b"), none_below=2.0)
+    with pytest.raises(ConfigError, match="none_below"):
+        Task(name="stars", kind="regression", range=(0.0, 1.0), none_below=0.1)

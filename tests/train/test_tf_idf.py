@@ -1,0 +1,71 @@
+"""The baseline without an encoder, beside scikit-learn's, and what training says of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from polyhead.bundle.read import Bundle
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.heads import tf_idf
+from polyhead.tasks.task import Task
+from polyhead.train.record.lines import warnings_of
+from polyhead.train.run import train_project
+from support import tiny_project
+
+COLUMNS = 2**12
+TASK = Task(name="mood", kind="single_label", labels=("bad", "good", "none"))
+
+
+@pytest.fixture
+def texts():
+    return [(row["text"],) for row in tiny_project.messages(90, 1)]
+
+
+def dense(read):
+    rows = np.zeros((len(read.starts) - 1, COLUMNS), np.float32)
+    rows[np.repeat(np.arange(len(rows)), np.diff(read.starts)), read.columns] = read.counts
+    return rows
+
+
+def test_weights_of_words_are_scikit_learns(texts):
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    read = tf_idf.word_counts([*texts, ("",)], COLUMNS)
+    expected = text.TfidfTransformer().fit_transform(dense(read)).toarray()
+    values = tf_idf.weighted(read, tf_idf.rarity_of(read, COLUMNS)).to_dense().numpy()
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+def test_answers_are_those_of_scikit_learns_logistic_regression(texts):
+    linear = pytest.importorskip("sklearn.linear_model")
+    targets = np.random.default_rng(0).integers(0, 3, len(texts))
+    taught = [np.array(target) for target in targets]
+    examples = Examples(
+        inputs=texts, targets=taught, words=None, rows=list(range(len(texts))), report=ReadReport(rows=len(texts))
+    )
+    outputs = np.stack(tf_idf.answers_to(TASK, examples, train=examples))
+    columns = 2 ** int(np.log2(tf_idf.MOST_COLUMNS))
+    read = tf_idf.word_counts(texts, columns)
+    used = np.unique(read.columns)
+    values = tf_idf.weighted(read, tf_idf.rarity_of(read, columns))
+    values = values.index_select(1, torch.from_numpy(used)).to_dense().numpy()
+    model = linear.LogisticRegression(C=tf_idf.STRENGTH, tol=1e-8, max_iter=2000).fit(values, targets)
+    shares = torch.softmax(torch.from_numpy(outputs), dim=1).numpy()
+    np.testing.assert_allclose(shares, model.predict_proba(values), atol=5e-3)
+
+
+def test_training_scores_it_for_tasks_of_one_text(tmp_path):
+    tiny_project.write_data(tmp_path / "data", train=60, other=40)
+    train_project(tiny_project.project(tmp_path, "mood", "names", "same"), folder=tmp_path)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.baselines("mood", "validation")["tf-idf"]["accuracy"] > 0.4
+    assert "validation, tf-idf" in bundle.card("mood")
+    assert not any("tf-idf" in bundle.baselines(name, "validation") for name in ("names", "same"))
+
+
+def test_run_says_in_words_where_a_baseline_wins():
+    scores, rows = {"test": {"accuracy": 0.8, "macro_f1": 0.7}}, {"test": 100}
+    better = {"tf-idf": {"test": {"accuracy": 0.85}}, "linear": {"test": {"accuracy": 0.8}}}
+    (line,) = warnings_of(TASK, scores, better, rows)
+    assert "TF-IDF" in line and "0.8500 on test, not 0.8000" in line
+    assert not warnings_of(TASK, scores, {"tf-idf": {"test": {"accuracy": 0.8}}}, rows)
+    assert not warnings_of(TASK, scores, better, {"test": 5})
