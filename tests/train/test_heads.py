@@ -102,7 +102,8 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     bundle, lines, project = trained(home, tmp_path / "b", "mood", validation=0.3)
     notes = bundle.scores("mood")
     assert notes["folds"] == FOLDS and notes["refitted"]
-    assert set(notes["tried"]) == {"linear, last 2 layers", "linear, last layer", "attention"}
+    linears = {"linear, last 2 layers", "linear, last layer", "linear, last 2 layers, words"}
+    assert set(notes["tried"]) == {*linears, "attention"}
     assert any("5 folds" in line for line in lines)
     # The score is of outputs for rows not seen: the part itself, which has seen them, scores no worse.
     whole = prepare(project, home)[0].whole
@@ -324,7 +325,13 @@ def test_offsets_are_what_balanced_shares_would_add():
             "single_label",
             "none",
             6,
-            ["linear, last 2 layers", "linear, last layer", "linear, last 4 layers", "attention"],
+            [
+                *(
+                    f"linear, {name}"
+                    for name in ("last 2 layers", "last layer", "last 4 layers", "last 2 layers, words")
+                ),
+                "attention",
+            ],
         ),
         (
             "single_label",
@@ -332,7 +339,7 @@ def test_offsets_are_what_balanced_shares_would_add():
             6,
             ["linear, last layer", "linear, last 2 layers", "linear, last 4 layers", "attention"],
         ),
-        ("single_label", "none", 1, ["linear, last layer", "attention"]),
+        ("single_label", "none", 1, ["linear, last layer", "linear, last layer, words", "attention"]),
         ("tagging", "none", 6, ["linear", "hidden layer"]),
         ("span", "joined", 6, ["hidden layer"]),
     ],

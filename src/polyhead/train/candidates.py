@@ -18,7 +18,6 @@ from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, value_key
 
-
 COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
 

@@ -61,6 +61,7 @@ BORDERLINE = 4  # one probe in so many may have a feature on a border of its cod
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
+OWN_WORDS = "its head adds hashed words of the text, which no graph reads: train it with the strategy's words = false"
 ASKED = 8  # probes of a task that are compared
 TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
@@ -84,16 +85,18 @@ def export_bundle(
     _check_free(out)
     session = Session(bundle, backend=backend, precision="float32")
     names, writing = session.summaries.split(session.task_names(tasks))
-    if tasks is not None and writing or not names:
+    left_out = dict.fromkeys(writing, OWN_MODEL)
+    left_out |= {name: OWN_WORDS for name in names if session.records[name].path.head.words}
+    names = tuple(name for name in names if name not in left_out)
+    if tasks is not None and left_out or not names:
         raise BackendError(
-            "these tasks cannot be exported" if writing else "the bundle has no task to export",
-            got=list(writing) or None,
-            allowed=[name for name in session.tasks if name not in session.summaries.tasks] or None,
-            do="name tasks that read the trunk",
+            "these tasks cannot be exported" if left_out else "the bundle has no task to export",
+            got=[f"{name}: {reason}" for name, reason in left_out.items()] or None,
+            allowed=[name for name, record in session.records.items() if not record.path.head.words] or None,
+            do="name tasks that read the trunk alone",
         )
     with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
-        left_out = dict.fromkeys(writing, OWN_MODEL)
         export = _checked(folder, msgspec.structs.replace(written, left_out=left_out), session, show)
         write_file(folder / README, [readme(export).encode()])
         write_file(folder / RECORD, [to_json(export)])

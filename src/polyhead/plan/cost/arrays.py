@@ -20,7 +20,6 @@ from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
 from polyhead.values import Value
 
-
 WORD_WEIGHTS = "words.weight"  # of a head: a row for each column of hashed words
 
 

@@ -18,7 +18,6 @@ from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, 
 from polyhead.plan.cost.arrays import Offset, delta_hidden, feed_forward_of, head_inputs, places
 from polyhead.values import Value
 
-
 HASHED = 12  # features of hashed words, at most, that one token stands for: as many as in English
 
 
