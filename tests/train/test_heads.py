@@ -326,10 +326,10 @@ def test_offsets_are_what_balanced_shares_would_add():
             "none",
             6,
             [
-                *(
-                    f"linear, {name}"
-                    for name in ("last 2 layers", "last layer", "last 4 layers", "last 2 layers, words")
-                ),
+                "linear, last 2 layers",
+                "linear, last layer",
+                "linear, last 4 layers",
+                "linear, last 2 layers, words",
                 "attention",
             ],
         ),
