@@ -66,8 +66,9 @@ class WordOutputs:
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
-        return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
+            sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
+            return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
 
     def _of(self, row: int, columns: int) -> HashedText:
         if (row, columns) not in self._hashed:
