@@ -20,7 +20,7 @@ from support.tiny_project import TRAINING, write_jsonl, write_trunk
 
 COLUMNS = 512
 TEXTS = ("where is my order", "the lamp is late", "the lamp is good", "my bill, my card", "zebra", "a zebra is late")
-UNKNOWN = ("zorblax", "quimpert")  # one token to the tiny tokenizer, [UNK]
+UNKNOWN = ("жук", "щит")  # one token to the tiny tokenizer, [UNK]
 
 
 def rows_of(texts):
@@ -102,19 +102,16 @@ def trained(home, root, **changes):
 
 def test_words_that_no_vector_shows_are_learned_and_kept(home, tmp_path):
     bundle = trained(home, tmp_path / "b")
-    texts, labels = zip(
-        *[(row["text"], row["label"]) for row in map(json.loads, (home / "test.jsonl").read_text().splitlines())],
-        strict=True,
-    )
-    session = Session(tmp_path / "b", precision="float32")
     for name in ("which", "several", "number"):
         notes, head = bundle.scores(name), bundle.record(name).path.head
-        assert notes["chosen"].endswith(", words") and head.words == 2**12
+        assert (notes["chosen"], head.words) == ("linear, last 2 layers, words", 2**12)
         assert bundle.part(name)[WORD_WEIGHTS].shape == (2**12, head.width)
-    assert bundle.scores("which")["splits"]["test"]["accuracy"] == 1.0
-    answers = [result.answers for result in session.predict(texts)]
-    assert [answer["which"]["label"] for answer in answers] == list(labels)
-    assert [answer["several"]["labels"] for answer in answers] == [[label] for label in labels]
+        bare = max(score for tried, score in notes["tried"].items() if not tried.endswith("words"))
+        assert notes["tried"][notes["chosen"]] > bare + 0.1
+    rows = [json.loads(line) for line in (home / "test.jsonl").read_text().splitlines()]
+    results = Session(tmp_path / "b", precision="float32").predict([row["text"] for row in rows], tasks=["which"])
+    right = [result.answers["which"]["label"] == row["label"] for result, row in zip(results, rows, strict=True)]
+    assert np.mean(right) == bundle.scores("which")["splits"]["test"]["accuracy"] > 0.7
 
 
 def test_words_may_be_declined(home, tmp_path):
