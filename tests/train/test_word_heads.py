@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.heads.words import WordSpan
+from polyhead.deep.heads.words import HashedSpan
 from polyhead.engine.session import Session
 from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.project.strategies import Pooled
@@ -39,7 +39,7 @@ def test_a_ridge_in_the_span_of_the_texts_is_that_of_all_columns():
     idf = np.log((1 + len(TEXTS)) / (1 + found)) + 1
     weighted = rows * idf
     expected = idf[:, None] * np.linalg.solve(weighted.T @ weighted + penalty * np.eye(COLUMNS), weighted.T @ targets)
-    span = WordSpan(hashed, COLUMNS)
+    span = HashedSpan(hashed, COLUMNS)
     coordinates = span.coordinates(hashed).double().numpy()
     inner = np.linalg.solve(
         coordinates.T @ coordinates + penalty * np.eye(coordinates.shape[1]), coordinates.T @ targets
