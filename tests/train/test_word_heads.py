@@ -66,7 +66,7 @@ def home(tmp_path_factory):
     write_trunk(folder / "trunk")
     chance = np.random.default_rng(0)
     known = ("my", "order", "the", "lamp", "is", "late", "today", "please")
-    for split, count in (("train", 60), ("test", 30)):
+    for split, count in (("train", 80), ("test", 40)):
         rows = []
         for number in range(count):
             words = [*chance.choice(known, 3), UNKNOWN[number % 2], *chance.choice(known, 2)]
@@ -82,8 +82,8 @@ def home(tmp_path_factory):
     return folder
 
 
-def trained(home, root, **changes):
-    files = {"train": "train.jsonl", "test": "test.jsonl", "validation": 0.3}
+def trained(home, root, *, train="train.jsonl", **changes):
+    files = {"train": train, "test": "test.jsonl", "validation": 0.3}
     entries = (
         TaskEntry(name="which", kind="single_label", labels=("a", "b"), **files),
         TaskEntry(name="several", kind="multi_label", labels=("a", "b"), label="labels", **files),
@@ -119,3 +119,8 @@ def test_words_may_be_declined(home, tmp_path):
     for name in ("which", "several", "number"):
         assert not any("words" in tried for tried in bundle.scores(name)["tried"])
         assert not bundle.record(name).path.head.words
+
+
+def test_few_rows_try_no_words(home, tmp_path):
+    bundle = trained(home, tmp_path / "b", train="test.jsonl")
+    assert not any("words" in tried for tried in bundle.scores("which")["tried"])

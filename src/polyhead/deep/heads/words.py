@@ -17,7 +17,7 @@ from torch import Tensor
 from polyhead.deep.nn.ends import WordRows
 from polyhead.text.hashing import HashedText
 
-MOST = 2000  # landmarks
+MOST = 1000  # landmarks
 MOST_COORDINATES = 2**25  # of all texts together
 AT_ONCE = 128  # landmarks whose columns are dense at a time
 SHARE = 1.0  # variance of the words, for inputs of variance 1
