@@ -111,9 +111,8 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
 
 def _hashed_words(ops: OnnxOps, weights: np.ndarray) -> Tensor:
     """What the words of each row add, (rows, outputs): their values times their columns' weights (columns, outputs)."""
-    columns, values = (
-        ops.input(name, kind, ("rows", "features")) for name, kind in ((COLUMNS, "int"), (VALUES, "float"))
-    )
+    columns = ops.input(COLUMNS, "int", ("rows", "features"))
+    values = ops.input(VALUES, "float", ("rows", "features"))
     read = ops.gather(ops.constant(weights), columns)  # (rows, features, outputs)
     return ops.reshape(ops.matmul(ops.node("Unsqueeze", values, ops.whole(1)), read), (-1, weights.shape[1]))
 

@@ -257,12 +257,12 @@ class ExportedModel:
     ) -> Values:
         values = self._read(inputs)
         if columns:
-            rows = [hashed_input(texts, columns) for texts in inputs]
-            size = (len(rows), max(len(row.columns) for row in rows))
+            hashed = [hashed_input(texts, columns) for texts in inputs]
+            size = (len(hashed), max(len(text.columns) for text in hashed))
             values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
-            for number, row in enumerate(rows):
-                values[COLUMNS][number, : len(row.columns)] = row.columns
-                values[VALUES][number, : len(row.columns)] = row.values
+            for row, text in enumerate(hashed):
+                values[COLUMNS][row, : len(text.columns)] = text.columns
+                values[VALUES][row, : len(text.columns)] = text.values
         if WORDS in file.inputs:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):
