@@ -29,6 +29,7 @@ from polyhead.engine.loaded import (
     loaded,
     trained_precision,
     warn_of_precision,
+    word_weights_of,
 )
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
@@ -86,7 +87,9 @@ class Session:
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
         self._known, self._vectors = dict[str, KnownTask](), ""
-        self._now = self._with(self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic))
+        self._now = self._with(
+            self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic), self._arrays
+        )
 
     def predict(
         self,
@@ -300,7 +303,7 @@ class Session:
         try:
             self.bundle = self.bundle if bundle is None else bundle
             self._hidden = (self._hidden if hidden is None else hidden) & records.keys()
-            new = self._with(records, summaries)
+            new = self._with(records, summaries, arrays)
             check(new)
         except BaseException:
             self.bundle, self._hidden = before
@@ -308,7 +311,9 @@ class Session:
             raise
         self._arrays, self._now = arrays, new
 
-    def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
+    def _with(
+        self, records: Mapping[str, TaskRecord], summaries: SummaryTasks, arrays: Mapping[str, LoadedTask]
+    ) -> LoadedTasks:
         self._known = known_tasks(self.bundle, records, self._known)
         return LoadedTasks(
             records,
@@ -320,6 +325,7 @@ class Session:
             versions=self._versions(records, summaries),
             hidden=self._hidden,
             known=self._known,
+            word_weights=word_weights_of(arrays),
         )
 
     def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from polyhead.text.characters import word_pattern
+from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 LONGEST = 64  # characters of a word whose hashes are remembered
@@ -43,9 +44,23 @@ def hashed_text(text: str, columns: int) -> HashedText:
     return HashedText(every, np.bincount(place, np.concatenate(values), len(every)).astype(np.float32))
 
 
+def hashed_input(texts: Sequence[str], columns: int) -> HashedText:
+    """All texts of an input together, as `hashed_text`."""
+    return hashed_text("\n".join(texts), columns)
+
+
+def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
+    """The sum of the values times their columns' rows of `weights`, float32 (columns, outputs) to (outputs,).
+
+    Added feature after feature, so that a text has the same bits wherever it is answered.
+    """
+    products = text.values[:, None] * weights[text.columns]
+    return np.add.accumulate(products)[-1] if len(products) else np.zeros(weights.shape[1], np.float32)
+
+
 def words_to_hash(text: str) -> list[str]:
     """The words of the text, as `text.words` finds them, in lower case and in the form NFKC."""
-    text = (text if text.isascii() else unicodedata.normalize("NFKC", text)).lower()
+    text = (text if text.isascii() else unicodedata.normalize("NFKC", repair(text))).lower()
     return [match.group() for match in word_pattern(text).finditer(text)]
 
 
@@ -71,7 +86,7 @@ def _grams(word: str) -> array[int]:
 
 
 def _checksum(feature: str, begins: int) -> int:
-    return crc32(feature.encode("utf-8", "surrogatepass"), begins)
+    return crc32(feature.encode(), begins)
 
 
 def _mixed(checksums: array[int]) -> np.ndarray:

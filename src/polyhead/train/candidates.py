@@ -19,6 +19,10 @@ from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, Per, value_key
 
+COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
+MOST_WEIGHTS = 2**21  # 8 MiB of float32
+LEAST_ROWS = 64  # labelled rows from which heads that read words are tried: in fewer hardly a word recurs
+
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads to try for a task: those with available features."""
@@ -26,19 +30,36 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
     return tuple(
         candidate
         for candidate in every_candidate(prepared, source)
-        if source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
+        if (source.encodes or not candidate.words)  # a store of features answers from these alone
+        and source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
 
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """All heads of the task's strategy, whatever features are available."""
-    return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
+    """All heads of the task's strategy for so many rows, whatever features are available."""
+    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
+    return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+
+
+def _labelled(prepared: Prepared) -> int:
+    return len((prepared.whole or prepared.train.examples).targets)
 
 
 def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
     """The path of one candidate."""
     shape, trunk = source.facts.architecture, source.facts.digest
-    return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+    path = candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+    if not candidate.words:
+        return path
+    head = msgspec.structs.replace(path.head, words=word_columns(_labelled(prepared), path.head.width))
+    return Path(nodes=(*path.nodes[:-1], head))
+
+
+def word_columns(rows: int, outputs: int) -> int:
+    """Columns of hashed words: COLUMNS_A_ROW for each labelled row, within limits, and MOST_WEIGHTS of all outputs."""
+    fewest, most = COLUMNS
+    wanted = min(max(COLUMNS_A_ROW * rows, fewest), most, max(MOST_WEIGHTS // outputs, fewest))
+    return 1 << (wanted.bit_length() - 1)
 
 
 def codec_of(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource) -> tuple[Codec, Per]:

@@ -18,9 +18,11 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.whole import workspace
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.graphs import (
+    COLUMNS,
     IDS,
     MASK,
     SEGMENTS,
+    VALUES,
     WORDS,
     BuiltGraph,
     depths_read,
@@ -51,6 +53,8 @@ from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.text.characters import word_pattern
+from polyhead.text.hashing import hashed_input
 from polyhead.text.question import Question, read_alone
 from polyhead.text.tokenize import Input, repair
 from polyhead.text.words import first_subtokens, words_in
@@ -126,6 +130,7 @@ class _Writing(msgspec.Struct, frozen=True):
             ),
             trunk=trunk,
             tasks=tasks,
+            word_pattern=word_pattern("\u0100").pattern if any(task.columns for task in tasks.values()) else "",
             left_out={},
             checked_with={"backend": self.session.backend.name, "precision": self.session.backend.precision},
             tolerance=TOLERANCE,
@@ -147,6 +152,7 @@ class _Writing(msgspec.Struct, frozen=True):
             max_tokens=longest_read(record.path, trunk),
             model=self._file(f"tasks/{name}.onnx", task_graph(trunk, task, record.task)),
             compare=compare,
+            columns=record.path.head.words,
         )
 
     def _file(self, name: str, built: BuiltGraph) -> ModelFile:
@@ -244,10 +250,19 @@ class ExportedModel:
                 self._of_text(files.model, [(texts[place],) for texts in inputs])["features"] for place in (0, -1)
             )
             return self.run(files.compare, {"first": first, "second": second})["logits"]
-        return self._of_text(files.model, inputs, words)["logits"]
+        return self._of_text(files.model, inputs, words, columns=files.columns)["logits"]
 
-    def _of_text(self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = ()) -> Values:
+    def _of_text(
+        self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = (), *, columns: int = 0
+    ) -> Values:
         values = self._read(inputs)
+        if columns:
+            hashed = [hashed_input(texts, columns) for texts in inputs]
+            size = (len(hashed), max(len(text.columns) for text in hashed))
+            values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
+            for row, text in enumerate(hashed):
+                values[COLUMNS][row, : len(text.columns)] = text.columns
+                values[VALUES][row, : len(text.columns)] = text.values
         if WORDS in file.inputs:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):

@@ -90,7 +90,8 @@ def describe(node: Node) -> str:
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
-            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}"
+            words = f", words hashed to {node.words:,} columns" if node.words else ""
+            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}{words}"
 
 
 def _pool(node: Pool) -> str:
