@@ -86,7 +86,7 @@ class Session:
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
-        self._known, self._vectors = dict[str, KnownTask](), ""
+        self._known, self._vectors, self._attaching = dict[str, KnownTask](), "", threading.Lock()
         self._now = self._with(
             self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic), self._arrays
         )
@@ -269,9 +269,10 @@ class Session:
 
     def _attached_vectors(self) -> str:
         """The hidden task that gives mean vectors: attached when it is first asked for, then kept."""
-        if self._vectors not in self.loaded.hidden:
-            self._vectors = attach_vectors(self)
-        return self._vectors
+        with self._attaching:
+            if self._vectors not in self.loaded.hidden:
+                self._vectors = attach_vectors(self)
+            return self._vectors
 
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
