@@ -3,9 +3,10 @@
 A word that the trunk did not read (cut off, or without a token) has a NaN output row: it counts as `O` for BIO labels,
 and as a wrong answer for plain ones.
 
-Each word gets its own best label (`decoder = "greedy"`), or all words get the best allowed sequence (`"constrained"`,
-see `best_path`). With the former, an `I-x` may follow something else than `B-x` or `I-x`: it then begins a span, in
-answers and in `span_f1`, as in conlleval and seqeval.
+All words get the best allowed sequence (`decoder = "constrained"`, see `best_path`; the default of a project's tasks
+with BIO labels), or each word its own best label (`"greedy"`). With the latter, an `I-x` may follow something else than
+`B-x` or `I-x`: it then begins a span, in answers and in `span_f1`, as in conlleval and seqeval. Labels to learn from are
+read in the same way, and such an `I-x` becomes `B-x`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from polyhead.errors import ConfigError, DataError
 from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
-from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
+from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, begun, chosen, is_bio, parts_of, tagged_rows, whole_words
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 
@@ -66,7 +67,8 @@ class Tagging(Kind):
             raise base.bad_value(
                 task, example, "a list of labels is needed, one a word", got=label, allowed=task.labels
             )
-        return np.array([base.label_index(task, name, example) for name in label], np.int64)
+        indices = np.array([base.label_index(task, name, example) for name in label], np.int64)
+        return begun(task.labels, indices) if is_bio(task) else indices
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"spans": [...]}` for BIO labels, or `{"words": [...]}` for plain ones, without unread words.
