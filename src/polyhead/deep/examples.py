@@ -94,6 +94,8 @@ class FeatureExamples(LengthSorted):
         taken = features.take(rows)
         values, mask = torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
         if not self._tapped:
+            if self._words is not None and members is not None:
+                mask = mask & (padded_words([self._words[i] for i in members])[:, : mask.shape[1]] >= 0)
             return values, mask
         words = None if self._words is None or members is None else padded_words([self._words[i] for i in members])
         return (TapBatch(hidden=values[:, :, 0], mask=mask, words=words),)

@@ -27,6 +27,7 @@ Dense = Literal[
 ]
 Activation = Literal["tanh", "relu", "gelu"]
 MOST_HIDDEN = 256  # hidden layers of a feed-forward half
+MOST_WINDOW = 8  # neighbours on each side
 FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # number of digits that represent a positive number exactly
 
 
@@ -241,8 +242,16 @@ class Head(Value, tag="head"):
     separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
     activation: Activation = "tanh"  # after the hidden layer; gelu is the exact (erf) one
     hidden_part: str | None = None  # owner of the hidden layer, if several tasks share it; None: the part
+    # neighbours on each side of a word: z = [x_(i-n), ..., x_i, ..., x_(i+n)], zeros for unread words and beyond ends
+    window: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.window <= MOST_WINDOW or (self.window and self.separate):
+            raise PlanError(
+                "a head cannot read a word with so many neighbours",
+                got=self.window,
+                allowed="0 for texts of a pair that are compared" if self.separate else f"0 to {MOST_WINDOW}",
+            )
         if not self.hidden and self.activation != "tanh":
             raise PlanError(
                 "a head without a hidden layer has no activation",

@@ -89,8 +89,9 @@ def describe(node: Node) -> str:
             return _pool(node)
         case Head():
             pair = ", two texts compared" if node.separate else ""
+            near = f", {counted(node.window, 'neighbour')} on each side" if node.window else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
-            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}"
+            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}{near}"
 
 
 def _pool(node: Pool) -> str:

@@ -5,8 +5,8 @@ and as a wrong answer for plain ones.
 
 All words get the best allowed sequence (`decoder = "constrained"`, see `best_path`; the default of a project's tasks
 with BIO labels), or each word its own best label (`"greedy"`). With the latter, an `I-x` may follow something else than
-`B-x` or `I-x`: it then begins a span, in answers and in `span_f1`, as in conlleval and seqeval. Labels to learn from are
-read in the same way, and such an `I-x` becomes `B-x`.
+`B-x` or `I-x`: it then begins a span, in answers and in `span_f1`, as in conlleval and seqeval. Labels to learn from
+are read in the same way, and such an `I-x` becomes `B-x`.
 """
 
 from __future__ import annotations
