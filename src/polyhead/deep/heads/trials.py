@@ -198,15 +198,19 @@ class Trials:
         assert first is not None
         if module.separate and not rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
-        best = least[rule.best_penalty(self._prepared.task, self.held, least)]
-        outputs: list[np.ndarray] = []
-        for solution, (_, held) in zip(best.heads, pairs, strict=True):
-            _set(module, solution)
-            outputs += module_outputs(module, self._examples(held, path))
+
+        def answered(step: Swept) -> list[np.ndarray]:
+            outputs: list[np.ndarray] = []
+            for solution, (_, held) in zip(step.heads, pairs, strict=True):
+                _set(module, solution)
+                outputs += module_outputs(module, self._examples(held, path))
+            return outputs
+
+        best = least[rule.best_penalty(self._prepared.task, self.held, least, answered)]
         return Trial(
             candidate=candidate,
             path=path,
-            outputs=outputs,
+            outputs=answered(best),
             offset=None,
             setting=best.heads[0].penalty,
             losses=least[0].losses,
