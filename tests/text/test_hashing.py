@@ -1,0 +1,75 @@
+"""Hashed words: the formula in plain Python, the same bits in other processes, and what makes no difference."""
+
+import math
+import subprocess
+import sys
+from collections import Counter
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from polyhead.text.hashing import hashed_text
+
+TEXT = "the cat sat on the mat and a dog sat down"
+COLUMNS = 2**10
+
+
+def hash_of(feature: str, begins: int) -> int:
+    """The checksum with the finalizer of MurmurHash3, as its author wrote it."""
+    value = crc32(feature.encode(), begins)
+    for factor in (0x85EBCA6B, 0xC2B2AE35):
+        value ^= value >> (16 if factor == 0x85EBCA6B else 13)
+        value = value * factor % 2**32
+    return value ^ (value >> 16)
+
+
+def group_of(counts: Counter[str], begins: dict[str, int]) -> np.ndarray:
+    row = np.zeros(COLUMNS)
+    length = math.sqrt(sum((1 + math.log(count)) ** 2 for count in counts.values()))
+    for feature, count in counts.items():
+        code = hash_of(feature, begins[feature])
+        row[code % COLUMNS] += (1 + math.log(count)) / length * (-1 if code >= 2**31 else 1)
+    return row
+
+
+def dense(text: str, columns: int = COLUMNS) -> np.ndarray:
+    row, (places, values) = np.zeros(columns, np.float32), hashed_text(text, columns)
+    assert (np.diff(places) > 0).all() and places.dtype == np.int32 and values.dtype == np.float32
+    row[places] = values
+    return row
+
+
+def test_features_are_those_of_scikit_learn_hashed_by_the_formula() -> None:
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    words = Counter(text.CountVectorizer(ngram_range=(1, 2), token_pattern=r"\w+").build_analyzer()(TEXT))
+    grams = Counter(text.CountVectorizer(analyzer="char_wb", ngram_range=(3, 5)).build_analyzer()(TEXT))
+    expected = group_of(words, {feature: int(" " in feature) for feature in words})
+    expected = expected + group_of(grams, dict.fromkeys(grams, 2))
+    np.testing.assert_allclose(dense(TEXT), expected, atol=1e-6)
+
+
+def test_another_process_computes_the_same_bits() -> None:
+    program = (
+        "from polyhead.text.hashing import hashed_text as h;"
+        f"r = h({TEXT!r}, {COLUMNS}); print(r.columns.tobytes().hex(), r.values.tobytes().hex())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    here = hashed_text(TEXT, COLUMNS)
+    assert done.stdout.split() == [here.columns.tobytes().hex(), here.values.tobytes().hex()]
+
+
+def test_case_and_unicode_form_make_no_difference_and_order_of_words_does() -> None:
+    np.testing.assert_array_equal(dense("Élan VITAL"), dense("e\u0301lan vital"))
+    assert (dense("dog bites man") != dense("man bites dog")).any()
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\u200b"])
+def test_a_text_without_words_has_no_features(text: str) -> None:
+    assert len(hashed_text(text, COLUMNS).columns) == 0
+
+
+def test_any_string_is_hashed_into_the_columns() -> None:
+    for text in ("\ud800 lone", "x" * 1000, "東京タワー 😀", "?!", "a"):
+        columns, values = hashed_text(text, 64)
+        assert len(columns) and columns.min() >= 0 and columns.max() < 64 and np.isfinite(values).all()
