@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import hashed_text, hashed_words
+from polyhead.text.hashing import hashed_text, hashed_in_context
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -81,8 +81,8 @@ def test_any_string_is_hashed_into_the_columns() -> None:
 def test_a_word_is_hashed_with_its_neighbours_by_the_formula() -> None:
     words = ["The", "B-52s", "\u00e9t\u00e9", "ok"]
     shapes = {"": "", "The": "Xx", "B-52s": "X-9x", "\u00e9t\u00e9": "x", "ok": "x"}
-    rows = hashed_words(words, COLUMNS)
-    assert len(rows) == 4 and not hashed_words([], COLUMNS)
+    rows = hashed_in_context(words, COLUMNS)
+    assert len(rows) == 4 and not hashed_in_context([], COLUMNS)
     spaced = ["", *words, ""]
     for place, (columns, values) in enumerate(rows):
         expected = np.zeros(COLUMNS)
@@ -96,5 +96,5 @@ def test_a_word_is_hashed_with_its_neighbours_by_the_formula() -> None:
         row[columns] = values
         assert (np.diff(columns) > 0).all() and columns.dtype == np.int32 and values.dtype == np.float32
         np.testing.assert_allclose(row, expected, atol=1e-6)
-    alone = hashed_words(words[:3], COLUMNS)
+    alone = hashed_in_context(words[:3], COLUMNS)
     np.testing.assert_array_equal(alone[1].values, rows[1].values)  # what stands further on makes no difference

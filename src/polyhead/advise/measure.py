@@ -16,7 +16,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.inputs import AnyInput, input_types_of
-from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision
+from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision, word_weights_of
 from polyhead.engine.request import Request
 from polyhead.engine.scale_files import scales_for
 from polyhead.engine.summaries import SummaryTasks
@@ -156,6 +156,7 @@ def _measured(
         Tokenizer(trunk.tokenizer, trunk.settings),
         shape=shape,
         deterministic=False,
+        word_weights=word_weights_of(arrays),
     )
 
     def seconds(several: Sequence[AnyInput]) -> float:

@@ -13,12 +13,14 @@ from torch import Tensor
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.model import TextBatch
+from polyhead.deep.nn.ends import WordRows
 from polyhead.deep.nn.trunk import States
 from polyhead.errors import EmptyData
 from polyhead.store.features import Features
 from polyhead.tasks.kinds.tagged import inside_of, parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
+from polyhead.text.hashing import HashedText
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
@@ -53,14 +55,17 @@ class FeatureExamples(LengthSorted):
         options: np.ndarray | None = None,
         windows: WindowedExamples | None = None,
         tapped: bool = False,
+        hashed: Sequence[HashedText] | None = None,
     ) -> None:
         """`words` are each example's `first_subtokens` of its words; None: one token per example.
 
         `options` (examples,) are each example's number; `features` are then of all options, example after example.
         With `windows` all arguments but `targets` are those of each window. `soft` are a teacher's outputs, one array
         per example: each batch carries them with the targets; `teacher` answers each batch anew instead. `tapped`:
-        values are states at a tap, which a branch reads, and words are found in them.
+        values are states at a tap, which a branch reads, and words are found in them. `hashed` are each example's
+        hashed words, of a head that reads them.
         """
+        self._hashed = hashed
         self._features, self._second, self.windows, self._tapped = features, second, windows, tapped
         self._targets = targets if windows is None else windows.targets(targets)
         self._soft, self._teacher = soft, teacher
@@ -83,6 +88,8 @@ class FeatureExamples(LengthSorted):
         if self._second is not None:
             second = self._taken(self._second, rows, None)
             arguments = (*arguments, *second) if self._tapped else (*arguments, second)
+        if self._hashed is not None:
+            arguments = (*arguments, None, WordRows.of([self._hashed[member] for member in members]))
         targets = batch_targets(self._targets, members, self.unread, self.options)
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         if self._teacher is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from polyhead.deep.sharing.part import BranchPart
 from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.question import read_alone
+from polyhead.text.hashing import HashedText, hashed_input
+from polyhead.text.question import TaskInput, read_alone, texts_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepare import requests_of, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
@@ -38,7 +40,17 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         words=words,
         options=options_in(examples.inputs),
         windows=windows,
+        hashed=hashed_words(examples.inputs, path),
     )
+
+
+def hashed_words(inputs: Sequence[TaskInput], path: Path) -> list[HashedText] | None:
+    """The hashed words of each input, all its texts together; None for a path whose head reads none."""
+    columns = path.head.words
+    return [_hashed(texts_of(each), columns) for each in inputs] if columns else None
+
+
+_hashed = lru_cache(maxsize=4096)(hashed_input)  # of few rows, which are read fold by fold
 
 
 class OnTap(nn.Module):

@@ -24,7 +24,7 @@ from polyhead.engine.receipt import Flops
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge
-from polyhead.plan.cost import part_arrays
+from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
@@ -57,14 +57,16 @@ class LoadedTasks:
         deterministic: bool,
         versions: Mapping[str, str] = MappingProxyType({}),
         hidden: Collection[str] = (),
+        word_weights: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
         """`records` are of the tasks that read the trunk, which the backend has loaded.
 
+        `word_weights` (columns, outputs) are of those whose heads read hashed words.
         `versions` are those of tasks that lie in a bundle; `hidden` tasks are answered where they are asked by name.
         """
         self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
         self.versions, self.hidden = dict(versions), frozenset(hidden)
-        self.deterministic = deterministic
+        self.deterministic, self.word_weights = deterministic, word_weights
         self.width = shape.width if backend.packs else None  # of rows that texts fill together
         # Every task that can be asked: those that read the trunk, then those that own their models.
         self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
@@ -142,6 +144,11 @@ def loaded(bundle: Bundle, name: str) -> LoadedTask:
     arrays = bundle.part(name)
     release(arrays.values())  # all were read to be hashed
     return LoadedTask(path=bundle.tasks[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
+
+
+def word_weights_of(tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:
+    """The weights of hashed words (columns, outputs) of each task that has some."""
+    return {name: np.asarray(task.arrays[WORD_WEIGHTS]) for name, task in tasks.items() if task.path.head.words}
 
 
 def check_task(

@@ -8,11 +8,14 @@ from itertools import chain, pairwise
 import numpy as np
 
 from polyhead.engine.batch import EncodedInputs, Texts
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import end_to_end, ranges, starts_of
+from polyhead.text.hashing import HashedText, hashed_input, hashed_sum
+from polyhead.text.question import texts_of
 from polyhead.text.tokenize import encoded_at
 from polyhead.text.words import best_windows
 from polyhead.values import Value
@@ -47,6 +50,31 @@ class Outputs(Value, eq=False):
 NO_OUTPUTS = Outputs(rows=np.zeros(0, np.int64), values=[])
 
 
+class WordOutputs:
+    """Adds to outputs of tasks what their heads make of the inputs' words (`plan.Head`): of whole inputs, once each.
+
+    Every input is hashed once, whatever tasks need it; no batch is involved, so that its bits are always the same.
+    """
+
+    def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
+        """`weights` (columns, outputs), float32, of each task that has some."""
+        self._inputs, self._weights = inputs, weights
+        self._hashed: dict[tuple[int, int], HashedText] = {}
+
+    def added(self, task: str, outputs: Outputs) -> Outputs:
+        """The task's outputs with its words; unchanged for a task without any."""
+        weights = self._weights.get(task)
+        if weights is None or not len(outputs.rows):
+            return outputs
+        sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
+        return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
+
+    def _of(self, row: int, columns: int) -> HashedText:
+        if (row, columns) not in self._hashed:
+            self._hashed[row, columns] = hashed_input(texts_of(task_input(self._inputs[row])), columns)
+        return self._hashed[row, columns]
+
+
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
     """Outputs of a task for several ranges of inputs, in order, as one."""
     if len(parts) == 1:
@@ -68,10 +96,20 @@ class Gathered:
     """Outputs of batches of some readings so far."""
 
     def __init__(
-        self, readings: Sequence[EncodedInputs], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
+        self,
+        readings: Sequence[EncodedInputs],
+        tasks: Mapping[str, Task],
+        compare: Compare,
+        *,
+        alone: bool,
+        words: Callable[[str, Outputs], Outputs] = lambda task, outputs: outputs,
     ) -> None:
-        """`alone`: compares pairs one at a time, so that results do not depend on how many there are."""
+        """`alone`: compares pairs one at a time, so that results do not depend on how many there are.
+
+        `words` adds what a task's head makes of the inputs' words.
+        """
         self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
+        self._with_words = words
         self._by_task: dict[str, list[BatchOutputs]] = {}
         # Tasks that are read alike share these.
         self._orders: dict[tuple[int, ...], Order] = {}
@@ -150,7 +188,10 @@ class Gathered:
         elif task in collected[0][0].texts.separate:
             outputs = self._of_pairs(task, collected)
         else:
-            outputs = self._of_rows(task, collected)
+            bare = self._of_rows(task, collected)
+            outputs = self._with_words(task, bare)
+            if outputs is not bare:
+                self._note_not_finite(task, outputs.rows, np.asarray(outputs.values))
         if task not in self._wrong:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))
@@ -195,10 +236,14 @@ class Gathered:
             compared = np.concatenate(each)
         else:
             compared = self._compare(task, u, v)
-        wrong = rows[~np.isfinite(compared).all(axis=1)]
+        self._note_not_finite(task, rows, compared)
+        return Outputs(rows=rows, values=compared)
+
+    def _note_not_finite(self, task: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Takes a note of inputs, (rows,), of which values that were computed here, (rows, labels), are not finite."""
+        wrong = rows[~np.isfinite(values).all(axis=1)]
         if len(wrong):
             self._wrong.setdefault(task, set()).update(wrong.tolist())
-        return Outputs(rows=rows, values=compared)
 
     def _of_words(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""

@@ -23,7 +23,7 @@ from polyhead.engine.inputs import (
     why_not,
 )
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, concatenate_outputs, not_finite
+from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, WordOutputs, concatenate_outputs, not_finite
 from polyhead.engine.receipt import Receipts
 from polyhead.engine.summaries import SummaryTasks, missing
 from polyhead.errors import MissingExtra, without_frames
@@ -170,7 +170,13 @@ class Request:
     def _piece(
         self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
     ) -> Iterator[TaskResults]:
-        gathered = Gathered(readings, loaded.tasks, loaded.backend.compared, alone=loaded.deterministic)
+        gathered = Gathered(
+            readings,
+            loaded.tasks,
+            loaded.backend.compared,
+            alone=loaded.deterministic,
+            words=WordOutputs(self.inputs, loaded.word_weights).added,
+        )
         self._gathered = gathered
         batches = partial(batched, tokenizer=loaded.tokenizer, deterministic=loaded.deterministic, width=loaded.width)
         for batch, tokens in chain.from_iterable(map(batches, readings)):

@@ -28,6 +28,7 @@ from polyhead.engine.loaded import (
     loaded,
     trained_precision,
     warn_of_precision,
+    word_weights_of,
 )
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
@@ -84,7 +85,7 @@ class Session:
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
-        self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
+        self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic), self._arrays)
 
     def predict(
         self,
@@ -265,7 +266,7 @@ class Session:
         try:
             self.bundle = self.bundle if bundle is None else bundle
             self._hidden = (self._hidden if hidden is None else hidden) & records.keys()
-            new = self._with(records, summaries)
+            new = self._with(records, summaries, arrays)
             check(new)
         except BaseException:
             self.bundle, self._hidden = before
@@ -273,7 +274,9 @@ class Session:
             raise
         self._arrays, self._now = arrays, new
 
-    def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
+    def _with(
+        self, records: Mapping[str, TaskRecord], summaries: SummaryTasks, arrays: Mapping[str, LoadedTask]
+    ) -> LoadedTasks:
         return LoadedTasks(
             records,
             summaries,
@@ -283,6 +286,7 @@ class Session:
             deterministic=self.deterministic,
             versions=self._versions(records, summaries),
             hidden=self._hidden,
+            word_weights=word_weights_of(arrays),
         )
 
     def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:

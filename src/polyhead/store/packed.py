@@ -271,6 +271,8 @@ def check_packed(task: Task, path: Path) -> None:
     kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
     if not isinstance(kind, RowKind):
         reason = f"kind '{task.kind}' needs the text beside its features"
+    elif path.head.words:
+        reason = "its head reads the words of the text, and a store keeps no texts"
     elif path.head.separate:
         reason = "it compares two texts that are read separately"
     elif path.embed.prompts:
@@ -284,5 +286,5 @@ def check_packed(task: Task, path: Path) -> None:
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
         allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
-        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled'",
+        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled' and words = 0",
     )

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from polyhead.text.characters import word_pattern
+from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
@@ -44,7 +45,20 @@ def hashed_text(text: str, columns: int) -> HashedText:
     return HashedText(every, np.bincount(place, np.concatenate(values), len(every)).astype(np.float32))
 
 
-def hashed_words(words: Sequence[str], columns: int) -> list[HashedText]:
+def hashed_input(texts: Sequence[str], columns: int) -> HashedText:
+    """All texts of an input together, as `hashed_text`."""
+    return hashed_text("\n".join(texts), columns)
+
+
+def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
+    """The sum of the values times their columns' rows of `weights`, float32 (columns, outputs) to (outputs,).
+
+    Added feature after feature, so that a text has the same bits wherever it is answered.
+    """
+    return np.asarray((text.values[:, None] * weights[text.columns]).sum(axis=0))
+
+
+def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     """Each word of a text with its neighbours, in so many columns, a power of two; every vector has about the length 1.
 
     Of the word, the one before and the one after there are features of equal weight: the word in lower case and in the
@@ -67,6 +81,7 @@ def hashed_words(words: Sequence[str], columns: int) -> list[HashedText]:
 @lru_cache(maxsize=2**14)
 def _forms(word: str) -> tuple[int, ...]:
     """The checksums of a word's features."""
+    word = repair(word)
     lower = unicodedata.normalize("NFKC", word).lower()
     shape = "".join("X" if c.isupper() else "9" if c.isdigit() else "x" if c.isalpha() else c for c in word)
     ends = (lower[:size] for size in AFFIXES), (lower[-size:] for size in AFFIXES)
@@ -76,7 +91,7 @@ def _forms(word: str) -> tuple[int, ...]:
 
 def words_to_hash(text: str) -> list[str]:
     """The words of the text, as `text.words` finds them, in lower case and in the form NFKC."""
-    text = (text if text.isascii() else unicodedata.normalize("NFKC", text)).lower()
+    text = (text if text.isascii() else unicodedata.normalize("NFKC", repair(text))).lower()
     return [match.group() for match in word_pattern(text).finditer(text)]
 
 
@@ -102,7 +117,7 @@ def _grams(word: str) -> array[int]:
 
 
 def _checksum(feature: str, begins: int) -> int:
-    return crc32(feature.encode("utf-8", "surrogatepass"), begins)
+    return crc32(feature.encode(), begins)
 
 
 def _mixed(checksums: np.ndarray) -> np.ndarray:

@@ -18,6 +18,9 @@ from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, value_key
 
+COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
+MOST_WEIGHTS = 2**21  # 8 MiB of float32
+
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads to try for a task: those with available features."""
@@ -25,7 +28,8 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
     return tuple(
         candidate
         for candidate in every_candidate(prepared, source)
-        if source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
+        if (source.encodes or not candidate.words)  # a store of features answers from these alone
+        and source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
 
 
@@ -37,7 +41,19 @@ def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCand
 def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
     """The path of one candidate."""
     shape, trunk = source.facts.architecture, source.facts.digest
-    return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+    path = candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+    if not candidate.words:
+        return path
+    rows = len((prepared.whole or prepared.train.examples).targets)
+    head = msgspec.structs.replace(path.head, words=word_columns(rows, path.head.width))
+    return Path(nodes=(*path.nodes[:-1], head))
+
+
+def word_columns(rows: int, outputs: int) -> int:
+    """Columns of hashed words: COLUMNS_A_ROW for each labelled row, within limits, and MOST_WEIGHTS of all outputs."""
+    fewest, most = COLUMNS
+    wanted = min(max(COLUMNS_A_ROW * rows, fewest), most, max(MOST_WEIGHTS // outputs, fewest))
+    return 1 << (wanted.bit_length() - 1)
 
 
 def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:

@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.deep.heads.lbfgs import minimise
+from polyhead.deep.heads.words import WordSpan
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import NotFinite
+from polyhead.text.hashing import HashedText
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
@@ -58,8 +60,15 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
 
     def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
-        """The same with weights that penalties pull towards; unchanged without a prior or strength."""
-        return self if prior is None or not strength else msgspec.structs.replace(self, prior=strength * prior)
+        """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
+        if prior is None or not strength:
+            return self
+        beyond = self.values.shape[1] - prior.shape[1]
+        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (0, beyond)))
+
+    def beside(self, span: WordSpan, texts: Sequence[HashedText]) -> Inputs:
+        """The same with the words of each row's text as further inputs, the last ones."""
+        return msgspec.structs.replace(self, values=torch.cat([self.values, span.coordinates(texts)], dim=1))
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
         """For each fold the training and held-out examples, numbered without gaps."""

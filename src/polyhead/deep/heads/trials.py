@@ -18,11 +18,12 @@ from torch import Tensor
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.examples import FeatureExamples, module_outputs, tell_unread
-from polyhead.deep.features import examples_of
+from polyhead.deep.features import examples_of, hashed_words
 from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
+from polyhead.deep.heads.words import WordSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
@@ -73,6 +74,7 @@ class Trials:
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
         self._priors: dict[Path, Tensor | None] = {}
+        self._spans: dict[Path, WordSpan] = {}
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and prepared.folded:
@@ -133,7 +135,7 @@ class Trials:
                 module = self._module(trial.path)
                 inputs = self._inputs(module, everything)
                 prior = self._prior(module) if trial.prior else None
-                _set(module, solution_of(inputs.drawn(prior, trial.prior), trial.setting))
+                self._set(module, solution_of(inputs.drawn(prior, trial.prior), trial.setting))
             else:
                 module, fitted = self._again(trial, everything)
         assert module is not None
@@ -202,7 +204,7 @@ class Trials:
         def answered(step: Swept) -> list[np.ndarray]:
             outputs: list[np.ndarray] = []
             for solution, (_, held) in zip(step.heads, pairs, strict=True):
-                _set(module, solution)
+                self._set(module, solution)
                 outputs += module_outputs(module, self._examples(held, path))
             return outputs
 
@@ -222,7 +224,30 @@ class Trials:
     def _inputs(self, module: PooledPart, split: Split) -> Inputs:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
-        return msgspec.structs.replace(inputs, weights=self._class_weights())
+        inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
+        if module.words is None:
+            return inputs
+        texts = hashed_words([split.examples.inputs[member] for member in inputs.members.tolist()], module.path)
+        return inputs.beside(self._span(module.path, inputs.values), texts or [])
+
+    def _span(self, path: Path, values: Tensor) -> WordSpan:
+        """The span of the words of all labelled texts, as long on the mean as the values (rows, inputs)."""
+        if path not in self._spans:
+            prepared = self._prepared
+            texts = hashed_words((prepared.whole or prepared.train.examples).inputs, path)
+            self._spans[path] = WordSpan(texts or [], path.head.words)
+            self._spans[path].scale_to(values)
+        return self._spans[path]
+
+    def _set(self, module: PooledPart, solution: Solution) -> None:
+        """Copies the solution into the part's head."""
+        dense = module.head.output.weight.shape[1]
+        with torch.no_grad():
+            module.head.output.weight.copy_(solution.weight[:, :dense])
+            module.head.output.bias.copy_(solution.bias)
+            if module.words is not None:
+                module.words.weight.copy_(self._spans[module.path].weights(solution.weight[:, dense:]))
+        module.eval()
 
     def _prior(self, module: PooledPart) -> Tensor | None:
         if module.path not in self._priors:
@@ -363,13 +388,6 @@ class Trials:
 
 def _split(examples: Examples) -> Split:
     return Split(name="train", examples=examples)
-
-
-def _set(module: PooledPart, solution: Solution) -> None:
-    with torch.no_grad():
-        module.head.output.weight.copy_(solution.weight)
-        module.head.output.bias.copy_(solution.bias)
-    module.eval()
 
 
 def best_linear(several: Sequence[Trial]) -> Trial | None:

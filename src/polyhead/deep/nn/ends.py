@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,6 +15,7 @@ from polyhead.deep.nn.dropout import dropout
 from polyhead.deep.nn.layer import Dense, visible
 from polyhead.errors import PlanError
 from polyhead.plan import Activation
+from polyhead.text.hashing import HashedText
 
 
 class LearnedMix(nn.Module):
@@ -92,6 +95,39 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
 }
+
+
+class WordRows(NamedTuple):
+    """Hashed words of some rows, row after row (`text.hashing`)."""
+
+    columns: Tensor  # int64 (features,)
+    values: Tensor  # float32 (features,)
+    starts: Tensor  # int64 (rows,): where each row's features begin
+
+    @classmethod
+    def of(cls, rows: Sequence[HashedText]) -> WordRows:
+        """The rows of these texts."""
+        columns, values = (np.concatenate([row[i] for row in rows]) for i in range(2))
+        starts = np.cumsum([0, *(len(row.columns) for row in rows[:-1])])
+        return cls(torch.from_numpy(columns).long(), torch.from_numpy(values), torch.from_numpy(starts))
+
+    def times(self, weight: Tensor) -> Tensor:
+        """The product of the rows with a matrix (columns, outputs): (rows, outputs)."""
+        return functional.embedding_bag(
+            self.columns, weight, self.starts, mode="sum", per_sample_weights=self.values.to(weight.dtype)
+        )
+
+
+class HashedWords(nn.Module):
+    """What a head adds for the words of a text: `weight` (columns, outputs), zeros at first."""
+
+    def __init__(self, columns: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(columns, outputs))
+
+    def forward(self, rows: WordRows) -> Tensor:
+        """(rows, outputs)"""
+        return rows.times(self.weight)
 
 
 class OutputHead(nn.Module):

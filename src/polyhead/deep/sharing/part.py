@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.dropout import dropout as drop
-from polyhead.deep.nn.ends import AttentionPooler, LearnedMix, xavier
+from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
 from polyhead.deep.nn.trunk import States, run_layer
@@ -63,6 +63,7 @@ class PooledPart(nn.Module):
             dropout=dropout,
             generator=generator,
         )
+        self.words = HashedWords(head.words, head.width) if head.words else None
 
     def features(self, stored: Tensor, mask: Tensor) -> Tensor:
         """(rows, width), or (rows, words, width) for a path that reads words, with their neighbours if it has them."""
@@ -73,7 +74,13 @@ class PooledPart(nn.Module):
             return mixed[:, self._rows].mean(dim=1)
         return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
 
-    def inputs(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def inputs(
+        self,
+        stored: Tensor,
+        mask: Tensor,
+        second: tuple[Tensor, Tensor] | None = None,
+        words: WordRows | None = None,  # as `forward` takes them; they are no input of its maps
+    ) -> Tensor:
         """The head's inputs: features, or both texts' features compared; `second` is the other text of a pair."""
         features = self.features(stored, mask)
         if self.separate:
@@ -81,10 +88,15 @@ class PooledPart(nn.Module):
             features = pair_features(features, self.features(*second))
         return features
 
-    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+    def forward(
+        self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None, words: WordRows | None = None
+    ) -> Tensor:
+        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately.
+
+        Without `words`, those of the rows' texts, a head that reads them leaves them out.
+        """
         outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
-        return outputs
+        return outputs if self.words is None or words is None else outputs + self.words(words)
 
 
 def with_neighbours(words: Tensor, mask: Tensor, window: int) -> Tensor:

@@ -4,7 +4,15 @@
 weights. The counts follow the papers (Du et al. 2020, Stickland and Murray 2019, and others).
 """
 
-from polyhead.plan.cost.arrays import OwnedArray, arrays_of, arrays_of_path, arrays_of_plan, parameters, part_arrays
+from polyhead.plan.cost.arrays import (
+    WORD_WEIGHTS,
+    OwnedArray,
+    arrays_of,
+    arrays_of_path,
+    arrays_of_plan,
+    parameters,
+    part_arrays,
+)
 from polyhead.plan.cost.total import (
     Cost,
     OwnerCost,
@@ -22,6 +30,7 @@ __all__ = [
     "Cost",
     "OwnedArray",
     "OwnerCost",
+    "WORD_WEIGHTS",
     "added",
     "added_each",
     "arrays_of",

@@ -20,6 +20,8 @@ from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
 from polyhead.values import Value
 
+WORD_WEIGHTS = "words.weight"  # of a head: a row for each column of hashed words
+
 
 class Offset(Value):
     """The states that a path's next node reads."""
@@ -160,6 +162,8 @@ def arrays_of(
                 yield from _owned(node.hidden_part or node.part, hidden)
             output = linear("head.output", node.hidden or inputs, node.width, bias=node.bias)
             yield from _owned(node.part, output)
+            if node.words:
+                yield OwnedArray(owner=node.part, name=WORD_WEIGHTS, shape=(node.words, node.width))
 
 
 def arrays_of_path(path: Path, shape: Architecture) -> Iterator[OwnedArray]:

@@ -18,6 +18,8 @@ from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, 
 from polyhead.plan.cost.arrays import Offset, delta_hidden, feed_forward_of, head_inputs, places
 from polyhead.values import Value
 
+HASHED = 12  # features of hashed words, at most, that one token stands for: as many as in English
+
 
 class Work(Value):
     """One piece of work, done once for all its tasks, with the arrays of one owner."""
@@ -172,7 +174,8 @@ def _end_flops(node: Pool | Head, at: Offset, tokens: int, *, folded: bool) -> I
     vectors, inputs = tokens if at.words else 1, head_inputs(node, at.width)
     if node.hidden:
         yield node.hidden_part or node.part, 2 * vectors * inputs * node.hidden
-    yield node.part, 2 * vectors * (node.hidden or inputs) * node.width
+    words = HASHED * tokens if node.words else 0
+    yield node.part, 2 * (vectors * (node.hidden or inputs) + words) * node.width
 
 
 def _pool_flops(pool: Pool, at: Offset, tokens: int, *, folded: bool) -> int:

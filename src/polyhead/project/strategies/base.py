@@ -43,6 +43,7 @@ class HeadCandidate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     strategy: Strategy
     solver: Literal["linear", "steps"]
+    words: bool = False  # whether it adds hashed words of the text
 
 
 def kind_of_strategy(strategy: type[Strategy]) -> str:
