@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import hashed_text, hashed_in_context
+from polyhead.text.hashing import hashed_in_context, hashed_text
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10

@@ -235,7 +235,8 @@ class Pool(Value, tag="pool"):
 class Head(Value, tag="head"):
     """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` if `hidden` is 0.
 
-    With `words` so many columns of the input's hashed words (`text.hashing`) are multiplied by weights and added to y;
+    With `words` so many columns of the input's hashed words, or of a word's features and those of its two neighbours
+    where each word is answered (`text.hashing`), are multiplied by weights and added to y;
     nothing else of the input reads them, so they are added wherever its text is at hand, beside the plan.
     """
 

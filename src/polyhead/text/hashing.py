@@ -32,6 +32,9 @@ class HashedText(NamedTuple):
     values: np.ndarray  # float32 (features,)
 
 
+NO_WORDS = HashedText(np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
 def hashed_text(text: str, columns: int) -> HashedText:
     """The text in so many columns, a power of two: words with pairs of neighbours, and characters of each word.
 
@@ -56,6 +59,13 @@ def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
     Added feature after feature, so that a text has the same bits wherever it is answered.
     """
     return np.asarray((text.values[:, None] * weights[text.columns]).sum(axis=0))
+
+
+def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
+    """The same for each of several with features, float32 (words, outputs); none depends on the others."""
+    starts = np.cumsum([0, *(len(word.columns) for word in words[:-1])])
+    columns, values = (np.concatenate([word[i] for word in words]) for i in range(2))
+    return np.asarray(np.add.reduceat(values[:, None] * weights[columns], starts))
 
 
 def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:

@@ -19,6 +19,7 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, value_key
 
 COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
+WORDS_A_ROW = 4  # words with features of their own that need as many columns as a text
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
 
 
@@ -44,7 +45,8 @@ def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: Feature
     path = candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
     if not candidate.words:
         return path
-    rows = len((prepared.whole or prepared.train.examples).targets)
+    targets = (prepared.whole or prepared.train.examples).targets
+    rows = sum(map(len, targets)) // WORDS_A_ROW if kind_of(prepared.task).per_word else len(targets)
     head = msgspec.structs.replace(path.head, words=word_columns(rows, path.head.width))
     return Path(nodes=(*path.nodes[:-1], head))
 

@@ -22,7 +22,7 @@ from polyhead.deep.features import examples_of, hashed_words
 from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
-from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
+from polyhead.deep.heads.linear import PENALTIES, Inputs, Swept, inputs_of, set_head, solution_of, swept
 from polyhead.deep.heads.words import WordSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
@@ -135,7 +135,9 @@ class Trials:
                 module = self._module(trial.path)
                 inputs = self._inputs(module, everything)
                 prior = self._prior(module) if trial.prior else None
-                self._set(module, solution_of(inputs.drawn(prior, trial.prior), trial.setting))
+                set_head(
+                    module, solution_of(inputs.drawn(prior, trial.prior), trial.setting), self._spans.get(trial.path)
+                )
             else:
                 module, fitted = self._again(trial, everything)
         assert module is not None
@@ -204,7 +206,7 @@ class Trials:
         def answered(step: Swept) -> list[np.ndarray]:
             outputs: list[np.ndarray] = []
             for solution, (_, held) in zip(step.heads, pairs, strict=True):
-                self._set(module, solution)
+                set_head(module, solution, self._spans.get(path))
                 outputs += module_outputs(module, self._examples(held, path))
             return outputs
 
@@ -227,27 +229,16 @@ class Trials:
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
         if module.words is None:
             return inputs
-        texts = hashed_words([split.examples.inputs[member] for member in inputs.members.tolist()], module.path)
-        return inputs.beside(self._span(module.path, inputs.values), texts or [])
+        return inputs.beside(self._span(module.path, inputs.values), hashed_words(split.examples, module.path) or [])
 
     def _span(self, path: Path, values: Tensor) -> WordSpan:
         """The span of the words of all labelled texts, as long on the mean as the values (rows, inputs)."""
         if path not in self._spans:
             prepared = self._prepared
-            texts = hashed_words((prepared.whole or prepared.train.examples).inputs, path)
-            self._spans[path] = WordSpan(texts or [], path.head.words)
+            each = hashed_words(prepared.whole or prepared.train.examples, path) or []
+            self._spans[path] = WordSpan([text for texts in each for text in texts], path.head.words)
             self._spans[path].scale_to(values)
         return self._spans[path]
-
-    def _set(self, module: PooledPart, solution: Solution) -> None:
-        """Copies the solution into the part's head."""
-        dense = module.head.output.weight.shape[1]
-        with torch.no_grad():
-            module.head.output.weight.copy_(solution.weight[:, :dense])
-            module.head.output.bias.copy_(solution.bias)
-            if module.words is not None:
-                module.words.weight.copy_(self._spans[module.path].weights(solution.weight[:, dense:]))
-        module.eval()
 
     def _prior(self, module: PooledPart) -> Tensor | None:
         if module.path not in self._priors:

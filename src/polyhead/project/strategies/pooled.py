@@ -94,13 +94,11 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             return (trained,)
         if kind.per_word:  # every mix would need another store of all words
             windows = WINDOWS if self.window is None else {self.window: "linear"}
-            linear = [
-                HeadCandidate(
-                    name=name, strategy=msgspec.structs.replace(own, hidden=0, window=window), solver="linear"
-                )
-                for window, name in windows.items()
-            ]
-            return (*linear, trained)
+            several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
+            linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
+            if self.words and task.long_texts == "cut":
+                linears.append(msgspec.structs.replace(linears[-1], name=f"{linears[-1].name}, words", words=True))
+            return (*linears, trained)
         linears = [
             HeadCandidate(name=f"linear, {name}", strategy=self._mean_of(of), solver="linear")
             for of, name in _mixes(task).items()
