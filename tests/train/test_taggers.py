@@ -57,12 +57,12 @@ def test_a_tagger_learns_from_what_stands_beside_the_word_and_in_it(made, reads_
     assert head.window == 1 and (reads_words is None or bool(head.words) == reads_words)
     session = Session(bundle, backend="reference")
     texts = [" ".join(line["tokens"]) for line in lines]
-    answers = [result["t"] for result in session.predict(texts)]
+    answers = [result.answers["t"] for result in session.predict(texts)]
     counts = zip(answers, lines, strict=True)
     right = sum(len(answer["spans"]) == line["tags"].count("B-x") for answer, line in counts)
     assert right >= 0.9 * len(lines)
     (alone,) = session.predict(texts[:1])
-    assert [span["start"] for span in alone["t"]["spans"]] == [span["start"] for span in answers[0]["spans"]]
+    assert [span["start"] for span in alone.answers["t"]["spans"]] == [span["start"] for span in answers[0]["spans"]]
 
 
 def test_without_words_and_neighbours_neither_is_tried(tmp_path):
