@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyhead.encoder.shape import Architecture, embedding_arrays, trunk_arrays
 from polyhead.errors import PlanError
-from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
+from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, digest, merge
 from polyhead.plan.coding import encode
 from polyhead.plan.cost import (
     added,
@@ -24,6 +25,7 @@ from polyhead.plan.cost import (
     stored_bytes,
     vector_bytes,
 )
+from polyhead.values import from_json, to_json
 from support.cases import cases
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
@@ -163,6 +165,18 @@ def test_a_head_over_words_is_counted_at_every_token():
     first = pooled("a", BERT)
     difference = flops(merge({"a": tagging}), BERT, 51) - flops(merge({"a": first}), BERT, 51)
     assert difference == 50 * (2 * 768 * 768 + 2 * 768 * 2)
+
+
+def test_hashed_words_are_a_row_of_weights_a_column_and_change_no_other_digest():
+    bare = pooled("a", BERT)
+    path = Path(nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=2**14)))
+    assert part_arrays(path, BERT, "task:a") == part_arrays(bare, BERT, "task:a") | {"words.weight": (2**14, 2)}
+    plans = merge({"a": path}), merge({"a": bare})
+    costs = [cost_of(plan, BERT, 10) for plan in plans]
+    assert costs[0].parameters - costs[1].parameters == 2 * 2**14 == (costs[0].bytes - costs[1].bytes) / 4
+    assert costs[0].flops - costs[1].flops == 2 * 12 * 10 * 2 and costs[0].stored_bytes == costs[1].stored_bytes
+    assert digest(path, {"task:a": ""}) != digest(bare, {"task:a": ""}) and path.stored() == bare.stored()
+    assert from_json(to_json(path), Path, source="") == path
 
 
 def test_a_pair_read_as_two_texts_has_four_vectors_before_its_head():

@@ -324,7 +324,13 @@ def test_offsets_are_what_balanced_shares_would_add():
             "single_label",
             "none",
             6,
-            ["linear, last 2 layers", "linear, last layer", "linear, last 4 layers", "attention"],
+            [
+                "linear, last 2 layers",
+                "linear, last layer",
+                "linear, last 4 layers",
+                "linear, last 2 layers, words",
+                "attention",
+            ],
         ),
         (
             "single_label",
@@ -332,7 +338,7 @@ def test_offsets_are_what_balanced_shares_would_add():
             6,
             ["linear, last layer", "linear, last 2 layers", "linear, last 4 layers", "attention"],
         ),
-        ("single_label", "none", 1, ["linear, last layer", "attention"]),
+        ("single_label", "none", 1, ["linear, last layer", "linear, last layer, words", "attention"]),
         ("tagging", "none", 6, ["linear", "hidden layer"]),
         ("span", "joined", 6, ["hidden layer"]),
     ],

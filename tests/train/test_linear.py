@@ -149,17 +149,13 @@ def test_of_several_labels_a_penalty_that_gives_more_of_them_rightly_is_kept():
     task = Task(name="topics", kind="multi_label", labels=("a", "b"))
     targets = [np.array([row % 5 == 0, row % 7 == 0], np.float32) for row in range(200)]
     examples = Examples(inputs=[("",)] * 200, targets=targets, words=None, rows=[*range(200)], report=ReadReport())
-
-    def answered(step):
-        return list(step.outputs)
-
     timid = np.stack(targets) * 0.9 - 1.0
     bold = np.stack(targets) * 3 - 1.5
     steps = [Swept((), outputs.astype(np.float32), np.zeros(200)) for outputs in (timid, bold)]
-    assert best_penalty(task, examples, steps, answered) == 1
-    assert best_penalty(task, examples, steps[::-1], answered) == 0
+    assert best_penalty(task, examples, steps) == 1
+    assert best_penalty(task, examples, steps[::-1]) == 0
     mood = Task(name="mood", kind="single_label", labels=("a", "b"))
-    assert best_penalty(mood, examples, steps, answered) == 0  # of one label a row the least loss decides
+    assert best_penalty(mood, examples, steps) == 0  # of one label a row the least loss decides
 
 
 def test_the_solution_of_a_regression_is_that_of_ridge_regression():

@@ -67,15 +67,16 @@ class WordOutputs:
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        if outputs.words is not None:
-            each = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
-            values = [
-                own + hashed_sums(self._of_each(row, words, len(weights)), weights) if len(words) else own
-                for row, own, words in each
-            ]
-            return Outputs(rows=outputs.rows, values=values, words=outputs.words)
-        sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
-        return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
+            if outputs.words is not None:
+                each = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
+                values = [
+                    own + hashed_sums(self._of_each(row, words, len(weights)), weights) if len(words) else own
+                    for row, own, words in each
+                ]
+                return Outputs(rows=outputs.rows, values=values, words=outputs.words)
+            sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
+            return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
 
     def _of(self, row: int, columns: int) -> HashedText:
         if (row, columns) not in self._hashed:
@@ -208,7 +209,7 @@ class Gathered:
             bare = self._of_rows(task, collected)
             outputs = self._with_words(task, bare)
             if outputs is not bare:
-                self._note_not_finite(task, outputs.rows, np.isfinite(outputs.values).all(axis=1))
+                self._note_not_finite(task, outputs.rows, np.isfinite(np.asarray(outputs.values)).all(axis=1))
         if task not in self._wrong:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))

@@ -286,5 +286,5 @@ def check_packed(task: Task, path: Path) -> None:
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
         allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
-        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled' and words = 0",
+        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled' and words = false",
     )

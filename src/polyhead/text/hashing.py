@@ -58,7 +58,8 @@ def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
 
     Added feature after feature, so that a text has the same bits wherever it is answered.
     """
-    return np.asarray((text.values[:, None] * weights[text.columns]).sum(axis=0))
+    products = text.values[:, None] * weights[text.columns]
+    return np.add.accumulate(products)[-1] if len(products) else np.zeros(weights.shape[1], np.float32)
 
 
 def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
@@ -132,7 +133,7 @@ def _checksum(feature: str, begins: int) -> int:
 
 def _mixed(checksums: np.ndarray) -> np.ndarray:
     """Checksums with all bits mixed, one to one (the last steps of MurmurHash3): those of like texts are alike."""
-    mixed = checksums.copy()
+    mixed: np.ndarray = checksums.copy()
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed ^= mixed >> np.uint32(shift)
         mixed *= np.uint32(factor)

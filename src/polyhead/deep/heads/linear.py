@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.deep.heads.lbfgs import minimise
-from polyhead.deep.heads.words import WordSpan
+from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
 from polyhead.deep.sharing.part import PooledPart
@@ -59,8 +59,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         if self.loss == "ranking":
             targets = _numbered(targets)
         places = None if self.places is None else self.places[kept]
-        values, members = self.values[kept], self.members[kept]
-        return msgspec.structs.replace(self, values=values, targets=targets, members=members, places=places)
+        return msgspec.structs.replace(
+            self, values=self.values[kept], targets=targets, members=self.members[kept], places=places
+        )
 
     def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
@@ -69,10 +70,11 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         beyond = self.values.shape[1] - prior.shape[1]
         return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (0, beyond)))
 
-    def beside(self, span: WordSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
+    def beside(self, span: HashedSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
         """The same with each row's hashed text or word as further inputs, the last ones; `each` are the examples'."""
         assert self.places is not None
-        texts = [each[member][place] for member, place in zip(self.members, self.places, strict=True)]
+        rows = zip(self.members.tolist(), self.places.tolist(), strict=True)
+        texts = [each[member][place] for member, place in rows]
         return msgspec.structs.replace(self, values=torch.cat([self.values, span.coordinates(texts)], dim=1))
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
@@ -116,7 +118,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @torch.no_grad()
-def set_head(module: PooledPart, solution: Solution, span: WordSpan | None) -> None:
+def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) -> None:
     """Copies the solution into the part's head; `span` is of the hashed words that it reads, if any."""
     dense = module.head.output.weight.shape[1]
     module.head.output.weight.copy_(solution.weight[:, :dense])

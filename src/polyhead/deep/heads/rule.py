@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,17 +35,14 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
     return best
 
 
-def best_penalty(
-    task: Task, examples: Examples, several: Sequence[Swept], answered: Callable[[Swept], list[np.ndarray]]
-) -> int:
-    """The index of the penalty to keep; the first of `several` has the smallest loss; `answered` gives their outputs.
+def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
+    """The index of the penalty to keep; the first of `several` has the smallest loss.
 
-    Independent labels and spans are given above a threshold. If they are rare, a weaker penalty gives more of them
+    With independent labels, each is given above a threshold. If they are rare, a weaker penalty gives more of them
     correctly while the loss rises, so another penalty is kept if it scores clearly better.
     """
-    kind = kind_of(task)
-    is_rare = kind.scores == "sigmoid" or kind.default_metric(task) == "span_f1"
-    return best_of(task, examples, [answered(step) for step in several]) if is_rare else 0
+    is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
+    return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
 
 
 def errors(rows: int) -> float:

@@ -23,7 +23,7 @@ from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Swept, inputs_of, set_head, solution_of, swept
-from polyhead.deep.heads.words import WordSpan
+from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
@@ -54,6 +54,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     module: PooledPart | None  # as trained on the training rows; None with folds
     losses: np.ndarray | None = None  # for a linear head, each selection row (word, option): the smallest found
     prior: float = 0.0  # for a linear head: the strength of the prior from the labels' words
+    spans: float | None = None  # the score, where it is the F1 of spans
 
 
 class Trials:
@@ -74,7 +75,7 @@ class Trials:
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
         self._priors: dict[Path, Tensor | None] = {}
-        self._spans: dict[Path, WordSpan] = {}
+        self._spans: dict[Path, HashedSpan] = {}
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and prepared.folded:
@@ -151,8 +152,10 @@ class Trials:
 
     def _shifted(self, trial: Trial) -> Trial:
         """The trial with the best offset for a metric that counts all labels equally."""
-        _, outputs, offset = self._best_shift(trial.outputs, self.held)
-        return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
+        score, outputs, offset = self._best_shift(trial.outputs, self.held)
+        task = self._prepared.task
+        spans = score if kind_of(task).default_metric(task) == "span_f1" else None
+        return msgspec.structs.replace(trial, outputs=outputs, offset=offset, spans=spans)
 
     def _best_shift(
         self, outputs: list[np.ndarray], held: Examples
@@ -202,19 +205,15 @@ class Trials:
         assert first is not None
         if module.separate and not rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
-
-        def answered(step: Swept) -> list[np.ndarray]:
-            outputs: list[np.ndarray] = []
-            for solution, (_, held) in zip(step.heads, pairs, strict=True):
-                set_head(module, solution, self._spans.get(path))
-                outputs += module_outputs(module, self._examples(held, path))
-            return outputs
-
-        best = least[rule.best_penalty(self._prepared.task, self.held, least, answered)]
+        best = least[rule.best_penalty(self._prepared.task, self.held, least)]
+        outputs: list[np.ndarray] = []
+        for solution, (_, held) in zip(best.heads, pairs, strict=True):
+            set_head(module, solution, self._spans.get(path))
+            outputs += module_outputs(module, self._examples(held, path))
         return Trial(
             candidate=candidate,
             path=path,
-            outputs=answered(best),
+            outputs=outputs,
             offset=None,
             setting=best.heads[0].penalty,
             losses=least[0].losses,
@@ -227,17 +226,15 @@ class Trials:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
-        if module.words is None:
-            return inputs
-        return inputs.beside(self._span(module.path, inputs.values), hashed_words(split.examples, module.path) or [])
+        hashed = hashed_words(split.examples, module.path)
+        return inputs if hashed is None else inputs.beside(self._span(module.path, inputs.values), hashed)
 
-    def _span(self, path: Path, values: Tensor) -> WordSpan:
-        """The span of the words of all labelled texts, as long on the mean as the values (rows, inputs)."""
+    def _span(self, path: Path, values: Tensor) -> HashedSpan:
+        """The span of the words of all labelled texts, scaled to the first values (rows, inputs) beside them."""
         if path not in self._spans:
-            prepared = self._prepared
-            each = hashed_words(prepared.whole or prepared.train.examples, path) or []
-            self._spans[path] = WordSpan([text for texts in each for text in texts], path.head.words)
-            self._spans[path].scale_to(values)
+            each = hashed_words(self._prepared.whole or self._prepared.train.examples, path) or []
+            texts = [text for several in each for text in several]
+            self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
         return self._spans[path]
 
     def _prior(self, module: PooledPart) -> Tensor | None:
@@ -384,7 +381,8 @@ def _split(examples: Examples) -> Split:
 def best_linear(several: Sequence[Trial]) -> Trial | None:
     """The first of the linear heads, unless the loss of a later one is clearly smaller.
 
-    With few rows the loss shows which is better long before a score does.
+    With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none, and
+    nearly all of the loss is theirs; the best score decides.
     """
     best: Trial | None = None
     for trial in several:
@@ -393,6 +391,9 @@ def best_linear(several: Sequence[Trial]) -> Trial | None:
         if best is None or best.losses is None:
             best = trial
             continue
-        if rule.clearly_less(trial.losses, best.losses):
-            best = trial
+        if trial.spans is not None and best.spans is not None:
+            is_better = trial.spans > best.spans
+        else:
+            is_better = rule.clearly_less(trial.losses, best.losses)
+        best = trial if is_better else best
     return best

@@ -96,9 +96,9 @@ class PooledPart(nn.Module):
         Without `words`, those of the rows' texts, a head that reads them leaves them out.
         """
         outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
-        if self.words is None or words is None:
-            return outputs
-        return outputs + self.words(words).reshape(outputs.shape)
+        if self.words is not None and words is not None:
+            outputs = outputs + self.words(words).reshape(outputs.shape)
+        return outputs
 
 
 def with_neighbours(words: Tensor, mask: Tensor, window: int) -> Tensor:

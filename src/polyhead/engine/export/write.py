@@ -18,9 +18,11 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.whole import workspace
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.graphs import (
+    COLUMNS,
     IDS,
     MASK,
     SEGMENTS,
+    VALUES,
     WORDS,
     BuiltGraph,
     depths_read,
@@ -51,6 +53,8 @@ from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.text.characters import word_pattern
+from polyhead.text.hashing import hashed_input
 from polyhead.text.question import Question, read_alone
 from polyhead.text.tokenize import Input, repair
 from polyhead.text.words import first_subtokens, words_in
@@ -61,6 +65,7 @@ BORDERLINE = 4  # one probe in so many may have a feature on a border of its cod
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
+EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
 ASKED = 8  # probes of a task that are compared
 TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
@@ -83,23 +88,32 @@ def export_bundle(
     out = FilePath(out).absolute()
     _check_free(out)
     session = Session(bundle, backend=backend, precision="float32")
-    names, writing = session.summaries.split(session.task_names(tasks))
-    if tasks is not None and writing or not names:
+    asked = session.task_names(tasks)
+    apart = {name: why for name in asked if (why := _cannot(session, name))}
+    names = [name for name in asked if name not in apart]
+    if tasks is not None and apart or not names:
         raise BackendError(
-            "these tasks cannot be exported" if writing else "the bundle has no task to export",
-            got=list(writing) or None,
-            allowed=[name for name in session.tasks if name not in session.summaries.tasks] or None,
+            "these tasks cannot be exported" if apart else "the bundle has no task to export",
+            got=[f"{name}: {why}" for name, why in apart.items()] or None,
+            allowed=[name for name in session.tasks if not _cannot(session, name)] or None,
             do="name tasks that read the trunk",
         )
     with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
-        left_out = dict.fromkeys(writing, OWN_MODEL)
-        export = _checked(folder, msgspec.structs.replace(written, left_out=left_out), session, show)
+        export = _checked(folder, msgspec.structs.replace(written, left_out=apart), session, show)
         write_file(folder / README, [readme(export).encode()])
         write_file(folder / RECORD, [to_json(export)])
         sync_folder(folder)
         folder.rename(out)
     return export
+
+
+def _cannot(session: Session, name: str) -> str:
+    """Why a task cannot be exported; "" if it can."""
+    if name in session.summaries.tasks:
+        return OWN_MODEL
+    head = session.bundle.tasks[name].path.head
+    return EACH_WORD if head.words and kind_of(session.tasks[name]).per_word else ""
 
 
 class _Writing(msgspec.Struct, frozen=True):
@@ -126,6 +140,7 @@ class _Writing(msgspec.Struct, frozen=True):
             ),
             trunk=trunk,
             tasks=tasks,
+            word_pattern=word_pattern("\u0100").pattern if any(task.columns for task in tasks.values()) else "",
             left_out={},
             checked_with={"backend": self.session.backend.name, "precision": self.session.backend.precision},
             tolerance=TOLERANCE,
@@ -147,6 +162,7 @@ class _Writing(msgspec.Struct, frozen=True):
             max_tokens=longest_read(record.path, trunk),
             model=self._file(f"tasks/{name}.onnx", task_graph(trunk, task, record.task)),
             compare=compare,
+            columns=record.path.head.words,
         )
 
     def _file(self, name: str, built: BuiltGraph) -> ModelFile:
@@ -244,10 +260,19 @@ class ExportedModel:
                 self._of_text(files.model, [(texts[place],) for texts in inputs])["features"] for place in (0, -1)
             )
             return self.run(files.compare, {"first": first, "second": second})["logits"]
-        return self._of_text(files.model, inputs, words)["logits"]
+        return self._of_text(files.model, inputs, words, columns=files.columns)["logits"]
 
-    def _of_text(self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = ()) -> Values:
+    def _of_text(
+        self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = (), *, columns: int = 0
+    ) -> Values:
         values = self._read(inputs)
+        if columns:
+            hashed = [hashed_input(texts, columns) for texts in inputs]
+            size = (len(hashed), max(len(text.columns) for text in hashed))
+            values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
+            for row, text in enumerate(hashed):
+                values[COLUMNS][row, : len(text.columns)] = text.columns
+                values[VALUES][row, : len(text.columns)] = text.values
         if WORDS in file.inputs:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):

@@ -1,0 +1,151 @@
+"""Heads that add hashed words of the text: the same bits on every backend, alone and beside others, of whole texts."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.notes import Probe
+from polyhead.bundle.write import Draft, add_tasks
+from polyhead.certify import certified
+from polyhead.engine.export.write import export_bundle
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError, PlanError, StoreError
+from polyhead.plan import Pool
+from polyhead.plan.cost import WORD_WEIGHTS
+from polyhead.store.packed import check_packed
+from polyhead.tasks.task import Task
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
+from polyhead.text.hashing import hashed_text
+
+COLUMNS = 256
+TRUNK = tiny_trunk()
+MOOD = tiny_tasks()[0]
+BARE = tiny_path(MOOD, TRUNK, pool=Pool(positions="mean"))
+WORDS = msgspec.structs.replace(BARE, nodes=(*BARE.nodes[:-1], msgspec.structs.replace(BARE.head, words=COLUMNS)))
+ARRAYS = tiny_part(WORDS, TRUNK.architecture, "task:mood")
+TEXTS = ["where is my order?", "the lamp is broken and late", "good", "", "my bill is 12 . " * 40 + "zebra"]
+
+
+@pytest.fixture(params=["reference", "torch", "openvino", "onnxruntime"])
+def backend(request):
+    pytest.importorskip(request.param if request.param != "reference" else "numpy")
+    return request.param
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A bundle with tasks that read no words."""
+    write_bundle(tmp_path / "b", TRUNK)
+    tasks = [task for task in tiny_tasks() if task.name in ("topics", "urgency")]
+    add_tasks(tmp_path / "b", [draft(task, tiny_path(task, TRUNK, pool=Pool(positions="mean"))) for task in tasks])
+    return tmp_path / "b"
+
+
+def draft(task, path):
+    record = TaskRecord(task=task, path=path, trunk=TRUNK.digest)
+    arrays = tiny_part(path, TRUNK.architecture, path.head.part)
+    return Draft(record=record, arrays=arrays, scores={}, probes=[Probe.of((text,)) for text in TEXTS[:3]], card="")
+
+
+def opened(root, backend="reference"):
+    return Session(root, backend=backend, precision="float32", deterministic=True)
+
+
+def with_mood(session, path=WORDS, arrays=ARRAYS):
+    own = {name: array for name, array in arrays.items() if path.head.words or name != WORD_WEIGHTS}
+    session.attach(TaskRecord(task=MOOD, path=path, trunk=TRUNK.digest), own)
+    return session
+
+
+def outputs(session, task, texts=TEXTS):
+    """Rows of outputs, for texts that are not blank."""
+    return np.stack(list(session.columns(texts, tasks=[task])[task].outputs))
+
+
+def words_of(text):
+    columns, values = hashed_text(text, COLUMNS)
+    total = np.zeros(2, np.float32)
+    for column, value in zip(columns, values, strict=True):  # one after another, in float32
+        total = total + value * ARRAYS[WORD_WEIGHTS][column]
+    return total
+
+
+def test_every_backend_adds_the_same_bits_of_the_whole_text(root, backend):
+    bare = outputs(with_mood(opened(root, backend), BARE), "mood")
+    added = np.stack([words_of(text) for text in TEXTS if text])
+    np.testing.assert_array_equal(outputs(with_mood(opened(root, backend)), "mood"), bare + added)
+    assert np.abs(words_of(TEXTS[-1]) - words_of(TEXTS[-1].removesuffix("zebra"))).max() > 1e-4  # beyond the cut
+
+
+def test_others_keep_their_bits_and_company_changes_none(root, backend):
+    session = opened(root, backend)
+    before = [outputs(session, name).tobytes() for name in ("topics", "urgency")]
+    with_mood(session)
+    together = session.columns(TEXTS)
+    assert [np.stack(list(together[name].outputs)).tobytes() for name in ("topics", "urgency")] == before
+    alone = np.concatenate([outputs(session, "mood", [text]) for text in TEXTS if text])
+    np.testing.assert_array_equal(np.stack(list(together["mood"].outputs)), alone)
+
+
+def test_a_stream_gives_the_same_answers(root):
+    session = with_mood(opened(root))
+    streamed = {row: answer for part in session.stream(TEXTS, tasks=["mood"]) for row, answer in part.answers.items()}
+    whole = session.predict(TEXTS, tasks=["mood"])
+    assert streamed == {row: result.answers["mood"] for row, result in enumerate(whole) if TEXTS[row]}
+
+
+def test_a_sum_that_is_not_finite_is_no_answer(root):
+    arrays = {**ARRAYS, WORD_WEIGHTS: np.full_like(ARRAYS[WORD_WEIGHTS], 3e38)}
+    session = with_mood(opened(root), arrays=arrays)
+    with pytest.raises(BackendError, match="task 'mood' gave an output that is not finite"):
+        session.predict(["the lamp is broken and late"], tasks=["mood"])
+
+
+def test_the_bundle_keeps_them_and_a_certificate_proves_the_others(root):
+    proof = certified(root, "add", lambda: add_tasks(root, [draft(MOOD, WORDS)]), changing=["mood"])
+    assert proof.unchanged and set(proof.before) == {"topics", "urgency"} and proof.after["mood"].probes == 3
+    session = opened(root)
+    assert session.records["mood"].path == WORDS
+    np.testing.assert_array_equal(outputs(session, "mood"), outputs(with_mood(opened(root)), "mood"))
+    louder = msgspec.structs.replace(draft(MOOD, WORDS), arrays={**ARRAYS, WORD_WEIGHTS: 2 * ARRAYS[WORD_WEIGHTS]})
+    changed = certified(root, "add", lambda: add_tasks(root, [louder], replace=True), changing=["mood"])
+    is_same = {name: changed.after[name].sha256 == proof.after[name].sha256 for name in proof.after}
+    assert is_same == {"topics": True, "urgency": True, "mood": False}
+
+
+def test_a_store_does_not_answer_them():
+    with pytest.raises(StoreError, match="reads the words of the text, and a store keeps no texts"):
+        check_packed(MOOD, WORDS)
+
+
+def test_an_export_answers_them_and_its_readme_computes_the_words(root, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    add_tasks(root, [draft(MOOD, WORDS)])
+    exported = export_bundle(root, tmp_path / "out", backend="reference")
+    assert exported.tasks["mood"].columns == COLUMNS and exported.tasks["mood"].largest_difference < 1e-4
+    monkeypatch.chdir(tmp_path / "out")
+    program = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(program, "README.md", "exec"), names := {})
+    assert "mood ['bad', 'good']" in capsys.readouterr().out
+    for text in ("The lamp, the LAMP, isn't it?", "東京タワー, e\u0301lan: 10mg 😀", "a"):
+        row, (columns, values) = names["hashed_row"](text, COLUMNS), hashed_text(text, COLUMNS)
+        np.testing.assert_allclose([row[column] for column in columns.tolist()], values, atol=1e-6)
+        assert len(row) == len(columns)
+
+
+@pytest.mark.parametrize("columns", [-1, 1, 100, 2**21])
+def test_columns_are_a_power_of_two(columns):
+    with pytest.raises(PlanError, match="cannot have these columns"):
+        msgspec.structs.replace(BARE.head, words=columns)
+
+
+def test_pairs_read_separately_and_answers_of_each_word_have_none():
+    separate = msgspec.structs.replace(BARE.head, separate=True)
+    with pytest.raises(PlanError, match="for a pair read as two texts"):
+        msgspec.structs.replace(separate, words=COLUMNS)
+    names = Task(name="names", kind="tagging", labels=("O", "B-x"))
+    path = tiny_path(names, TRUNK, pool=Pool())
+    with pytest.raises(PlanError, match="each word"):
+        msgspec.structs.replace(path, nodes=(*path.nodes[:-1], msgspec.structs.replace(path.head, words=COLUMNS)))

@@ -1,0 +1,126 @@
+"""Linear heads that read hashed words too: what no vector shows is learned, and the span of texts loses nothing."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from polyhead.bundle.read import Bundle
+from polyhead.deep.heads.words import HashedSpan
+from polyhead.engine.session import Session
+from polyhead.plan.cost import WORD_WEIGHTS
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.text.hashing import hashed_text
+from polyhead.train.candidates import word_columns
+from polyhead.train.run import train_project
+from support.tiny_project import TRAINING, write_jsonl, write_trunk
+
+COLUMNS = 512
+TEXTS = ("where is my order", "the lamp is late", "the lamp is good", "my bill, my card", "zebra", "a zebra is late")
+UNKNOWN = ("жук", "щит")  # one token to the tiny tokenizer, [UNK]
+
+
+def rows_of(texts):
+    """The texts as dense rows (texts, columns), float64."""
+    rows = np.zeros((len(texts), COLUMNS))
+    for row, text in enumerate(texts):
+        columns, values = hashed_text(text, COLUMNS)
+        rows[row, columns] = values
+    return rows
+
+
+def test_a_ridge_in_the_span_of_the_texts_is_that_of_all_columns():
+    hashed = [hashed_text(text, COLUMNS) for text in TEXTS]
+    rows, targets, penalty = rows_of(TEXTS), np.arange(len(TEXTS))[:, None] - 2.5, 0.3
+    found = np.bincount(np.concatenate([columns for columns, _ in hashed]), minlength=COLUMNS)
+    idf = np.log((1 + len(TEXTS)) / (1 + found)) + 1
+    weighted = rows * idf
+    expected = idf[:, None] * np.linalg.solve(weighted.T @ weighted + penalty * np.eye(COLUMNS), weighted.T @ targets)
+    span = HashedSpan(hashed, COLUMNS)
+    coordinates = span.coordinates(hashed).double().numpy()
+    inner = np.linalg.solve(
+        coordinates.T @ coordinates + penalty * np.eye(coordinates.shape[1]), coordinates.T @ targets
+    )
+    weights = span.weights(torch.from_numpy(inner.T).float()).numpy()
+    np.testing.assert_allclose(weights, expected, atol=1e-4)
+    unseen = ("the zebra is good", "what else?")
+    np.testing.assert_allclose(
+        span.coordinates([hashed_text(text, COLUMNS) for text in unseen]).numpy() @ inner,
+        rows_of(unseen) @ expected,
+        atol=1e-4,
+    )
+
+
+def test_columns_grow_with_rows_and_shrink_with_outputs():
+    assert word_columns(10, 2) == 2**12 and word_columns(200, 2) == 2**13 and word_columns(10**6, 2) == 2**16
+    assert word_columns(10**6, 100) == 2**14 and word_columns(10**6, 10**4) == 2**12
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Labels that follow from a word that the trunk cannot tell from others."""
+    folder = tmp_path_factory.mktemp("words")
+    write_trunk(folder / "trunk")
+    chance = np.random.default_rng(0)
+    known = ("my", "order", "the", "lamp", "is", "late", "today", "please")
+    for split, count in (("train", 80), ("test", 40)):
+        rows = []
+        for number in range(count):
+            words = [*chance.choice(known, 3), UNKNOWN[number % 2], *chance.choice(known, 2)]
+            rows.append(
+                {
+                    "text": " ".join(words),
+                    "label": "ab"[number % 2],
+                    "labels": ["ab"[number % 2]],
+                    "number": float(number % 2),
+                }
+            )
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    return folder
+
+
+def trained(home, root, *, train="train.jsonl", **changes):
+    files = {"train": train, "test": "test.jsonl", "validation": 0.3}
+    entries = (
+        TaskEntry(name="which", kind="single_label", labels=("a", "b"), **files),
+        TaskEntry(name="several", kind="multi_label", labels=("a", "b"), label="labels", **files),
+        TaskEntry(name="number", kind="regression", range=(0.0, 1.0), label="number", **files),
+    )
+    project = Project(
+        tasks=entries,
+        trunk=TrunkChoice(name=str(home / "trunk")),
+        training=msgspec.structs.replace(TRAINING, epochs=1),
+        strategy=Pooled(heads=2, hidden=4, **changes),
+        bundle=str(root),
+    )
+    train_project(project, folder=home, cache=home / "cache")
+    return Bundle.open(root)
+
+
+def test_words_that_no_vector_shows_are_learned_and_kept(home, tmp_path):
+    bundle = trained(home, tmp_path / "b")
+    for name in ("which", "several", "number"):
+        notes, head = bundle.scores(name), bundle.record(name).path.head
+        assert (notes["chosen"], head.words) == ("linear, last 2 layers, words", 2**12)
+        assert bundle.part(name)[WORD_WEIGHTS].shape == (2**12, head.width)
+        bare = max(score for tried, score in notes["tried"].items() if not tried.endswith("words"))
+        assert notes["tried"][notes["chosen"]] > bare + 0.1
+    rows = [json.loads(line) for line in (home / "test.jsonl").read_text().splitlines()]
+    results = Session(tmp_path / "b", precision="float32").predict([row["text"] for row in rows], tasks=["which"])
+    right = [result.answers["which"]["label"] == row["label"] for result, row in zip(results, rows, strict=True)]
+    assert np.mean(right) == bundle.scores("which")["splits"]["test"]["accuracy"] > 0.7
+
+
+def test_words_may_be_declined(home, tmp_path):
+    bundle = trained(home, tmp_path / "b", words=False)
+    for name in ("which", "several", "number"):
+        assert not any("words" in tried for tried in bundle.scores(name)["tried"])
+        assert not bundle.record(name).path.head.words
+
+
+def test_few_rows_try_no_words(home, tmp_path):
+    bundle = trained(home, tmp_path / "b", train="test.jsonl")
+    assert not any("words" in tried for tried in bundle.scores("which")["tried"])
