@@ -137,7 +137,8 @@ def _mixed(checksums: np.ndarray) -> np.ndarray:
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed ^= mixed >> np.uint32(shift)
         mixed *= np.uint32(factor)
-    return mixed ^ (mixed >> np.uint32(16))
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
 
 
 def _normed(hashes: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:

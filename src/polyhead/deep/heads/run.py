@@ -11,7 +11,7 @@ import msgspec
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.rule import choosing_score
-from polyhead.deep.heads.trials import Trial, Trials, best_linear
+from polyhead.deep.heads.trials import Trial, Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
@@ -125,7 +125,7 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
 def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], source: FeatureSource) -> Baselines:
     """Scores of baselines on the selection rows, and on test; the linear one is the best of those tried."""
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
-    best = best_linear(several)
+    best = trials.best_linear(several)
     if best is not None:
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
         if prepared.test is not None:

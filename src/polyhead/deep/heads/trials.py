@@ -54,7 +54,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     module: PooledPart | None  # as trained on the training rows; None with folds
     losses: np.ndarray | None = None  # for a linear head, each selection row (word, option): the smallest found
     prior: float = 0.0  # for a linear head: the strength of the prior from the labels' words
-    spans: float | None = None  # the score, where it is the F1 of spans
 
 
 class Trials:
@@ -98,7 +97,7 @@ class Trials:
 
     def is_beaten(self, candidate: HeadCandidate) -> bool:
         """Whether a head trained in steps cannot beat the best linear one, because that is perfect."""
-        linear = best_linear(self._linear)
+        linear = self.best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
         return rule.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
@@ -114,10 +113,26 @@ class Trials:
 
     def best(self, several: Sequence[Trial]) -> Trial:
         """The best linear head by its loss, unless one trained in steps has a clearly better score."""
-        linear = best_linear(several)
+        linear = self.best_linear(several)
         rest = [trial for trial in several if trial.losses is None]
         ranked = [*([] if linear is None else [linear]), *rest]
         return ranked[rule.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+
+    def best_linear(self, several: Sequence[Trial]) -> Trial | None:
+        """The first of the linear heads, unless the loss of a later one is clearly smaller.
+
+        With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none,
+        and nearly all of the loss is theirs; the score decides.
+        """
+        task, linear = self._prepared.task, [trial for trial in several if trial.losses is not None]
+        if linear and kind_of(task).default_metric(task) == "span_f1":
+            return linear[rule.best_of(task, self.held, [trial.outputs for trial in linear])]
+        best: Trial | None = None
+        for trial in linear:
+            assert trial.losses is not None
+            if best is None or best.losses is None or rule.clearly_less(trial.losses, best.losses):
+                best = trial
+        return best
 
     def learns_all(self, trial: Trial) -> bool:
         """Whether the kept part is trained on all labelled rows: if validation is a share of them."""
@@ -152,10 +167,8 @@ class Trials:
 
     def _shifted(self, trial: Trial) -> Trial:
         """The trial with the best offset for a metric that counts all labels equally."""
-        score, outputs, offset = self._best_shift(trial.outputs, self.held)
-        task = self._prepared.task
-        spans = score if kind_of(task).default_metric(task) == "span_f1" else None
-        return msgspec.structs.replace(trial, outputs=outputs, offset=offset, spans=spans)
+        _, outputs, offset = self._best_shift(trial.outputs, self.held)
+        return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
 
     def _best_shift(
         self, outputs: list[np.ndarray], held: Examples
@@ -320,7 +333,7 @@ class Trials:
 
     def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
         """Whether the best linear head is significantly better than this one ever was."""
-        linear, task = best_linear(self._linear), self._prepared.task
+        linear, task = self.best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
         lost = rule.choosing_score(task, self.held, linear.outputs) - best
@@ -376,24 +389,3 @@ class Trials:
 
 def _split(examples: Examples) -> Split:
     return Split(name="train", examples=examples)
-
-
-def best_linear(several: Sequence[Trial]) -> Trial | None:
-    """The first of the linear heads, unless the loss of a later one is clearly smaller.
-
-    With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none, and
-    nearly all of the loss is theirs; the best score decides.
-    """
-    best: Trial | None = None
-    for trial in several:
-        if trial.losses is None:
-            continue
-        if best is None or best.losses is None:
-            best = trial
-            continue
-        if trial.spans is not None and best.spans is not None:
-            is_better = trial.spans > best.spans
-        else:
-            is_better = rule.clearly_less(trial.losses, best.losses)
-        best = trial if is_better else best
-    return best
