@@ -9,6 +9,7 @@ from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import UNREAD, allowed_transitions, best, best_path
+from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 
 LABELS = ("O", "B-drug", "I-drug", "B-date", "I-date")
@@ -131,6 +132,20 @@ def test_plain_labels_and_other_kinds_have_no_such_decoder():
 
 
 def test_a_project_says_which_decoder():
-    entry = TaskEntry(name="t", kind="tagging", train="a.jsonl", labels=LABELS, decoder="constrained")
-    assert entry.task().decoder == "constrained"
-    assert TaskEntry(name="t", kind="tagging", train="a.jsonl", labels=LABELS).task().decoder == "greedy"
+    def decoder_of(labels, **keys):
+        return TaskEntry(name="t", kind="tagging", train="a.jsonl", labels=labels, **keys).task().decoder
+
+    assert decoder_of(LABELS) == "constrained"
+    assert decoder_of(LABELS, decoder="greedy") == "greedy"
+    assert decoder_of(("NOUN", "VERB")) == "greedy"
+
+
+@pytest.mark.parametrize("labels", [LABELS, LAST_O])
+def test_labels_of_any_begin_become_bio_with_the_same_spans(labels):
+    one = Task(name="t", kind="tagging", labels=labels)
+    for given in itertools.product(labels, repeat=4):
+        if any(label.startswith("I-") and f"B{label[1:]}" not in labels for label in given):
+            continue
+        learned = [labels[i] for i in kind_of(one).encode(one, list(given), Example(input=("a b c d",)))]
+        assert valid(learned) and spans_of(learned) == spans_of(list(given))
+        assert not valid(given) or learned == list(given)

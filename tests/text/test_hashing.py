@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import hashed_text
+from polyhead.text.hashing import hashed_in_context, hashed_text
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -17,7 +17,10 @@ COLUMNS = 2**10
 
 def hash_of(feature: str, begins: int) -> int:
     """The checksum with the finalizer of MurmurHash3, as its author wrote it."""
-    value = crc32(feature.encode(), begins)
+    return mixed(crc32(feature.encode(), begins))
+
+
+def mixed(value: int) -> int:
     for factor in (0x85EBCA6B, 0xC2B2AE35):
         value ^= value >> (16 if factor == 0x85EBCA6B else 13)
         value = value * factor % 2**32
@@ -73,3 +76,25 @@ def test_any_string_is_hashed_into_the_columns() -> None:
     for text in ("\ud800 lone", "x" * 1000, "東京タワー 😀", "?!", "a"):
         columns, values = hashed_text(text, 64)
         assert len(columns) and columns.min() >= 0 and columns.max() < 64 and np.isfinite(values).all()
+
+
+def test_a_word_is_hashed_with_its_neighbours_by_the_formula() -> None:
+    words = ["The", "B-52s", "\u00e9t\u00e9", "ok"]
+    shapes = {"": "", "The": "Xx", "B-52s": "X-9x", "\u00e9t\u00e9": "x", "ok": "x"}
+    rows = hashed_in_context(words, COLUMNS)
+    assert len(rows) == 4 and not hashed_in_context([], COLUMNS)
+    spaced = ["", *words, ""]
+    for place, (columns, values) in enumerate(rows):
+        expected = np.zeros(COLUMNS)
+        for offset, word in enumerate(spaced[place : place + 3]):
+            lower = word.lower()
+            features = [lower, shapes[word], *(lower[:n] for n in range(1, 5)), *(lower[-n:] for n in range(1, 5))]
+            for begins, feature in enumerate(features):
+                code = mixed((crc32(feature.encode(), begins) + offset) % 2**32)
+                expected[code % COLUMNS] += (-1 if code >= 2**31 else 1) / math.sqrt(30)
+        row = np.zeros(COLUMNS)
+        row[columns] = values
+        assert (np.diff(columns) > 0).all() and columns.dtype == np.int32 and values.dtype == np.float32
+        np.testing.assert_allclose(row, expected, atol=1e-6)
+    alone = hashed_in_context(words[:3], COLUMNS)
+    np.testing.assert_array_equal(alone[1].values, rows[1].values)  # what stands further on makes no difference

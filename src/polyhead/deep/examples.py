@@ -20,7 +20,7 @@ from polyhead.store.features import Features
 from polyhead.tasks.kinds.tagged import inside_of, parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
-from polyhead.text.hashing import HashedText
+from polyhead.text.hashing import NO_WORDS, HashedText
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
@@ -55,15 +55,15 @@ class FeatureExamples(LengthSorted):
         options: np.ndarray | None = None,
         windows: WindowedExamples | None = None,
         tapped: bool = False,
-        hashed: Sequence[HashedText] | None = None,
+        hashed: Sequence[Sequence[HashedText]] | None = None,
     ) -> None:
         """`words` are each example's `first_subtokens` of its words; None: one token per example.
 
         `options` (examples,) are each example's number; `features` are then of all options, example after example.
         With `windows` all arguments but `targets` are those of each window. `soft` are a teacher's outputs, one array
         per example: each batch carries them with the targets; `teacher` answers each batch anew instead. `tapped`:
-        values are states at a tap, which a branch reads, and words are found in them. `hashed` are each example's
-        hashed words, of a head that reads them.
+        values are states at a tap, which a branch reads, and words are found in them. `hashed` is each example's
+        hashed text or its hashed words, of a head that reads them.
         """
         self._hashed = hashed
         self._features, self._second, self.windows, self._tapped = features, second, windows, tapped
@@ -89,7 +89,9 @@ class FeatureExamples(LengthSorted):
             second = self._taken(self._second, rows, None)
             arguments = (*arguments, *second) if self._tapped else (*arguments, second)
         if self._hashed is not None:
-            arguments = (*arguments, None, WordRows.of([self._hashed[member] for member in members]))
+            longest = max(len(self._hashed[member]) for member in members)
+            padded = [(*self._hashed[i], *[NO_WORDS] * (longest - len(self._hashed[i]))) for i in members]
+            arguments = (*arguments, None, WordRows.of([text for several in padded for text in several]))
         targets = batch_targets(self._targets, members, self.unread, self.options)
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         if self._teacher is not None:
@@ -101,6 +103,8 @@ class FeatureExamples(LengthSorted):
         taken = features.take(rows)
         values, mask = torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
         if not self._tapped:
+            if self._words is not None and members is not None:
+                mask = mask & (padded_words([self._words[i] for i in members])[:, : mask.shape[1]] >= 0)
             return values, mask
         words = None if self._words is None or members is None else padded_words([self._words[i] for i in members])
         return (TapBatch(hidden=values[:, :, 0], mask=mask, words=words),)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyhead.data.read import Examples
 from polyhead.deep.examples import FeatureExamples, TapBatch, options_in
 from polyhead.deep.extract import Extractor
 from polyhead.deep.model import stored_value
@@ -17,8 +18,8 @@ from polyhead.deep.sharing.part import BranchPart
 from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.hashing import HashedText, hashed_input
-from polyhead.text.question import TaskInput, read_alone, texts_of
+from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input
+from polyhead.text.question import read_alone, texts_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepare import requests_of, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
@@ -40,14 +41,22 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         words=words,
         options=options_in(examples.inputs),
         windows=windows,
-        hashed=hashed_words(examples.inputs, path),
+        hashed=hashed_words(examples, path),
     )
 
 
-def hashed_words(inputs: Sequence[TaskInput], path: Path) -> list[HashedText] | None:
-    """The hashed words of each input, all its texts together; None for a path whose head reads none."""
-    columns = path.head.words
-    return [_hashed(texts_of(each), columns) for each in inputs] if columns else None
+def hashed_words(examples: Examples, path: Path) -> list[list[HashedText]] | None:
+    """Of each example its hashed words, all texts together, or each word; None for a path whose head reads none."""
+    columns, texts = path.head.words, [texts_of(each) for each in examples.inputs]
+    if not columns:
+        return None
+    if path.pool.positions != "tokens":
+        return [[_hashed(each, columns)] for each in texts]
+    assert examples.words is not None
+    return [
+        hashed_in_context([each[-1][a:b] for a, b in words.tolist()], columns)
+        for each, words in zip(texts, examples.words, strict=True)
+    ]
 
 
 _hashed = lru_cache(maxsize=4096)(hashed_input)  # of few rows, which are read fold by fold

@@ -14,7 +14,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import end_to_end, ranges, starts_of
-from polyhead.text.hashing import HashedText, hashed_input, hashed_sum
+from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input, hashed_sum, hashed_sums
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import encoded_at
 from polyhead.text.words import best_windows
@@ -60,6 +60,7 @@ class WordOutputs:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
         self._hashed: dict[tuple[int, int], HashedText] = {}
+        self._each: dict[tuple[int, int], list[HashedText]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
@@ -67,6 +68,13 @@ class WordOutputs:
         if weights is None or not len(outputs.rows):
             return outputs
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
+            if outputs.words is not None:
+                each = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
+                values = [
+                    own + hashed_sums(self._of_each(row, words, len(weights)), weights) if len(words) else own
+                    for row, own, words in each
+                ]
+                return Outputs(rows=outputs.rows, values=values, words=outputs.words)
             sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
             return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
 
@@ -74,6 +82,12 @@ class WordOutputs:
         if (row, columns) not in self._hashed:
             self._hashed[row, columns] = hashed_input(texts_of(task_input(self._inputs[row])), columns)
         return self._hashed[row, columns]
+
+    def _of_each(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:
+        if (row, columns) not in self._each:
+            text = texts_of(task_input(self._inputs[row]))[-1]
+            self._each[row, columns] = hashed_in_context([text[a:b] for a, b in words.tolist()], columns)
+        return self._each[row, columns]
 
 
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
@@ -185,14 +199,17 @@ class Gathered:
         if not collected:
             return NO_OUTPUTS
         if task in self._per_word:
-            outputs = self._of_words(task, collected)
+            bare = self._of_words(task, collected)
+            outputs = self._with_words(task, bare)
+            if outputs is not bare:
+                self._note_not_finite(task, outputs.rows, np.array([not np.isinf(own).any() for own in outputs.values]))
         elif task in collected[0][0].texts.separate:
             outputs = self._of_pairs(task, collected)
         else:
             bare = self._of_rows(task, collected)
             outputs = self._with_words(task, bare)
             if outputs is not bare:
-                self._note_not_finite(task, outputs.rows, np.asarray(outputs.values))
+                self._note_not_finite(task, outputs.rows, np.isfinite(np.asarray(outputs.values)).all(axis=1))
         if task not in self._wrong:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))
@@ -237,12 +254,12 @@ class Gathered:
             compared = np.concatenate(each)
         else:
             compared = self._compare(task, u, v)
-        self._note_not_finite(task, rows, compared)
+        self._note_not_finite(task, rows, np.isfinite(compared).all(axis=1))
         return Outputs(rows=rows, values=compared)
 
-    def _note_not_finite(self, task: str, rows: np.ndarray, values: np.ndarray) -> None:
-        """Takes a note of inputs, (rows,), of which values that were computed here, (rows, labels), are not finite."""
-        wrong = rows[~np.isfinite(values).all(axis=1)]
+    def _note_not_finite(self, task: str, rows: np.ndarray, are_finite: np.ndarray) -> None:
+        """Takes a note of inputs, (rows,), of which values that were computed here are not finite."""
+        wrong = rows[~are_finite]
         if len(wrong):
             self._wrong.setdefault(task, set()).update(wrong.tolist())
 

@@ -28,6 +28,7 @@ Dense = Literal[
 Activation = Literal["tanh", "relu", "gelu"]
 WORD_COLUMNS = tuple(2**bits for bits in range(6, 21))  # of hashed words
 MOST_HIDDEN = 256  # hidden layers of a feed-forward half
+MOST_WINDOW = 8  # neighbours on each side
 FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # number of digits that represent a positive number exactly
 
 
@@ -234,7 +235,8 @@ class Pool(Value, tag="pool"):
 class Head(Value, tag="head"):
     """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` if `hidden` is 0.
 
-    With `words` so many columns of the input's hashed words (`text.hashing`) are multiplied by weights and added to y;
+    With `words` so many columns of the input's hashed words, or of a word's features and those of its two neighbours
+    where each word is answered (`text.hashing`), are multiplied by weights and added to y;
     nothing else of the input reads them, so they are added wherever its text is at hand, beside the plan.
     """
 
@@ -246,9 +248,17 @@ class Head(Value, tag="head"):
     separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
     activation: Activation = "tanh"  # after the hidden layer; gelu is the exact (erf) one
     hidden_part: str | None = None  # owner of the hidden layer, if several tasks share it; None: the part
+    # neighbours on each side of a word: z = [x_(i-n), ..., x_i, ..., x_(i+n)], zeros for unread words and beyond ends
+    window: int = 0
     words: int = 0  # columns of hashed words, a power of two; 0: none
 
     def __post_init__(self) -> None:
+        if not 0 <= self.window <= MOST_WINDOW or (self.window and self.separate):
+            raise PlanError(
+                "a head cannot read a word with so many neighbours",
+                got=self.window,
+                allowed="0 for texts of a pair that are compared" if self.separate else f"0 to {MOST_WINDOW}",
+            )
         if self.words and (self.words not in WORD_COLUMNS or self.separate):
             raise PlanError(
                 "a head cannot have these columns of hashed words",

@@ -34,8 +34,6 @@ class Path(Value):
             if isinstance(node, Layers) and node.start != depth:
                 raise PlanError("layers must follow on", got=f"layer {node.start} after {depth}", allowed=depth)
             depth = node.stop if isinstance(node, Layers) else depth
-        if 3 in order and self.head.words and self.pool.positions == "tokens":
-            raise PlanError("a head that answers each word of a text adds no hashed words", got=self.head.words)
 
     @property
     def embed(self) -> Embed:

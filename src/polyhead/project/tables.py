@@ -18,6 +18,7 @@ from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.project.strategies import Pooled, Strategy
+from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 from polyhead.values import Value, read_toml
 
@@ -94,7 +95,7 @@ class TaskEntry(Columns, kw_only=True):
     pair: Literal["none", "joined", "separate"] | None = None
     long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # span: whether a text may have no answer
-    decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
+    decoder: Literal["greedy", "constrained"] | None = None  # tagging; None: "constrained" for BIO labels
     team: str | None = None  # the person responsible for the task, for its card
     model: str | Summarizer | None = None  # summarization: the initial encoder-decoder
     strategy: Strategy | None = None
@@ -133,8 +134,12 @@ class TaskEntry(Columns, kw_only=True):
 
     def task(self) -> Task:
         """The task that the entry declares."""
-        shared = {name: getattr(self, name) for name in Task.__struct_fields__ if name != "pair"}
-        return Task(pair=self.pair_mode(self.strategy or Pooled(), frozen=True), **shared)
+        shared = {name: getattr(self, name) for name in Task.__struct_fields__ if name not in ("pair", "decoder")}
+        pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
+        task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
+        if self.decoder is None and "decoder" in self.known_kind.uses and is_bio(task):
+            return msgspec.structs.replace(task, decoder="constrained")
+        return task
 
     def source(self, file: str | DataFile, folder: Path) -> Source:
         """The rows of a split; paths are relative to the project file's folder."""

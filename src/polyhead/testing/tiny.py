@@ -159,12 +159,17 @@ def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop
     )
 
 
-def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int) -> Path:
+def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int, window: int = 0) -> Path:
     owner = f"task:{task.name}"
     positions = "tokens" if kind_of(task).per_word else pool.positions
     learned = pool.layers == "learned" or positions == "attention"
     head = Head(
-        kind=task.kind, width=kind_of(task).width(task), part=owner, hidden=hidden, separate=task.pair == "separate"
+        kind=task.kind,
+        width=kind_of(task).width(task),
+        part=owner,
+        hidden=hidden,
+        separate=task.pair == "separate",
+        window=window,
     )
     chosen = Pool(
         layers=pool.layers,
@@ -178,14 +183,18 @@ def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int) 
 
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:
-    """Every tiny task with every layer mix and, for tasks over whole texts, every pooler: name -> path and arrays."""
+    """Every tiny task with every layer mix and, for tasks over whole texts, every pooler: name -> path and arrays.
+
+    A tagging task also reads each word's neighbours (`...-near`).
+    """
     loaded: dict[str, LoadedTask] = {}
     embed, depth = Embed(trunk=trunk.digest), trunk.architecture.layers
     for task in tiny_tasks():
-        for pool in _pools(task, codec):
-            name = f"{task.name}-{pool.layers}-{pool.positions}"
+        windows = (0, 1) if kind_of(task).labels_words else (0,)
+        for pool, window in itertools.product(_pools(task, codec), windows):
+            name = f"{task.name}-{pool.layers}-{pool.positions}" + "-near" * window
             named = msgspec.structs.replace(task, name=name)
-            path = _pooled_path(named, embed, depth, pool, hidden=8)
+            path = _pooled_path(named, embed, depth, pool, hidden=8, window=window)
             arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=len(loaded))
             loaded[name] = LoadedTask(path=path, arrays=arrays)
     return loaded

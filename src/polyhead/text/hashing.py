@@ -20,6 +20,7 @@ from polyhead.text.characters import word_pattern
 from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
+AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
 LONGEST = 64  # characters of a word whose hashes are remembered
 _WORD, _PAIR, _GRAM = 0, 1, 2  # where the checksum begins, so that a word and an equal n-gram are two features
 
@@ -29,6 +30,9 @@ class HashedText(NamedTuple):
 
     columns: np.ndarray  # int32 (features,)
     values: np.ndarray  # float32 (features,)
+
+
+NO_WORDS = HashedText(np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 def hashed_text(text: str, columns: int) -> HashedText:
@@ -58,6 +62,44 @@ def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
     return np.add.accumulate(products)[-1] if len(products) else np.zeros(weights.shape[1], np.float32)
 
 
+def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
+    """The same for each of several with features, float32 (words, outputs); none depends on the others."""
+    starts = np.cumsum([0, *(len(word.columns) for word in words[:-1])])
+    columns, values = (np.concatenate([word[i] for word in words]) for i in range(2))
+    return np.asarray(np.add.reduceat(values[:, None] * weights[columns], starts))
+
+
+def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
+    """Each word of a text with its neighbours, in so many columns, a power of two; every vector has about the length 1.
+
+    Of the word, the one before and the one after there are features of equal weight: the word in lower case and in the
+    form NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). What stands beyond the ends of
+    the text has features too.
+    """
+    own = np.array([_forms(word) for word in ("", *words, "")], np.uint32)  # (words + 2, forms)
+    count = len(words)
+    near = np.stack([_mixed(own[place : place + count] + np.uint32(place)) for place in range(3)], axis=1)
+    hashes = near.reshape(count, 3 * own.shape[1])
+    signed = np.where(hashes >> np.uint32(31), -1.0, 1.0) / np.sqrt(max(1, hashes.shape[1]))
+    places = np.arange(count)[:, None] * columns + (hashes & np.uint32(columns - 1)).astype(np.int64)
+    every, place = np.unique(places, return_inverse=True)
+    values = np.bincount(place.ravel(), signed.ravel(), len(every)).astype(np.float32)
+    ends = np.searchsorted(every, np.arange(1, count) * columns)
+    pieces = zip(np.split((every % columns).astype(np.int32), ends), np.split(values, ends), strict=True)
+    return [HashedText(*piece) for piece in pieces][:count]
+
+
+@lru_cache(maxsize=2**14)
+def _forms(word: str) -> tuple[int, ...]:
+    """The checksums of a word's features."""
+    word = repair(word)
+    lower = unicodedata.normalize("NFKC", word).lower()
+    shape = "".join("X" if c.isupper() else "9" if c.isdigit() else "x" if c.isalpha() else c for c in word)
+    ends = (lower[:size] for size in AFFIXES), (lower[-size:] for size in AFFIXES)
+    features = [lower, "".join(c for c, before in zip(shape, " " + shape, strict=False) if c != before)]
+    return tuple(_checksum(feature, begins) for begins, feature in enumerate([*features, *ends[0], *ends[1]]))
+
+
 def words_to_hash(text: str) -> list[str]:
     """The words of the text, as `text.words` finds them, in lower case and in the form NFKC."""
     text = (text if text.isascii() else unicodedata.normalize("NFKC", repair(text))).lower()
@@ -67,7 +109,7 @@ def words_to_hash(text: str) -> list[str]:
 def word_hashes(words: Sequence[str]) -> np.ndarray:
     """A hash of each word and of each pair of neighbours, uint32 (2 words - 1,)."""
     singles = [_checksum(word, _WORD) for word in words]
-    return _mixed(array("I", singles + [_checksum(f"{one} {two}", _PAIR) for one, two in pairwise(words)]))
+    return _mixed(np.array(singles + [_checksum(f"{one} {two}", _PAIR) for one, two in pairwise(words)], np.uint32))
 
 
 def letter_hashes(words: Sequence[str]) -> np.ndarray:
@@ -75,7 +117,7 @@ def letter_hashes(words: Sequence[str]) -> np.ndarray:
     flat = array("I")
     for word in words:
         flat.extend(_grams(word) if len(word) <= LONGEST else _grams.__wrapped__(word))
-    return _mixed(flat)
+    return _mixed(np.frombuffer(flat, np.uint32))
 
 
 @lru_cache(maxsize=2**14)
@@ -89,13 +131,14 @@ def _checksum(feature: str, begins: int) -> int:
     return crc32(feature.encode(), begins)
 
 
-def _mixed(checksums: array[int]) -> np.ndarray:
+def _mixed(checksums: np.ndarray) -> np.ndarray:
     """Checksums with all bits mixed, one to one (the last steps of MurmurHash3): those of like texts are alike."""
-    mixed = np.frombuffer(checksums, np.uint32).copy()
+    mixed: np.ndarray = checksums.copy()
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed ^= mixed >> np.uint32(shift)
         mixed *= np.uint32(factor)
-    return mixed ^ (mixed >> np.uint32(16))
+    mixed ^= mixed >> np.uint32(16)
+    return mixed
 
 
 def _normed(hashes: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, Per, value_key
 
 COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
+WORDS_A_ROW = 4  # words with features of their own that need as many columns as a text
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
 LEAST_ROWS = 64  # labelled rows from which heads that read words are tried: in fewer hardly a word recurs
 
@@ -51,7 +52,10 @@ def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: Feature
     path = candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
     if not candidate.words:
         return path
-    head = msgspec.structs.replace(path.head, words=word_columns(_labelled(prepared), path.head.width))
+    rows = _labelled(prepared)
+    if kind_of(prepared.task).per_word:
+        rows = sum(map(len, (prepared.whole or prepared.train.examples).targets)) // WORDS_A_ROW
+    head = msgspec.structs.replace(path.head, words=word_columns(rows, path.head.width))
     return Path(nodes=(*path.nodes[:-1], head))
 
 

@@ -41,6 +41,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     members: Tensor  # (rows,) int64: the example of each row
     loss: str
     outputs: int
+    places: Tensor | None = None  # (rows,) int64: which of its words it is, else 0
     cosine: int | None = None
     weights: Tensor | None = None  # per label, in the form of the loss
     # (outputs, inputs): the weights that penalties pull towards, for inputs with mean square 1 per row
@@ -57,7 +58,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         targets = self.targets[kept]
         if self.loss == "ranking":
             targets = _numbered(targets)
-        return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
+        places = None if self.places is None else self.places[kept]
+        return msgspec.structs.replace(
+            self, values=self.values[kept], targets=targets, members=self.members[kept], places=places
+        )
 
     def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
@@ -66,8 +70,11 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         beyond = self.values.shape[1] - prior.shape[1]
         return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (0, beyond)))
 
-    def beside(self, span: HashedSpan, texts: Sequence[HashedText]) -> Inputs:
-        """The same with the words of each row's text as further inputs, the last ones."""
+    def beside(self, span: HashedSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
+        """The same with each row's hashed text or word as further inputs, the last ones; `each` are the examples'."""
+        assert self.places is not None
+        rows = zip(self.members.tolist(), self.places.tolist(), strict=True)
+        texts = [each[member][place] for member, place in rows]
         return msgspec.structs.replace(self, values=torch.cat([self.values, span.coordinates(texts)], dim=1))
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
@@ -111,6 +118,17 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @torch.no_grad()
+def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) -> None:
+    """Copies the solution into the part's head; `span` is of the hashed words that it reads, if any."""
+    dense = module.head.output.weight.shape[1]
+    module.head.output.weight.copy_(solution.weight[:, :dense])
+    module.head.output.bias.copy_(solution.bias)
+    if module.words is not None and span is not None:
+        module.words.weight.copy_(span.weights(solution.weight[:, dense:]))
+    module.eval()
+
+
+@torch.no_grad()
 def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
     """The head's inputs for the examples. Words without a token are omitted.
 
@@ -120,17 +138,18 @@ def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs:
     sample = _read(module, examples.batch(np.arange(min(AT_ONCE, examples.count))))
     most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.numel(), 1))
     spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
-    pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+    pieces: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
         batch = examples.batch(members)
         pieces.append(_rows(_read(module, batch), batch))
-    values, targets, examples_of_rows = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    values, targets, examples_of_rows, places = (torch.cat(parts) for parts in zip(*pieces, strict=True))
     if loss == "ranking":
         targets = _numbered(targets)
     return Inputs(
         values=values,
         targets=targets,
         members=examples_of_rows,
+        places=places,
         loss="cross_entropy" if loss == "word_cross_entropy" else loss,
         outputs=outputs,
         cosine=values.shape[1] * 3 // 4 if module.separate else None,
@@ -142,16 +161,17 @@ def _read(module: PooledPart, batch: TrainingBatch) -> Tensor:
     return module.inputs(*arguments)
 
 
-def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, targets and examples: one row for each text, each labelled word, or each option."""
+def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs, targets, examples and places in these: one row for each text, each labelled word, or each option."""
     targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
     if read.ndim == 3:
         labelled = targets != UNLABELLED
-        return read[labelled], targets[labelled], members[labelled.nonzero()[:, 0]]
+        rows, places = labelled.nonzero(as_tuple=True)
+        return read[labelled], targets[labelled], members[rows], places
     if targets.ndim == 2 and not targets.is_floating_point():
         members = members[targets[:, 0]]
-        return read, torch.stack([members, targets[:, 1]], dim=1), members
-    return read, targets, members
+        return read, torch.stack([members, targets[:, 1]], dim=1), members, torch.zeros_like(members)
+    return read, targets, members, torch.zeros_like(members)
 
 
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:

@@ -13,7 +13,7 @@ from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads import tf_idf
 from polyhead.deep.heads.rule import choosing_score
-from polyhead.deep.heads.trials import Trial, Trials, best_linear
+from polyhead.deep.heads.trials import Trial, Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
@@ -130,7 +130,7 @@ def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], s
     That of words reads no encoder: it is what a task would score without one.
     """
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
-    best = best_linear(several)
+    best = trials.best_linear(several)
     if best is not None:
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
         if prepared.test is not None:

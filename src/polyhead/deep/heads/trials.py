@@ -22,7 +22,7 @@ from polyhead.deep.features import examples_of, hashed_words
 from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
-from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
+from polyhead.deep.heads.linear import PENALTIES, Inputs, Swept, inputs_of, set_head, solution_of, swept
 from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
@@ -101,7 +101,7 @@ class Trials:
 
     def is_beaten(self, candidate: HeadCandidate) -> bool:
         """Whether a head trained in steps cannot beat the best linear one, because that is perfect."""
-        linear = best_linear(self._linear)
+        linear = self.best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
         return rule.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
@@ -117,10 +117,26 @@ class Trials:
 
     def best(self, several: Sequence[Trial]) -> Trial:
         """The best linear head by its loss, unless one trained in steps has a clearly better score."""
-        linear = best_linear(several)
+        linear = self.best_linear(several)
         rest = [trial for trial in several if trial.losses is None]
         ranked = [*([] if linear is None else [linear]), *rest]
         return ranked[rule.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+
+    def best_linear(self, several: Sequence[Trial]) -> Trial | None:
+        """The first of the linear heads, unless the loss of a later one is clearly smaller.
+
+        With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none,
+        and nearly all of the loss is theirs; the score decides.
+        """
+        task, linear = self._prepared.task, [trial for trial in several if trial.losses is not None]
+        if linear and kind_of(task).default_metric(task) == "span_f1":
+            return linear[rule.best_of(task, self.held, [trial.outputs for trial in linear])]
+        best: Trial | None = None
+        for trial in linear:
+            assert trial.losses is not None
+            if best is None or best.losses is None or rule.clearly_less(trial.losses, best.losses):
+                best = trial
+        return best
 
     def learns_all(self, trial: Trial) -> bool:
         """Whether the kept part is trained on all labelled rows: if validation is a share of them."""
@@ -139,7 +155,9 @@ class Trials:
                 module = self._module(trial.path)
                 inputs = self._inputs(module, everything)
                 prior = self._prior(module) if trial.prior else None
-                self._set(module, solution_of(inputs.drawn(prior, trial.prior), trial.setting))
+                set_head(
+                    module, solution_of(inputs.drawn(prior, trial.prior), trial.setting), self._spans.get(trial.path)
+                )
             else:
                 module, fitted = self._again(trial, everything)
         assert module is not None
@@ -207,7 +225,7 @@ class Trials:
         best = least[rule.best_penalty(self._prepared.task, self.held, least)]
         outputs: list[np.ndarray] = []
         for solution, (_, held) in zip(best.heads, pairs, strict=True):
-            self._set(module, solution)
+            set_head(module, solution, self._spans.get(path))
             outputs += module_outputs(module, self._examples(held, path))
         return Trial(
             candidate=candidate,
@@ -225,26 +243,16 @@ class Trials:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
-        texts = hashed_words([split.examples.inputs[member] for member in inputs.members.tolist()], module.path)
-        return inputs if texts is None else inputs.beside(self._span(module.path, inputs.values), texts)
+        hashed = hashed_words(split.examples, module.path)
+        return inputs if hashed is None else inputs.beside(self._span(module.path, inputs.values), hashed)
 
     def _span(self, path: Path, values: Tensor) -> HashedSpan:
         """The span of the words of all labelled texts, scaled to the first values (rows, inputs) beside them."""
         if path not in self._spans:
-            labelled = self._prepared.whole or self._prepared.train.examples
-            texts = hashed_words(labelled.inputs, path) or []
+            each = hashed_words(self._prepared.whole or self._prepared.train.examples, path) or []
+            texts = [text for several in each for text in several]
             self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
         return self._spans[path]
-
-    def _set(self, module: PooledPart, solution: Solution) -> None:
-        """Copies the solution into the part's head."""
-        dense = module.head.output.weight.shape[1]
-        with torch.no_grad():
-            module.head.output.weight.copy_(solution.weight[:, :dense])
-            module.head.output.bias.copy_(solution.bias)
-            if module.words is not None:
-                module.words.weight.copy_(self._spans[module.path].weights(solution.weight[:, dense:]))
-        module.eval()
 
     def _prior(self, module: PooledPart) -> Tensor | None:
         if module.path not in self._priors:
@@ -329,7 +337,7 @@ class Trials:
 
     def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
         """Whether the best linear head is significantly better than this one ever was."""
-        linear, task = best_linear(self._linear), self._prepared.task
+        linear, task = self.best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
         lost = rule.choosing_score(task, self.held, linear.outputs) - best
@@ -385,20 +393,3 @@ class Trials:
 
 def _split(examples: Examples) -> Split:
     return Split(name="train", examples=examples)
-
-
-def best_linear(several: Sequence[Trial]) -> Trial | None:
-    """The first of the linear heads, unless the loss of a later one is clearly smaller.
-
-    With few rows the loss shows which is better long before a score does.
-    """
-    best: Trial | None = None
-    for trial in several:
-        if trial.losses is None:
-            continue
-        if best is None or best.losses is None:
-            best = trial
-            continue
-        if rule.clearly_less(trial.losses, best.losses):
-            best = trial
-    return best

@@ -15,7 +15,7 @@ from polyhead.deep.nn.dropout import dropout
 from polyhead.deep.nn.layer import Dense, visible
 from polyhead.errors import PlanError
 from polyhead.plan import Activation
-from polyhead.text.hashing import HashedText
+from polyhead.text.hashing import NO_WORDS, HashedText
 
 
 class LearnedMix(nn.Module):
@@ -107,8 +107,8 @@ class WordRows(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[HashedText]) -> WordRows:
         """The rows of these texts."""
-        columns, values = (np.concatenate([row[i] for row in rows]) for i in range(2))
-        starts = np.cumsum([0, *(len(row.columns) for row in rows[:-1])])
+        columns, values = (np.concatenate([NO_WORDS[i], *(row[i] for row in rows)]) for i in range(2))
+        starts = np.cumsum([0, *(len(row.columns) for row in rows)])[:-1]
         return cls(torch.from_numpy(columns).long(), torch.from_numpy(values), torch.from_numpy(starts))
 
     def times(self, weight: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from polyhead.deep.sharing.in_layer import Adapters, delta_layers
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import Delta, Layers, Path
-from polyhead.plan.cost.arrays import feed_forward_of
+from polyhead.plan.cost.arrays import feed_forward_of, head_inputs
 from polyhead.project.strategies.base import DeltaStart
 
 LAYERED = ("enter", "layers", "leave", "delta")  # modules that compute in the trunk's precision
@@ -53,9 +53,8 @@ class PooledPart(nn.Module):
         self.mix = LearnedMix(depth) if node.layers == "learned" else None
         self.pool = AttentionPooler(width, node.heads, generator=generator) if node.positions == "attention" else None
         self.dropout = dropout
-        inputs = 4 * width if head.separate else width
         self.head = HeadModule(
-            inputs,
+            head_inputs(head, width),
             head.width,
             hidden=head.hidden,
             bias=head.bias,
@@ -67,10 +66,10 @@ class PooledPart(nn.Module):
         self.words = HashedWords(head.words, head.width) if head.words else None
 
     def features(self, stored: Tensor, mask: Tensor) -> Tensor:
-        """(rows, width), or (rows, words, width) for a path that reads words."""
+        """(rows, width), or (rows, words, width) for a path that reads words, with their neighbours if it has them."""
         mixed = self.mix(stored) if self.mix is not None else _mean(stored)
         if self.positions == "tokens":
-            return mixed
+            return with_neighbours(mixed, mask, self.path.head.window)
         if self.positions == "prompt":
             return mixed[:, self._rows].mean(dim=1)
         return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
@@ -97,7 +96,20 @@ class PooledPart(nn.Module):
         Without `words`, those of the rows' texts, a head that reads them leaves them out.
         """
         outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
-        return outputs if self.words is None or words is None else outputs + self.words(words)
+        if self.words is not None and words is not None:
+            outputs = outputs + self.words(words).reshape(outputs.shape)
+        return outputs
+
+
+def with_neighbours(words: Tensor, mask: Tensor, window: int) -> Tensor:
+    """Each word beside its neighbours, (rows, words, (2 window + 1) width): zeros beyond ends and for unread words.
+
+    `words` (rows, words, width), `mask` (rows, words).
+    """
+    if not window:
+        return words
+    padded = functional.pad(words * mask.unsqueeze(-1), (0, 0, window, window))
+    return torch.cat([padded[:, start : start + words.shape[1]] for start in range(2 * window + 1)], dim=-1)
 
 
 def _mean(stored: Tensor) -> Tensor:

@@ -177,11 +177,11 @@ class Arrangement:
 def _are_one(groups: Sequence[SeatGroup[HeadForm, str]]) -> bool:
     """Whether one graph may hold them: of the same states, no larger than that of one group.
 
-    Rows of prompts, and what a codec says of tokens, are inputs that a group has for itself.
+    Rows of prompts, neighbours of words, and what a codec says of tokens, are inputs that a group has for itself.
     """
     seats = sum(len(group.seats) for group in groups)
-    pools = [group.form.form.pool for group in groups]
-    has_own = any(pool.positions == "prompt" or token_inputs_of(pool) is not None for pool in pools)
+    forms = [group.form.form for group in groups]
+    has_own = any(f.pool.positions == "prompt" or f.window or token_inputs_of(f.pool) is not None for f in forms)
     return len({group.form.read for group in groups}) == 1 and seats <= SLOTS and not has_own
 
 
@@ -307,6 +307,7 @@ def slot_form(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared
         activation=head.activation,
         # Features stand apart: what is read for pairs alone needs no other heads.
         output=None if shared and head.hidden and not head.separate else output_of(head),
+        window=head.window,
     )
 
 

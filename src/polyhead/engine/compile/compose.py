@@ -318,7 +318,7 @@ class _Composer:
             tasks=tuple(names),
             inputs=inputs,
             answers=tuple(answer_places(arranged, group, names, graph.recipe.outputs)),
-            pool=group.form.form.pool,
+            form=group.form.form,
             alone=lambda: (
                 [self._group_call(self._only(group, name), [name], inputs) for name in names]
                 if len(group.members) > 1

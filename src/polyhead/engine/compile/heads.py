@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.engine.compile.encoder import Arrays, dense_ops
-from polyhead.engine.compile.ops import Ops, Tensor
+from polyhead.engine.compile.ops import InputKind, Ops, Tensor
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
 
@@ -37,6 +37,7 @@ class SlotForm(Value):
     hidden: int  # outputs of the first map; 0: it is the whole head
     activation: Activation
     output: str | None  # the name of all slots' outputs; None: each its own
+    window: int  # neighbours of a word on each side
 
 
 def room_for(labels: int) -> int:
@@ -56,13 +57,16 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
 
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions);
-    of a codec that reads tokens their `token_inputs` (texts, positions, any), see `token_inputs_of`.
+    of a codec that reads tokens their `token_inputs` (texts, positions, any), see `token_inputs_of`. With a window
+    `places` and `token_inputs` are of each word's neighbours (`layout.neighbours`), `near` says which are there.
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
-    read = [_coded(ops, state, form.pool) for state in _read(ops, form)]
+    read = [_coded(ops, state, form) for state in _read(ops, form)]
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
+    if form.window:
+        x = _beside_neighbours(ops, x, form)
     spare = next(slot for slot in slots if slot is not None).emptied()
     filled = [slot or spare for slot in slots]
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
@@ -90,7 +94,25 @@ def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> 
         return _attended(ops, x, slots, form)
     if form.pool.positions == "prompt":
         x = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
-    return ops.reshape(x, (len(slots), -1, form.layers * form.width))
+    return ops.reshape(x, (len(slots), -1, (2 * form.window + 1) * form.layers * form.width))
+
+
+def _beside_neighbours(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
+    """From (texts, neighbours * words, inputs) to (texts, words, neighbours * inputs), zeros where there is none."""
+    count, inputs = 2 * form.window + 1, form.layers * form.width
+    near = ops.input("near", "float", (-1, count, -1))
+    words = ops.size(near, 2)
+    x = ops.multiply(x, ops.reshape(near, (ops.size(near, 0), -1, 1)))
+    x = ops.transpose(ops.reshape(x, (-1, count, words, inputs)), (0, 2, 1, 3))
+    return ops.reshape(x, (-1, words, count * inputs))
+
+
+def _positions(ops: Ops, name: str, kind: InputKind, form: SlotForm, *more: int) -> Tensor:
+    """An input (texts, positions, ...); with a window it is given as (texts, neighbours, words, ...)."""
+    if not form.window:
+        return ops.input(name, kind, (-1, -1, *more))
+    each = ops.input(name, kind, (-1, 2 * form.window + 1, -1, *more))
+    return ops.reshape(each, (ops.size(each, 0), -1, *more))
 
 
 def _dense(
@@ -137,7 +159,7 @@ def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
     states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
     if form.pool.layers == "mean" and len(states) > 1 and not form.pool.codec.before_mean:
         states = [_mean(ops, states)]
-    places = ops.input("places", "int", (-1, -1))
+    places = _positions(ops, "places", "int", form)
     read = [ops.gather(ops.reshape(state, (-1, form.width)), places) for state in states]
     if form.pool.positions == "mean":
         share = ops.input("share", "float", (-1, 1, -1))
@@ -160,13 +182,13 @@ def token_inputs_of(pool: Pool) -> Callable[[np.ndarray], np.ndarray] | None:
     return partial(codec.format.token_inputs, constants=codec)
 
 
-def _coded(ops: Ops, x: Tensor, pool: Pool) -> Tensor:
+def _coded(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
     """The values as a reader of the store gets them (see `codecs`); NaN where they are not finite."""
-    codec, of_tokens = pool.codec, token_inputs_of(pool)
+    codec, of_tokens = form.pool.codec, token_inputs_of(form.pool)
     if codec.format.is_exact:
         return x
     if isinstance(codec.format, TokenCodec) and of_tokens is not None:
-        inputs = ops.input("token_inputs", "float", (-1, -1, of_tokens(np.array([NO_TOKEN])).shape[-1]))
+        inputs = _positions(ops, "token_inputs", "float", form, of_tokens(np.array([NO_TOKEN])).shape[-1])
         decoded = codec.format.graph_with_tokens(ops, x, inputs, codec)
     else:
         decoded = codec.format.graph(ops, x, codec)
@@ -247,7 +269,8 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
         bias = bias + matrix @ (added + output @ pooler["pool.value.bias"])
         matrix = matrix @ output
     elif pool.layers == "learned":
-        matrix = np.concatenate([matrix * weight for weight in mix], axis=1)
+        blocks = np.split(matrix, 2 * head.window + 1, axis=1)
+        matrix = np.concatenate([block * weight for block in blocks for weight in mix], axis=1)
     if head.hidden and not head.separate:
         top, second_bias = _of(own, "head.output")
         second = np.ascontiguousarray(top.T, np.float32)

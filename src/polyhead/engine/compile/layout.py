@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
@@ -152,3 +154,17 @@ class RowLayout:
             prompt.ravel()[self._start[:, None] + np.arange(self._more)] = numbers
             seen &= (prompt[:, None, :] == 0) | (prompt[:, :, None] == prompt[:, None, :])
         return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]
+
+
+def neighbours(inputs: Mapping[str, np.ndarray], is_word: np.ndarray, window: int) -> Mapping[str, np.ndarray]:
+    """`places` and `tokens` (texts, words) as those of each word's neighbours, (texts, 2 window + 1, words).
+
+    `near` of the same shape, float32, is 1 where such a word was read; others have the place of a word of their text.
+    """
+    if not window:
+        return inputs
+    words = is_word.shape[1]
+    places = np.arange(-window, window + 1)[:, None] + np.arange(words)
+    inside = np.clip(places, 0, words - 1)
+    each = {name: inputs[name][:, inside] for name in ("places", "tokens") if name in inputs}
+    return {**inputs, **each, "near": (is_word[:, inside] & (places == inside)).astype(np.float32)}

@@ -12,10 +12,10 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.errors import BackendError, without_frames
-from polyhead.plan import Pool
 from polyhead.values import Value
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
@@ -128,7 +128,7 @@ class GraphCall(Value, eq=False):
     answers: tuple[OutputPlace, ...] = ()
     is_joint: bool = False  # answers of several groups by one graph, each input under its name in a layout
     words: frozenset[str] = frozenset()  # outputs of these that are asked and have a row for each word
-    pool: Pool | None = None  # what poolers and heads read
+    form: SlotForm | None = None  # of a group's poolers and heads
     layers: int = 0
     is_shared: bool = False  # what fails here fails for all
     alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each

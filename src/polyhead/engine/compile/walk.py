@@ -12,6 +12,7 @@ from polyhead.engine.backends.base import StageResults, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import token_inputs_of
 from polyhead.engine.compile.kept import KeptStates
+from polyhead.engine.compile.layout import neighbours
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
 from polyhead.plan.coding import tokens_of
 
@@ -24,7 +25,7 @@ PLACES = 4096  # texts times positions of such a call, at most, beyond the least
 # as the maps of one text (docs/project/log.md says from what).
 CALL, POSITIONS = 10, 90
 # Inputs of poolers and heads that have a row for each text, and the value that fills missing rows.
-BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0, "first": 0, "tokens": NO_TOKEN}
+BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0, "first": 0, "tokens": NO_TOKEN, "near": 0}
 ONE, WORD = "first", "words"  # of a joint graph: what has one position a text, and what has a row for each word
 TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_of`
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
@@ -111,11 +112,13 @@ class Walk:
         if call.is_joint:
             return _joint(call, inputs, self._batch)
         of, _, whose = dict(call.inputs)["places"]
-        of_tokens = None if call.pool is None else token_inputs_of(call.pool)
-        if call.pool is not None and of_tokens is not None:
-            batch = self._batch
-            tokens = tokens_of(call.pool.stored(), ids=batch.ids, mask=batch.mask, words=batch.words)
+        batch, form = self._batch, call.form
+        of_tokens = None if form is None else token_inputs_of(form.pool)
+        if form is not None and of_tokens is not None:
+            tokens = tokens_of(form.pool.stored(), ids=batch.ids, mask=batch.mask, words=batch.words)
             inputs = {**inputs, "tokens": tokens}
+        if form is not None:
+            inputs = neighbours(inputs, batch.words >= 0, form.window)
         if self._exact or whose:  # of prompt rows each slot reads its own
             return {name: np.array(out) for name, out in call.graph(_with_tokens(inputs, of_tokens)).items()}
         if of != "words":
@@ -208,7 +211,8 @@ def _of_words(
 ) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
     outputs = {}
-    flat = {**inputs, **{name: inputs[name][is_word][:, None] for name in ("places", "tokens") if name in inputs}}
+    names = [name for name in ("places", "tokens", "near") if name in inputs]
+    flat = {**inputs, **{name: np.moveaxis(inputs[name], -1, 1)[is_word][..., None] for name in names}}
     for name, out in run_graph(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), of_tokens=of_tokens).items():
         outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
         outputs[name][:, is_word] = out[:, :, 0]

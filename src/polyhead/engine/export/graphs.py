@@ -91,7 +91,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
         ops.bound[f"state.{number}"] = states[depth]
     plan = merge({task.name: path})
     form = slot_form(plan, _read(plan), path, shape, shared=False)
-    ops.read(form.pool.positions, _own_rows(path))
+    ops.read(form.pool.positions, _own_rows(path), window=form.window)
     if (of_tokens := token_inputs_of(form.pool)) is not None:
         ops.bind_tokens(of_tokens(np.arange(NO_TOKEN, shape.vocabulary)))
     pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
@@ -243,9 +243,13 @@ class TextOps(OnnxOps):
             self.bound[name] = self._made[name]()
         return self.bound[name] if name in self.bound else super().input(name, kind, shape)
 
-    def read(self, positions: Positions, own: tuple[int, int]) -> None:
+    def read(self, positions: Positions, own: tuple[int, int], *, window: int = 0) -> None:
         """Binds what a pooler over these positions reads; `own` are the rows of its own prompt."""
-        self.bound["places"] = self._places(positions, own)
+        words = self._near_words(window) if positions == "tokens" else None
+        self.bound["places"] = self._places(positions, own, words, window)
+        if window:
+            is_read = self.minimum(self.maximum(self.add(words, self._number(1)), self._number(0)), self._number(1))
+            self.bound["near"] = self.node("Cast", is_read, to=TensorProto.FLOAT)
         if positions == "prompt":
             rows = own[1] - own[0]
             self.bound["share"] = self.constant(np.full((1, 1, rows), 1 / rows, np.float32))
@@ -255,14 +259,14 @@ class TextOps(OnnxOps):
         tokens = self.gather(self.reshape(self.input("ids", "int", (-1, -1)), (-1,)), self.bound["places"])
         self.bound["token_inputs"] = self.gather(self.constant(table), self.add(tokens, self._number(1)))
 
-    def _places(self, positions: Positions, own: tuple[int, int]) -> Tensor:
-        """Which of all rows' positions, laid end to end, are read: (rows, places)."""
+    def _places(self, positions: Positions, own: tuple[int, int], words: Tensor, window: int) -> Tensor:
+        """Which of all rows' positions, laid end to end, are read: (rows, places), with a window as `words` are."""
         length = self.add(self._tokens(), self._number(self._prompts))
-        rows = self.multiply(self._up_to(self.size(self._mask(), 0), (-1, 1)), length)
+        rows = self.multiply(self._up_to(self.size(self._mask(), 0), (-1, 1, 1) if window else (-1, 1)), length)
         if positions == "prompt":
             return self.add(rows, self.constant(np.arange(*own)))
         if positions == "tokens":
-            places = self.maximum(self.words(), self._number(0))
+            places = self.maximum(words, self._number(0))
         elif positions in ("attention", "mean"):
             places = self._up_to(self._tokens(), (1, -1))
         else:
@@ -272,6 +276,15 @@ class TextOps(OnnxOps):
     def words(self) -> Tensor:
         """The first token of each word, -1 for none: (rows, words)."""
         return self.input(WORDS, "int", ("rows", "words"))
+
+    def _near_words(self, window: int) -> Tensor:
+        """The words, or with a window those of each word's neighbours, (rows, 2 window + 1, words); -1 beyond ends."""
+        if not window:
+            return self.words()
+        padded = self.node("Pad", self.words(), self.whole(0, window, 0, window), self._number(-1))
+        ends = [*range(-2 * window, 0), np.iinfo(np.int32).max]
+        shifted = [self.slice(padded, 1, start, end) for start, end in enumerate(ends)]
+        return self.concat([self.node("Unsqueeze", words, self.whole(1)) for words in shifted], 1)
 
     def _ids(self) -> Tensor:
         return self._behind(self.input(IDS, "int", ("rows", "tokens")))
@@ -327,7 +340,7 @@ class TextOps(OnnxOps):
     def _tokens(self) -> Tensor:
         return self.size(self._mask(), 1)
 
-    def _up_to(self, count: Tensor, shape: tuple[int, int]) -> Tensor:
+    def _up_to(self, count: Tensor, shape: tuple[int, ...]) -> Tensor:
         stop = self.node("Squeeze", count)
         return self.reshape(self.node("Range", self._number(0), stop, self._number(1)), shape)
 

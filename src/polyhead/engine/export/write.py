@@ -65,6 +65,7 @@ BORDERLINE = 4  # one probe in so many may have a feature on a border of its cod
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
+EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
 ASKED = 8  # probes of a task that are compared
 TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
@@ -87,23 +88,32 @@ def export_bundle(
     out = FilePath(out).absolute()
     _check_free(out)
     session = Session(bundle, backend=backend, precision="float32")
-    names, writing = session.summaries.split(session.task_names(tasks))
-    if tasks is not None and writing or not names:
+    asked = session.task_names(tasks)
+    apart = {name: why for name in asked if (why := _cannot(session, name))}
+    names = [name for name in asked if name not in apart]
+    if tasks is not None and apart or not names:
         raise BackendError(
-            "these tasks cannot be exported" if writing else "the bundle has no task to export",
-            got=list(writing) or None,
-            allowed=[name for name in session.tasks if name not in session.summaries.tasks] or None,
+            "these tasks cannot be exported" if apart else "the bundle has no task to export",
+            got=[f"{name}: {why}" for name, why in apart.items()] or None,
+            allowed=[name for name in session.tasks if not _cannot(session, name)] or None,
             do="name tasks that read the trunk",
         )
     with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
-        left_out = dict.fromkeys(writing, OWN_MODEL)
-        export = _checked(folder, msgspec.structs.replace(written, left_out=left_out), session, show)
+        export = _checked(folder, msgspec.structs.replace(written, left_out=apart), session, show)
         write_file(folder / README, [readme(export).encode()])
         write_file(folder / RECORD, [to_json(export)])
         sync_folder(folder)
         folder.rename(out)
     return export
+
+
+def _cannot(session: Session, name: str) -> str:
+    """Why a task cannot be exported; "" if it can."""
+    if name in session.summaries.tasks:
+        return OWN_MODEL
+    head = session.bundle.tasks[name].path.head
+    return EACH_WORD if head.words and kind_of(session.tasks[name]).per_word else ""
 
 
 class _Writing(msgspec.Struct, frozen=True):

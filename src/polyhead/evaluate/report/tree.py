@@ -89,9 +89,10 @@ def describe(node: Node) -> str:
             return _pool(node)
         case Head():
             pair = ", two texts compared" if node.separate else ""
+            near = f", {counted(node.window, 'neighbour')} on each side" if node.window else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
             words = f", words hashed to {node.words:,} columns" if node.words else ""
-            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}{words}"
+            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}{near}{words}"
 
 
 def _pool(node: Pool) -> str:

@@ -60,6 +60,8 @@ def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
 
 def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
     """The states after the node; poolers and heads do not change width and depth."""
+    if isinstance(node, Head) and node.window and not before.words:
+        raise PlanError("a head reads neighbours of words, and this path reads none", got=f"window {node.window}")
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
             what = "a pool by attention has heads, and reads states as wide as a multiple of them"
@@ -285,5 +287,5 @@ def _pool(pool: Pool, width: int, depth: int) -> Iterator[ArrayShape]:
 
 
 def head_inputs(head: Head, width: int) -> int:
-    """Input width of the head: four concatenated vectors for a pair read as two texts."""
-    return 4 * width if head.separate else width
+    """Input width of the head: four concatenated vectors for a pair read as two texts, or a word and its neighbours."""
+    return (4 if head.separate else 2 * head.window + 1) * width

@@ -7,6 +7,7 @@ can learn both sides; answers consist of whole words, so such a span can never b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -129,13 +130,24 @@ def inside_of(labels: Sequence[str]) -> np.ndarray:
     return np.array([place.get(name, index) for index, name in enumerate(names)], np.int64)
 
 
+def begun(labels: Sequence[str], indices: np.ndarray) -> np.ndarray:
+    """The same spans with `B-x` for an `I-x` that begins one, as after `O` (IOB1); int64 (words,)."""
+    first, follows = allowed_transitions(tuple(labels))
+    begins = np.zeros(len(indices), bool)
+    begins[:1], begins[1:] = ~first[indices[:1]], ~follows[indices[:-1], indices[1:]]
+    place = {label: index for index, label in enumerate(labels)}
+    beginning = np.array([place.get(f"B{label[1:]}", index) for index, label in enumerate(labels)], np.int64)
+    return np.where(begins, beginning[indices], indices)
+
+
 def best(outputs: np.ndarray) -> np.ndarray:
     """The best label index of each word, int64 (words,); UNREAD for NaN rows."""
     unread = np.isnan(outputs).any(axis=-1)
     return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
 
 
-def allowed_transitions(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=1024)
+def allowed_transitions(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Labels that may come first, bool (labels,), and that may follow each other, bool (labels, labels) as [from, to].
 
     `O` and every `B-x` may occur anywhere; `I-x` only follows `B-x` or `I-x`.
@@ -155,7 +167,7 @@ def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     """
     scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
     scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)
-    first, follows = allowed_transitions(labels)
+    first, follows = allowed_transitions(tuple(labels))
     greedy: np.ndarray = scores.argmax(axis=-1).astype(np.int64)
     if not len(greedy) or (first[greedy[0]] and follows[greedy[:-1], greedy[1:]].all()):
         return greedy

@@ -3,9 +3,10 @@
 A word that the trunk did not read (cut off, or without a token) has a NaN output row: it counts as `O` for BIO labels,
 and as a wrong answer for plain ones.
 
-Each word gets its own best label (`decoder = "greedy"`), or all words get the best allowed sequence (`"constrained"`,
-see `best_path`). With the former, an `I-x` may follow something else than `B-x` or `I-x`: it then begins a span, in
-answers and in `span_f1`, as in conlleval and seqeval.
+All words get the best allowed sequence (`decoder = "constrained"`, see `best_path`; the default of a project's tasks
+with BIO labels), or each word its own best label (`"greedy"`). With the latter, an `I-x` may follow something else than
+`B-x` or `I-x`: it then begins a span, in answers and in `span_f1`, as in conlleval and seqeval. Labels to learn from
+are read in the same way, and such an `I-x` becomes `B-x`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from polyhead.errors import ConfigError, DataError
 from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
-from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
+from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, begun, chosen, is_bio, parts_of, tagged_rows, whole_words
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 
@@ -66,7 +67,8 @@ class Tagging(Kind):
             raise base.bad_value(
                 task, example, "a list of labels is needed, one a word", got=label, allowed=task.labels
             )
-        return np.array([base.label_index(task, name, example) for name in label], np.int64)
+        indices = np.array([base.label_index(task, name, example) for name in label], np.int64)
+        return begun(task.labels, indices) if is_bio(task) else indices
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"spans": [...]}` for BIO labels, or `{"words": [...]}` for plain ones, without unread words.
@@ -212,6 +214,13 @@ class Tagging(Kind):
     def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
         """`n / (k n_c)` over the words of all rows, scikit-learn's 'balanced'."""
         return base.balanced(np.concatenate([np.asarray(t, np.int64) for t in targets]), len(task.labels))
+
+    def offsets(self, task: Task, targets: Arrays) -> list[np.ndarray]:
+        """For spans 1, 2 or 3 less for `O`, the label of most words: of few rows, training gives too few spans."""
+        if self.default_metric(task) != "span_f1":
+            return []
+        outside = np.array([label == "O" for label in task.labels], np.float32)
+        return [-np.float32(less) * outside for less in (1, 2, 3)]
 
     def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
         """Each word's row from the first window that read it; windows return all words, NaN for unread ones.

@@ -114,6 +114,7 @@ class ReferenceBackend:
         for index in sorted(pools, key=lambda pool: _layers_above(plan, pool)):
             step, pooled, failed = plan.steps[index], dict[str, Array](), dict[str, Exception]()
             assert isinstance(step.node, Pool)
+            mask = batch.words >= 0 if step.node.positions == "tokens" else batch.mask
             try:
                 before = self._states(plan, step.parent, batch, states)
                 value = _stored(before, step.node, batch)
@@ -123,7 +124,7 @@ class ReferenceBackend:
             for task in step.tasks:
                 try:
                     own = _own_rows(step.node, before) if step.node.positions == "prompt" else slice(0)
-                    pooled[task] = self._pooled(task, step.node, value, own, before.text, batch.mask)
+                    pooled[task] = self._pooled(task, step.node, value, own, before.text, mask)
                 except Exception as error:  # of this task's own pooler
                     failed[task] = error
             yield step.tasks, pooled, failed
@@ -213,7 +214,9 @@ class ReferenceBackend:
             return np.asarray(mixed[:, own].mean(axis=1))
         if node.positions == "attention":
             return _attention_pool(mixed[:, text], mask, owned, node.heads)
-        return np.asarray(mixed) if node.positions == "tokens" else np.asarray(mixed[:, 0])
+        if node.positions == "tokens":
+            return _with_neighbours(np.asarray(mixed), mask, self.tasks[task].path.head.window)
+        return np.asarray(mixed[:, 0])
 
 
 def _layers_above(plan: Plan, index: int) -> int:
@@ -293,6 +296,20 @@ def _attention_pool(features: Array, mask: Array, arrays: Arrays, heads: int) ->
     weights = masked_softmax(np.where(mask[:, None, :], scores, -np.inf))
     mixed = np.einsum("rht,rthk->rhk", weights, values).reshape(rows, width)
     return dense(mixed, arrays, "pool.output")
+
+
+def _with_neighbours(words: Array, mask: Array, window: int) -> Array:
+    """Each word beside its neighbours, (rows, words, (2 window + 1) width): zeros beyond ends and for unread words."""
+    if not window:
+        return words
+    rows, count, width = words.shape
+    out = np.zeros((rows, count, 2 * window + 1, width), np.float32)
+    for place in range(count):
+        for offset in range(2 * window + 1):
+            near = place + offset - window
+            if 0 <= near < count:
+                out[:, place, offset] = words[:, near] * mask[:, near, None]
+    return out.reshape(rows, count, -1)
 
 
 def _scaled(features: Array) -> Array:

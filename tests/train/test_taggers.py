@@ -1,0 +1,75 @@
+"""Linear heads of words that see more than the word's own vector, where nothing else tells the label."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.run import train_project
+from support.tiny_project import write_trunk
+
+LABELS = ("O", "B-x", "I-x")
+
+
+def by_ending(chance):
+    """Words of random letters; those that end in 'q' begin a span, and those in 'z' go on with it."""
+    words = ["".join(chance.choices("abcdefgh", k=4)) + chance.choice("aeiqiu") for _ in range(8)]
+    tags = ["B-x" if word.endswith("q") else "O" for word in words]
+    for place in range(1, 8):
+        if tags[place - 1] == "B-x" and tags[place] == "O":
+            words[place], tags[place] = words[place][:-1] + "z", "I-x"
+    return words, tags
+
+
+def by_neighbour(chance):
+    """A word is a span where the word after it is 'is'."""
+    words = [chance.choice(("the", "my", "lamp", "phone", "late", "is")) for _ in range(10)]
+    return words, ["B-x" if after == "is" else "O" for after in [*words[1:], ""]]
+
+
+def trained(folder, made, strategy, rows=80):
+    chance = random.Random(1)
+    lines = [dict(zip(("tokens", "tags"), made(chance), strict=True)) for _ in range(rows)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_trunk(folder / "trunk")
+    entry = TaskEntry(name="t", kind="tagging", train="train.jsonl", labels=LABELS, tokens="tokens", tags="tags")
+    training = Training(seed=1, epochs=2, patience=1, batch=16)
+    train_project(
+        Project(trunk=TrunkChoice(name="trunk"), tasks=(entry,), strategy=strategy, training=training, bundle="b"),
+        folder=folder,
+        cache=folder / "cache",
+    )
+    return lines, Bundle.open(folder / "b")
+
+
+@pytest.mark.parametrize(
+    ("made", "reads_words"), [(by_ending, True), (by_neighbour, False)], ids=["ending", "neighbour"]
+)
+def test_a_tagger_learns_from_what_stands_beside_the_word_and_in_it(made, reads_words, tmp_path, monkeypatch):
+    if reads_words:  # else a head of neighbours alone may be as good: the trunk reads letters
+        tried = Pooled.candidates
+        monkeypatch.setattr(Pooled, "candidates", lambda *given: [each for each in tried(*given) if each.words])
+    lines, bundle = trained(tmp_path, made, Pooled())
+    head = bundle.tasks["t"].path.head
+    assert head.window == 1 and (not reads_words or head.words == 8192)
+    session = Session(bundle, backend="reference")
+    texts = [" ".join(line["tokens"]) for line in lines]
+    answers = [result.answers["t"] for result in session.predict(texts)]
+    counts = zip(answers, lines, strict=True)
+    right = sum(len(answer["spans"]) == line["tags"].count("B-x") for answer, line in counts)
+    assert right >= 0.9 * len(lines)
+    (alone,) = session.predict(texts[:1])
+    assert [span["start"] for span in alone.answers["t"]["spans"]] == [span["start"] for span in answers[0]["spans"]]
+
+
+def test_without_words_and_neighbours_neither_is_tried(tmp_path):
+    _, bundle = trained(tmp_path, by_ending, Pooled(words=False, window=0), rows=20)
+    assert bundle.tasks["t"].path.head.window == bundle.tasks["t"].path.head.words == 0
+    assert not any("words" in name for name in bundle.part("t"))
+    assert np.isfinite(bundle.part("t")["head.output.weight"]).all()
