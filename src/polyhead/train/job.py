@@ -265,16 +265,12 @@ class Trainer(ABC):
 
 def _check_labels_stay(job: TrainingJob) -> None:
     """Raises BundleError for a task to train if its live version knows labels that have no row now."""
+    keep = "put rows of these labels into the training file too, of which none is encoded a second time, or "
+    keep += "let the labels go with --allow-lost-labels"
     for p in job.prepared:
-        if p.task.name in job.todo and p.task.name in job.bundle.lines:
-            check_labels_stay(
-                job.bundle.tasks[p.task.name],
-                p.task,
-                labels_without_rows(p),
-                version=job.bundle.version(p.task.name),
-                do="put rows of these labels into the training file too, of which none is encoded a second time, or "
-                "let the labels go with --allow-lost-labels",
-            )
+        if (name := p.task.name) in job.todo and name in job.bundle.lines:
+            lost, version = labels_without_rows(p), job.bundle.version(name)
+            check_labels_stay(job.bundle.tasks[name], p.task, lost, version=version, do=keep)
 
 
 def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:

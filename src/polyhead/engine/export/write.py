@@ -112,7 +112,7 @@ def _cannot(session: Session, name: str) -> str:
     """Why a task cannot be exported; "" if it can."""
     if name in session.summaries.tasks:
         return OWN_MODEL
-    head = session.bundle.tasks[name].path.head
+    head = session.bundle.readers[name].path.head
     return EACH_WORD if head.words and kind_of(session.tasks[name]).per_word else ""
 
 
