@@ -18,7 +18,7 @@ from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.hashing import HashedText, hashed_input
-from polyhead.text.question import TaskInput, read_alone, texts_of
+from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepare import requests_of, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
@@ -45,9 +45,9 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
 
 
 def hashed_words(inputs: Sequence[TaskInput], path: Path) -> list[HashedText] | None:
-    """The hashed words of each input, all its texts together; None for a path whose head reads none."""
+    """The hashed words of each input, of a question each option's; None for a path whose head reads none."""
     columns = path.head.words
-    return [_hashed(texts_of(each), columns) for each in inputs] if columns else None
+    return [hashed for each in inputs for hashed in _hashed(each, columns)] if columns else None
 
 
 _hashed = lru_cache(maxsize=4096)(hashed_input)  # of few rows, which are read fold by fold

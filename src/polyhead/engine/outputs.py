@@ -15,7 +15,6 @@ from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import end_to_end, ranges, starts_of
 from polyhead.text.hashing import HashedText, hashed_input, hashed_sum
-from polyhead.text.question import texts_of
 from polyhead.text.tokenize import encoded_at
 from polyhead.text.words import best_windows
 from polyhead.values import Value
@@ -59,19 +58,25 @@ class WordOutputs:
     def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
-        self._hashed: dict[tuple[int, int], HashedText] = {}
+        self._hashed: dict[tuple[int, int], list[HashedText]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
-        return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
+        sums = [
+            np.stack([hashed_sum(hashed, weights) for hashed in self._of(row, len(weights))])
+            for row in outputs.rows.tolist()
+        ]
+        if isinstance(outputs.values, np.ndarray):
+            return Outputs(rows=outputs.rows, values=outputs.values + np.concatenate(sums))
+        options = [of + added[:, 0] for of, added in zip(outputs.values, sums, strict=True)]
+        return Outputs(rows=outputs.rows, values=options)
 
-    def _of(self, row: int, columns: int) -> HashedText:
+    def _of(self, row: int, columns: int) -> list[HashedText]:
         if (row, columns) not in self._hashed:
-            self._hashed[row, columns] = hashed_input(texts_of(task_input(self._inputs[row])), columns)
+            self._hashed[row, columns] = hashed_input(task_input(self._inputs[row]), columns)
         return self._hashed[row, columns]
 
 
@@ -185,13 +190,12 @@ class Gathered:
             return NO_OUTPUTS
         if task in self._per_word:
             outputs = self._of_words(task, collected)
-        elif task in collected[0][0].texts.separate:
-            outputs = self._of_pairs(task, collected)
         else:
-            bare = self._of_rows(task, collected)
+            is_separate = task in collected[0][0].texts.separate
+            bare = (self._of_pairs if is_separate else self._of_rows)(task, collected)
             outputs = self._with_words(task, bare)
             if outputs is not bare:
-                self._note_not_finite(task, outputs.rows, np.asarray(outputs.values))
+                self._note_not_finite(task, outputs.rows, outputs.values)
         if task not in self._wrong:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))
@@ -239,9 +243,9 @@ class Gathered:
         self._note_not_finite(task, rows, compared)
         return Outputs(rows=rows, values=compared)
 
-    def _note_not_finite(self, task: str, rows: np.ndarray, values: np.ndarray) -> None:
-        """Takes a note of inputs, (rows,), of which values that were computed here, (rows, labels), are not finite."""
-        wrong = rows[~np.isfinite(values).all(axis=1)]
+    def _note_not_finite(self, task: str, rows: np.ndarray, values: Sequence[np.ndarray] | np.ndarray) -> None:
+        """Takes a note of inputs, (rows,), of which values that were computed here, an array each, are not finite."""
+        wrong = rows[[not np.isfinite(of).all() for of in values]]
         if len(wrong):
             self._wrong.setdefault(task, set()).update(wrong.tolist())
 

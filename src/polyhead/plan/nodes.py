@@ -249,11 +249,11 @@ class Head(Value, tag="head"):
     words: int = 0  # columns of hashed words, a power of two; 0: none
 
     def __post_init__(self) -> None:
-        if self.words and (self.words not in WORD_COLUMNS or self.separate):
+        if self.words and self.words not in WORD_COLUMNS:
             raise PlanError(
                 "a head cannot have these columns of hashed words",
-                got=f"{self.words}" + (" for a pair read as two texts" if self.separate else ""),
-                allowed=f"0, or a power of two from {WORD_COLUMNS[0]} to {WORD_COLUMNS[-1]} for a head of one input",
+                got=self.words,
+                allowed=f"0, or a power of two from {WORD_COLUMNS[0]} to {WORD_COLUMNS[-1]}",
             )
         if not self.hidden and self.activation != "tanh":
             raise PlanError(

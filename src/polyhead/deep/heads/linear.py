@@ -63,12 +63,14 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
         if prior is None or not strength:
             return self
-        beyond = self.values.shape[1] - prior.shape[1]
-        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (0, beyond)))
+        before = self.values.shape[1] - prior.shape[1]
+        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (before, 0)))
 
     def beside(self, span: WordSpan, texts: Sequence[HashedText]) -> Inputs:
-        """The same with the words of each row's text as further inputs, the last ones."""
-        return msgspec.structs.replace(self, values=torch.cat([self.values, span.coordinates(texts)], dim=1))
+        """The same with the words of each row's texts as further inputs, the first ones."""
+        words = span.coordinates(texts)
+        cosine = None if self.cosine is None else self.cosine + words.shape[1]
+        return msgspec.structs.replace(self, values=torch.cat([words, self.values], dim=1), cosine=cosine)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
         """For each fold the training and held-out examples, numbered without gaps."""

@@ -223,7 +223,8 @@ class Trials:
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
         if module.words is None:
             return inputs
-        texts = hashed_words([split.examples.inputs[member] for member in inputs.members.tolist()], module.path)
+        members = torch.unique_consecutive(inputs.members).tolist()  # once for all options
+        texts = hashed_words([split.examples.inputs[member] for member in members], module.path)
         return inputs.beside(self._span(module.path, inputs.values), texts or [])
 
     def _span(self, path: Path, values: Tensor) -> WordSpan:
@@ -239,10 +240,10 @@ class Trials:
         """Copies the solution into the part's head."""
         dense = module.head.output.weight.shape[1]
         with torch.no_grad():
-            module.head.output.weight.copy_(solution.weight[:, :dense])
+            module.head.output.weight.copy_(solution.weight[:, -dense:])
             module.head.output.bias.copy_(solution.bias)
             if module.words is not None:
-                module.words.weight.copy_(self._spans[module.path].weights(solution.weight[:, dense:]))
+                module.words.weight.copy_(self._spans[module.path].weights(solution.weight[:, :-dense]))
         module.eval()
 
     def _prior(self, module: PooledPart) -> Tensor | None:
