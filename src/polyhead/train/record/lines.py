@@ -146,8 +146,8 @@ def _little(task: Task, trained: Trained) -> str:
         return ""
     return (
         f"{task.name}: warning: {metric} {score:.2f} on validation is little above the {constant:.2f} of one answer "
-        "for every row: the trunk was not trained to read one text for another. Layers of the task's own may learn "
-        f'it, and cost more for each text: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
+        "for every row: the trunk was not trained to read one text for another. Layers of the task's own may learn it, "
+        f'and cost more: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
     )
 
 
