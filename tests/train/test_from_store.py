@@ -150,7 +150,7 @@ def test_heads_whose_features_are_not_kept_are_left_out_and_named(home):
     assert set(bundle.scores("mood")["tried"]) == {"linear, last layer", "attention"}
     assert set(bundle.scores("names")["tried"]) == {"linear", "hidden layer"}
     (line,) = [line for line in lines if "not tried" in line]
-    assert line.startswith("mood: ") and line.endswith(": linear, last 2 layers; linear, last 2 layers, words")
+    assert line.startswith("mood: ") and line.endswith(": linear, last 2 layers")
 
 
 def test_texts_that_the_store_lacks_are_named_by_their_rows(home):

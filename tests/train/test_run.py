@@ -435,8 +435,7 @@ def test_the_head_is_chosen_on_validation_and_the_run_says_so(home, tmp_path):
     train_project(asked, folder=folder, events=Events(say=lines.append))
     bundle = Bundle.open(folder / "bundle")
     tried = bundle.scores("mood")["tried"]
-    linears = {"linear, last 2 layers", "linear, last layer", "linear, last 2 layers, words"}
-    assert set(tried) == {*linears, "attention"}  # of a trunk of two layers
+    assert set(tried) == {"linear, last 2 layers", "linear, last layer", "attention"}  # of a trunk of two layers
     chosen = bundle.scores("mood")["chosen"]
     assert tried[chosen] == bundle.scores("mood")["splits"]["validation"]["accuracy"]
     positions = "attention" if chosen == "attention" else "mean"

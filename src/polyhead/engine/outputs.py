@@ -65,14 +65,15 @@ class WordOutputs:
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        sums = [
-            np.stack([hashed_sum(hashed, weights) for hashed in self._of(row, len(weights))])
-            for row in outputs.rows.tolist()
-        ]
-        if isinstance(outputs.values, np.ndarray):
-            return Outputs(rows=outputs.rows, values=outputs.values + np.concatenate(sums))
-        options = [of + added[:, 0] for of, added in zip(outputs.values, sums, strict=True)]
-        return Outputs(rows=outputs.rows, values=options)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
+            sums = [
+                np.stack([hashed_sum(hashed, weights) for hashed in self._of(row, len(weights))])
+                for row in outputs.rows.tolist()
+            ]
+            if isinstance(outputs.values, np.ndarray):
+                return Outputs(rows=outputs.rows, values=outputs.values + np.concatenate(sums))
+            options = [of + added[:, 0] for of, added in zip(outputs.values, sums, strict=True)]
+            return Outputs(rows=outputs.rows, values=options)
 
     def _of(self, row: int, columns: int) -> list[HashedText]:
         if (row, columns) not in self._hashed:

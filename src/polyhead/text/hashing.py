@@ -100,7 +100,8 @@ def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
 
     Added feature after feature, so that a text has the same bits wherever it is answered.
     """
-    return np.asarray((text.values[:, None] * weights[text.columns]).sum(axis=0))
+    products = text.values[:, None] * weights[text.columns]
+    return np.add.accumulate(products)[-1] if len(products) else np.zeros(weights.shape[1], np.float32)
 
 
 def words_to_hash(text: str) -> list[str]:

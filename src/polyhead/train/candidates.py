@@ -20,6 +20,7 @@ from polyhead.train.data.source import FeatureSource, value_key
 
 COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
+LEAST_ROWS = 64  # labelled rows from which heads that read words are tried: in fewer hardly a word recurs
 
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
@@ -34,8 +35,13 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """All heads of the task's strategy, whatever features are available."""
-    return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
+    """All heads of the task's strategy for so many rows, whatever features are available."""
+    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
+    return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+
+
+def _labelled(prepared: Prepared) -> int:
+    return len((prepared.whole or prepared.train.examples).targets)
 
 
 def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
@@ -44,8 +50,7 @@ def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: Feature
     path = candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
     if not candidate.words:
         return path
-    rows = len((prepared.whole or prepared.train.examples).targets)
-    head = msgspec.structs.replace(path.head, words=word_columns(rows, path.head.width))
+    head = msgspec.structs.replace(path.head, words=word_columns(_labelled(prepared), path.head.width))
     return Path(nodes=(*path.nodes[:-1], head))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.deep.heads.lbfgs import minimise
-from polyhead.deep.heads.words import WordSpan
+from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
 from polyhead.deep.sharing.part import PooledPart
@@ -66,7 +66,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         before = self.values.shape[1] - prior.shape[1]
         return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (before, 0)))
 
-    def beside(self, span: WordSpan, texts: Sequence[HashedText]) -> Inputs:
+    def beside(self, span: HashedSpan, texts: Sequence[HashedText]) -> Inputs:
         """The same with the words of each row's texts as further inputs, the first ones."""
         words = span.coordinates(texts)
         cosine = None if self.cosine is None else self.cosine + words.shape[1]

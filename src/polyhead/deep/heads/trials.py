@@ -23,7 +23,7 @@ from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
-from polyhead.deep.heads.words import WordSpan
+from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
@@ -74,7 +74,7 @@ class Trials:
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
         self._priors: dict[Path, Tensor | None] = {}
-        self._spans: dict[Path, WordSpan] = {}
+        self._spans: dict[Path, HashedSpan] = {}
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and prepared.folded:
@@ -227,12 +227,12 @@ class Trials:
         texts = hashed_words([split.examples.inputs[member] for member in members], module.path)
         return inputs.beside(self._span(module.path, inputs.values), texts or [])
 
-    def _span(self, path: Path, values: Tensor) -> WordSpan:
+    def _span(self, path: Path, values: Tensor) -> HashedSpan:
         """The span of the words of all labelled texts, as long on the mean as the values (rows, inputs)."""
         if path not in self._spans:
             prepared = self._prepared
             texts = hashed_words((prepared.whole or prepared.train.examples).inputs, path)
-            self._spans[path] = WordSpan(texts or [], path.head.words)
+            self._spans[path] = HashedSpan(texts or [], path.head.words)
             self._spans[path].scale_to(values)
         return self._spans[path]
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from polyhead.deep.nn.ends import WordRows
 from polyhead.text.hashing import HashedText
 
-MOST = 2000  # landmarks
+MOST = 1000  # landmarks
 MOST_COORDINATES = 2**25  # of all texts together
 AT_ONCE = 128  # landmarks whose columns are dense at a time
 SHARE = 1.0  # variance of the words, for inputs of variance 1
 LEAST = 1e-5  # share of the largest eigenvalue below which a direction is rounding
 
 
-class WordSpan:
+class HashedSpan:
     """The span of some texts' hashed words."""
 
     def __init__(self, texts: Sequence[HashedText], columns: int) -> None:
@@ -48,7 +48,8 @@ class WordSpan:
 
     def coordinates(self, texts: Sequence[HashedText]) -> Tensor:
         """float32 (texts, coordinates)"""
-        return self.scale * self._products(texts) @ self._turned
+        coordinates: Tensor = self.scale * self._products(texts) @ self._turned
+        return coordinates
 
     def weights(self, solved: Tensor) -> Tensor:
         """Weights (columns, outputs) of hashed words, from those of coordinates (outputs, coordinates)."""
