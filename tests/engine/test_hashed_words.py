@@ -151,12 +151,13 @@ def test_words_of_each_pair_that_is_read_are_added(root, backend, task, asked):
     bare = tiny_path(task, TRUNK, pool=Pool(positions="mean"))
     path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=COLUMNS)))
     arrays = tiny_part(path, TRUNK.architecture, f"task:{task.name}")
-    session, answered = opened(root, backend), {}
+    answered = []
     for way in (bare, path):
+        session = opened(root, backend)
         own = {name: array for name, array in arrays.items() if way.head.words or name != WORD_WEIGHTS}
-        session.attach(TaskRecord(task=task, path=way, trunk=TRUNK.digest), own, replace=True)
-        answered[way] = list(session.columns(asked, tasks=[task.name])[task.name].outputs)
-    for example, before, after in zip(asked, answered[bare], answered[path], strict=True):
+        session.attach(TaskRecord(task=task, path=way, trunk=TRUNK.digest), own)
+        answered.append(list(session.columns(asked, tasks=[task.name])[task.name].outputs))
+    for example, before, after in zip(asked, *answered, strict=True):
         added = [hashed_sum(hashed_pair(*pair, COLUMNS), arrays[WORD_WEIGHTS]) for pair in read_alone([example])]
         np.testing.assert_array_equal(after, before + np.stack(added).reshape(np.shape(before)))
         assert np.abs(added).max() > 0
