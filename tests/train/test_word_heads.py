@@ -136,8 +136,9 @@ def test_what_two_texts_share_is_learned_though_no_vector_shows_it(tmp_path):
             one, other, third = ("".join(chance.choice(list("жукщит"), 5)) for _ in range(3))
             second = (one, other)[number % 2]
             options, right = [f"the {other}", f"the {third}"], int(chance.integers(3))
-            options.insert(right, f"my {one}")
-            rows.append({"text_a": f"my {one} is late", "text_b": f"the {second}", "label": "ab"[number % 2]})
+            options.insert(right, f"the {one}")
+            said, more = chance.choice(["my", "order", "lamp", "today", "please"], 2)
+            rows.append({"text_a": f"{said} {one} is late", "text_b": f"{more} {second}", "label": "ab"[number % 2]})
             rows[-1] |= {"question": f"is the {one} late?", "choices": options, "right": right}
         write_jsonl(tmp_path / f"{split}.jsonl", rows)
     files = {"train": "train.jsonl", "test": "test.jsonl", "validation": 0.3}
