@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import SHARED, hashed_pair, hashed_text, shared
+from polyhead.text.hashing import OVERLAP, hashed_pair, hashed_text, overlap
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -76,11 +76,11 @@ def test_any_string_is_hashed_into_the_columns() -> None:
 
 
 def test_a_pair_has_the_words_of_one_alone_and_what_is_shared() -> None:
-    """Of what both have no word is left; a fact is a feature like any other, SHARED times its value."""
+    """Of what both have no word is left; a fact is a feature like any other, OVERLAP times its value."""
     row = np.zeros(COLUMNS)
-    for name, value in shared(["the", "cat", "sat"], ["the", "cat", "sat", "down", "3"]).items():
+    for name, value in overlap(["the", "cat", "sat"], ["the", "cat", "sat", "down", "3"]).items():
         code = hash_of(name, 3)
-        row[code % COLUMNS] += SHARED * value * (-1 if code >= 2**31 else 1)
+        row[code % COLUMNS] += OVERLAP * value * (-1 if code >= 2**31 else 1)
     alone = dense("down 3")
     found = np.zeros(COLUMNS)
     columns, values = hashed_pair("The cat sat", "the cat sat down 3", COLUMNS)
@@ -89,7 +89,7 @@ def test_a_pair_has_the_words_of_one_alone_and_what_is_shared() -> None:
 
 
 def test_what_is_shared_by_hand() -> None:
-    facts = shared(["not", "the", "cat", "cat"], ["the", "2", "cats"])
+    facts = overlap(["not", "the", "cat", "cat"], ["the", "2", "cats"])
     assert (facts["word, first"], facts["word, second"], facts["word, both"]) == (1 / 3, 1 / 3, 1 / 5)
     assert facts["pair, both"] == 0 and facts["letters, second"] == 3 / 5  # " the", "the ", " cat"; "cats", "ats "
     assert facts["length, more"] == pytest.approx(math.log(5 / 4)) == facts["length, apart"]
@@ -99,7 +99,7 @@ def test_what_is_shared_by_hand() -> None:
 
 @pytest.mark.parametrize("columns", [2**12, 2**13, 2**16])
 def test_facts_have_columns_of_their_own(columns: int) -> None:
-    names = list(shared([], []))
+    names = list(overlap([], []))
     assert len({hash_of(name, 3) % columns for name in names}) == len(names)
 
 
@@ -108,5 +108,5 @@ def test_any_pair_is_hashed_and_order_changes_only_what_is_shared(pair: tuple[st
     for first, second in (pair, pair[::-1]):
         columns, values = hashed_pair(first, second, 64)
         assert (np.diff(columns) > 0).all() and np.isfinite(values).all()
-    one, two = (shared([text] if text else [], []) for text in pair)
+    one, two = (overlap([text] if text else [], []) for text in pair)
     assert one["word, both"] == two["word, both"] == 0

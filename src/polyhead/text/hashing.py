@@ -25,9 +25,9 @@ from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 LONGEST = 64  # characters of a word whose hashes are remembered
-_WORD, _PAIR, _GRAM, _SHARED = range(4)  # where the checksum begins: a word and an equal n-gram are two features
-SHARED = 8.0  # what a share counts: as much as a word that few texts have does by its inverse document frequency
-NEGATIONS = frozenset(("no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "t"))
+_WORD, _PAIR, _GRAM, _FACT = range(4)  # where the checksum begins: a word and an equal n-gram are two features
+OVERLAP = 8.0  # what a share counts: as much as a word that few texts have does by its inverse document frequency
+NEGATING = frozenset(("no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "t"))
 
 
 class HashedText(NamedTuple):
@@ -48,20 +48,20 @@ def hashed_text(text: str, columns: int) -> HashedText:
 
 
 def hashed_pair(first: str, second: str, columns: int) -> HashedText:
-    """A pair of texts in so many columns: the words that one alone has as `hashed_text`, and `shared`, SHARED of each.
+    """A pair of texts in so many columns: the words that one alone has as `hashed_text`, and `overlap`, OVERLAP of each.
 
-    The order of the texts makes a difference to `shared` only.
+    The order of the texts makes a difference to `overlap` only.
     """
     one, two = words_to_hash(first), words_to_hash(second)
     common = set(one) & set(two)
     apart = [[word for word in words if word not in common] for words in (one, two)]
     hashes = [np.concatenate([of(words) for words in apart]) for of in (word_hashes, letter_hashes)]
-    facts = shared(one, two)
-    names = _mixed(array("I", [_checksum(name, _SHARED) for name in facts]))
-    return _in_columns([*map(_normed, hashes), (names, SHARED * np.array([*facts.values()]))], columns)
+    facts = overlap(one, two)
+    names = _mixed(array("I", [_checksum(name, _FACT) for name in facts]))
+    return _in_columns([*map(_normed, hashes), (names, OVERLAP * np.array([*facts.values()]))], columns)
 
 
-def shared(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
+def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
     """How much two texts, of these words, have in common: facts by name, most of them between 0 and 1.
 
     The share of each one's words, pairs of neighbours and 4 letters of a word that the other has, and of those of both;
@@ -83,7 +83,7 @@ def shared(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
     facts |= {"length, more": lengths[0] - lengths[1], "length, apart": abs(lengths[0] - lengths[1])}
     numbers = [{word for word in words if word[0].isdigit()} for words in (one, two)]
     facts |= {"number, first": bool(numbers[0] - numbers[1]), "number, second": bool(numbers[1] - numbers[0])}
-    negated = [not NEGATIONS.isdisjoint(words) for words in (one, two)]
+    negated = [not NEGATING.isdisjoint(words) for words in (one, two)]
     return facts | {"not, first": negated[0], "not, second": negated[1], "not, one": negated[0] != negated[1]}
 
 

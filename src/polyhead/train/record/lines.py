@@ -118,37 +118,40 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         rows["validation"] = len(prepared.whole.targets)
     shown = scores_shown(prepared.task, trained.scores, trained.baselines, rows=rows, folds=trained.folds)
     line = f"{prepared.task.name}: {shown}{_how(prepared, trained)}, {duration(trained.fitted.seconds)}"
-    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines, rows), *_advice(prepared, trained)]
+    return [
+        line,
+        *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
+        *_advice(prepared),
+        *_little(prepared, trained),
+    ]
 
 
-def _advice(prepared: Prepared, trained: Trained) -> list[str]:
-    """A line if a task's own layers may be worth their cost: frozen ones lose most on entities, spans and choices."""
+def _advice(prepared: Prepared) -> list[str]:
+    """A line if a task's own layers may be worth their cost: frozen layers lose most on entities."""
     rows = len((prepared.whole or prepared.train.examples).targets)
-    task, kind = prepared.task, kind_of(prepared.task)
-    if not prepared.strategy.reads_kept_features:
-        return []
-    if (kind.per_option or kind.pair == "joined") and (line := _little(task, trained)):
-        return [line]
-    if not kind.labels_words or rows < ADVISED_FROM:
+    if not kind_of(prepared.task).labels_words or not prepared.strategy.reads_kept_features or rows < ADVISED_FROM:
         return []
     return [
-        f"{task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
+        f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
         'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/guides/branches.md, Entities)'
     ]
 
 
-def _little(task: Task, trained: Trained) -> str:
-    """What to try where held-out rows score less than LITTLE of what one answer for every row leaves; else nothing."""
-    metric, depth = kind_of(task).default_metric(task), trained.path.layers[-1].stop
+def _little(prepared: Prepared, trained: Trained) -> list[str]:
+    """A line if frozen layers gain less on spans or choices than LITTLE of what one answer for every row leaves."""
+    task, kind = prepared.task, kind_of(prepared.task)
+    if not prepared.strategy.reads_kept_features or not (kind.per_option or kind.pair == "joined"):
+        return []
+    metric, depth = kind.default_metric(task), trained.path.layers[-1].stop
     constant = trained.baselines.get("constant", {}).get("validation", {}).get(metric)
     score = trained.scores.get("validation", {}).get(metric)
     if constant is None or score is None or score - constant >= LITTLE * (1 - constant):
-        return ""
-    return (
+        return []
+    return [
         f"{task.name}: warning: {metric} {score:.2f} on validation is little above the {constant:.2f} of one answer "
         "for every row: the trunk was not trained to read one text for another. Layers of the task's own may learn it, "
         f'and cost more: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
-    )
+    ]
 
 
 def scores_shown(
