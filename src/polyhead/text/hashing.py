@@ -48,7 +48,7 @@ def hashed_text(text: str, columns: int) -> HashedText:
 
 
 def hashed_pair(first: str, second: str, columns: int) -> HashedText:
-    """A pair of texts in so many columns: the words that one alone has as `hashed_text`, and `overlap`, OVERLAP of each.
+    """A pair of texts in so many columns: the words that one alone has as `hashed_text`, and OVERLAP times `overlap`.
 
     The order of the texts makes a difference to `overlap` only.
     """
