@@ -121,15 +121,37 @@ def test_the_bundle_keeps_them_and_a_certificate_proves_the_others(root):
     assert is_same == {"topics": True, "urgency": True, "mood": False}
 
 
-def test_neither_a_store_nor_an_export_answers_them(root, tmp_path):
+def test_a_store_does_not_answer_them():
     with pytest.raises(StoreError, match="reads the words of the text, and a store keeps no texts"):
         check_packed(MOOD, WORDS)
+
+
+def test_an_export_answers_them_and_its_readme_computes_the_words(root, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     add_tasks(root, [draft(MOOD, WORDS)])
+    exported = export_bundle(root, tmp_path / "out", backend="reference")
+    assert exported.tasks["mood"].columns == COLUMNS and exported.tasks["mood"].largest_difference < 1e-4
+    monkeypatch.chdir(tmp_path / "out")
+    program = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(program, "README.md", "exec"), names := {})
+    assert "mood ['bad', 'good']" in capsys.readouterr().out
+    for text in ("The lamp, the LAMP, isn't it?", "東京タワー, e\u0301lan: 10mg 😀", "a"):
+        row, (columns, values) = names["hashed_row"](text, COLUMNS), hashed_text(text, COLUMNS)
+        np.testing.assert_allclose([row[column] for column in columns.tolist()], values, atol=1e-6)
+        assert len(row) == len(columns)
+
+
+def test_an_export_leaves_out_tasks_that_read_the_words_of_two_texts(root, tmp_path):
+    pytest.importorskip("onnxruntime")
+    task = Task(name="same", kind="single_label", labels=("a", "b"), pair="separate")
+    bare = tiny_path(task, TRUNK, pool=Pool(positions="mean"))
+    path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=COLUMNS)))
+    own = msgspec.structs.replace(draft(task, path), probes=[Probe.of(pair) for pair in PAIRS])
+    add_tasks(root, [own])
     with pytest.raises(BackendError, match="cannot be exported"):
-        export_bundle(root, tmp_path / "one", tasks=["mood"], backend="reference")
+        export_bundle(root, tmp_path / "one", tasks=["same"], backend="reference")
     exported = export_bundle(root, tmp_path / "all", backend="reference")
-    assert set(exported.tasks) == {"topics", "urgency"} and "hashed words" in exported.left_out["mood"]
+    assert set(exported.tasks) == {"topics", "urgency"} and "words of two texts" in exported.left_out["same"]
 
 
 @pytest.mark.parametrize("columns", [-1, 1, 100, 2**21])

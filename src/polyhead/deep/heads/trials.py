@@ -221,19 +221,16 @@ class Trials:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
-        if module.words is None:
-            return inputs
         members = torch.unique_consecutive(inputs.members).tolist()  # once for all options
         texts = hashed_words([split.examples.inputs[member] for member in members], module.path)
-        return inputs.beside(self._span(module.path, inputs.values), texts or [])
+        return inputs if texts is None else inputs.beside(self._span(module.path, inputs.values), texts)
 
     def _span(self, path: Path, values: Tensor) -> HashedSpan:
-        """The span of the words of all labelled texts, as long on the mean as the values (rows, inputs)."""
+        """The span of the words of all labelled texts, scaled to the first values (rows, inputs) beside them."""
         if path not in self._spans:
-            prepared = self._prepared
-            texts = hashed_words((prepared.whole or prepared.train.examples).inputs, path)
-            self._spans[path] = HashedSpan(texts or [], path.head.words)
-            self._spans[path].scale_to(values)
+            labelled = self._prepared.whole or self._prepared.train.examples
+            texts = hashed_words(labelled.inputs, path) or []
+            self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
         return self._spans[path]
 
     def _set(self, module: PooledPart, solution: Solution) -> None:

@@ -27,37 +27,37 @@ LEAST = 1e-5  # share of the largest eigenvalue below which a direction is round
 class HashedSpan:
     """The span of some texts' hashed words."""
 
-    def __init__(self, texts: Sequence[HashedText], columns: int) -> None:
-        """`texts` are those to train on, one or more."""
+    def __init__(self, texts: Sequence[HashedText], columns: int, *, beside: Tensor | None = None) -> None:
+        """`texts` are those to train on, one or more; their variance becomes SHARE of that of other inputs `beside`."""
         rows = WordRows.of(texts)
         found = torch.bincount(rows.columns, minlength=columns)
         self._idf = torch.log((1 + len(texts)) / (1 + found)) + 1
         count = max(1, min(len(texts), MOST, MOST_COORDINATES // len(texts)))
         spaced = np.linspace(0, len(texts) - 1, count).round().astype(int)
         self._landmarks = [texts[i] for i in spaced]
-        values, vectors = torch.linalg.eigh(self._products(self._landmarks).double())
+        products = self._products(self._landmarks)
+        values, vectors = torch.linalg.eigh(products.double())
         kept = values > LEAST * values[-1].clamp(min=1e-12)
         self._turned = (vectors[:, kept] / values[kept].sqrt()).float()  # (landmarks, coordinates)
-        self.scale = 1.0
-
-    def scale_to(self, values: Tensor) -> None:
-        """Scales the coordinates to SHARE times the variance of these inputs (rows, inputs)."""
-        own = self._products(self._landmarks) @ self._turned
-        variances = [float((each - each.mean(dim=0)).square().sum(dim=1).mean()) for each in (values, own)]
-        self.scale = (SHARE * variances[0] / max(variances[1], 1e-12)) ** 0.5 or 1.0
+        self._scale = 1.0
+        if beside is not None:
+            own = products @ self._turned
+            variances = [float((each - each.mean(dim=0)).square().sum(dim=1).mean()) for each in (beside, own)]
+            self._scale = (SHARE * variances[0] / max(variances[1], 1e-12)) ** 0.5 or 1.0
 
     def coordinates(self, texts: Sequence[HashedText]) -> Tensor:
         """float32 (texts, coordinates)"""
-        coordinates: Tensor = self.scale * self._products(texts) @ self._turned
+        coordinates: Tensor = self._scale * self._products(texts) @ self._turned
         return coordinates
 
     def weights(self, solved: Tensor) -> Tensor:
         """Weights (columns, outputs) of hashed words, from those of coordinates (outputs, coordinates)."""
-        rows, shares = WordRows.of(self._landmarks), self.scale * self._turned @ solved.T  # (landmarks, outputs)
+        shares = self._scale * self._turned @ solved.T  # (landmarks, outputs)
         weights = torch.zeros(len(self._idf), solved.shape[0])
-        features = torch.diff(rows.starts, append=torch.tensor([len(rows.columns)]))
-        each = torch.repeat_interleave(shares, features, dim=0) * rows.values[:, None]
-        return weights.index_add_(0, rows.columns, each) * self._idf.square()[:, None]
+        for text, share in zip(self._landmarks, shares, strict=True):
+            columns, values = map(torch.from_numpy, text)
+            weights.index_add_(0, columns, torch.outer(values, share))
+        return weights * self._idf.square()[:, None]
 
     def _products(self, texts: Sequence[HashedText]) -> Tensor:
         """The products of these texts with the landmarks, float32 (texts, landmarks)."""

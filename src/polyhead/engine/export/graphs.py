@@ -23,6 +23,7 @@ from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded, said_by
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, join_layers, merge
+from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -102,7 +103,18 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     if kind_of(task).per_word:
         logits = ops.reshape(out, (-1, ops.size(ops.words(), 1), path.head.width))
         return _answering(ops, task, logits, ("rows", "words", path.head.width))
-    return _answering(ops, task, ops.reshape(out, (-1, path.head.width)), ("rows", path.head.width))
+    logits = ops.reshape(out, (-1, path.head.width))
+    if path.head.words:
+        logits = ops.add(logits, _hashed_words(ops, loaded.arrays[WORD_WEIGHTS]))
+    return _answering(ops, task, logits, ("rows", path.head.width))
+
+
+def _hashed_words(ops: OnnxOps, weights: np.ndarray) -> Tensor:
+    """What the words of each row add, (rows, outputs): their values times their columns' weights (columns, outputs)."""
+    columns = ops.input(COLUMNS, "int", ("rows", "features"))
+    values = ops.input(VALUES, "float", ("rows", "features"))
+    read = ops.gather(ops.constant(weights), columns)  # (rows, features, outputs)
+    return ops.reshape(ops.matmul(ops.node("Unsqueeze", values, ops.whole(1)), read), (-1, weights.shape[1]))
 
 
 def pair_graph(loaded: LoadedTask, task: Task) -> BuiltGraph:
@@ -200,6 +212,7 @@ def _hidden(loaded: LoadedTask) -> Arrays:
 
 
 IDS, MASK, SEGMENTS, WORDS = "input_ids", "attention_mask", "token_type_ids", "words"
+COLUMNS, VALUES = "word_columns", "word_values"  # of hashed words (rows, features); a value of 0 where there is none
 
 
 class TextOps(OnnxOps):

@@ -41,6 +41,7 @@ class TaskFiles(Value):
     max_tokens: int  # of a text or pair that it reads, special tokens included
     model: ModelFile
     compare: ModelFile | None = None  # of a pair read separately: features of both texts to the answer
+    columns: int = 0  # of hashed words that it reads; 0: none
     largest_difference: float = 0.0  # of a logit from the session's
     probes: int = 0  # inputs that were compared
 
@@ -64,6 +65,7 @@ class Export(Value):
     tokenizer: TokenizerFile
     trunk: ModelFile | None  # None where no task reads the plain text's states
     tasks: dict[str, TaskFiles]
+    word_pattern: str  # the regular expression of a word, where a task reads hashed words; else ""
     left_out: dict[str, str]  # tasks that cannot be exported, and why
     checked_with: dict[str, str]
     tolerance: float
@@ -98,12 +100,45 @@ def read(texts):
     values["token_type_ids"] = np.array([text.type_ids for text in encoded])
     return values | (run(export["trunk"], values) if export["trunk"] else {})
 """
+_HASHED = '''
+import math, re, unicodedata, zlib
+from collections import Counter
+
+def mixed(code):
+    code = (code ^ code >> 16) * 0x85EBCA6B % 2**32
+    code = (code ^ code >> 13) * 0xC2B2AE35 % 2**32
+    return code ^ code >> 16
+
+def hashed_row(text, columns):
+    """Column and value of each word, pair of words, and 3 to 5 characters of a word."""
+    words, row = re.findall(export["word_pattern"], unicodedata.normalize("NFKC", text).lower()), Counter()
+    pairs = [f"{one} {two}" for one, two in zip(words, words[1:])]
+    grams = [f" {word} "[i : i + n] for word in words for n in (3, 4, 5) for i in range(len(word) + 3 - n)]
+    for group in (((words, 0), (pairs, 1)), ((grams, 2),)):
+        counts = Counter(mixed(zlib.crc32(one.encode(), begin)) for several, begin in group for one in several)
+        values = {code: 1 + math.log(count) for code, count in counts.items()}
+        length = math.sqrt(sum(value**2 for value in values.values()))
+        for code, value in values.items():
+            row[code % columns] += (-value if code >= 2**31 else value) / length
+    return row
+
+def hashed(texts, columns):
+    if not columns:
+        return {}
+    rows = [hashed_row(text, columns) for text in texts]
+    size = (len(rows), max(map(len, rows)))
+    values = {"word_columns": np.zeros(size, np.int64), "word_values": np.zeros(size, np.float32)}
+    for number, row in enumerate(rows):
+        values["word_columns"][number, : len(row)] = list(row.keys())
+        values["word_values"][number, : len(row)] = list(row.values())
+    return values
+'''
 _WHOLE = """
 texts = {texts}
 values = read(texts)
 for name, task in export["tasks"].items():
     if task["reads"] == "{form}" and not task["compare"] and "words" not in task["model"]["inputs"]:
-        print(name, task["task"]["labels"], run(task["model"], values))
+        print(name, task["task"]["labels"], run(task["model"], values{hashed}))
 """
 _APART = """
 pairs = {texts}
@@ -129,7 +164,10 @@ def _examples(export: Export) -> Iterator[str]:
     if form is not None:
         yield "## An example"
         yield "It runs in this folder (`pip install onnxruntime tokenizers`)."
-        yield f"```python\n{begin}{_WHOLE.format(texts=_TEXTS[form], form=form)}```"
+        reads_words = form == "text" and any(task.columns for task in tasks)
+        hashed = ' | hashed(texts, task["columns"])' if reads_words else ""
+        example = _WHOLE.format(texts=_TEXTS[form], form=form, hashed=hashed)
+        yield f"```python\n{begin}{_HASHED if reads_words else ''}{example}```"
         begin = ""
     if any(task.compare is not None for task in tasks):
         yield "## An example of pairs that are read separately"
@@ -193,6 +231,8 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
         )
     if kind.per_word:
         yield "`words` (rows, words) holds the place of each word's first token, -1 for none"
+    if files.columns:
+        yield f"`word_columns` and `word_values` are the text's words, hashed to {files.columns:,} columns as above"
     if kind.scores == "softmax":
         yield "`scores` are the labels' probabilities"
     elif kind.scores == "sigmoid":

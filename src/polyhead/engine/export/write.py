@@ -14,13 +14,16 @@ from onnx import TensorProto
 
 from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.whole import workspace
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.graphs import (
+    COLUMNS,
     IDS,
     MASK,
     SEGMENTS,
+    VALUES,
     WORDS,
     BuiltGraph,
     depths_read,
@@ -51,6 +54,8 @@ from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.text.characters import word_pattern
+from polyhead.text.hashing import hashed_text
 from polyhead.text.question import Question, read_alone
 from polyhead.text.tokenize import Input, repair
 from polyhead.text.words import first_subtokens, words_in
@@ -61,7 +66,7 @@ BORDERLINE = 4  # one probe in so many may have a feature on a border of its cod
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
-OWN_WORDS = "its head adds hashed words of the text, which no graph reads: train it with the strategy's words = false"
+OWN_WORDS = "its head reads the words of two texts, which no graph does: train it with the strategy's words = false"
 ASKED = 8  # probes of a task that are compared
 TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
@@ -86,14 +91,14 @@ def export_bundle(
     session = Session(bundle, backend=backend, precision="float32")
     names, writing = session.summaries.split(session.task_names(tasks))
     left_out = dict.fromkeys(writing, OWN_MODEL)
-    left_out |= {name: OWN_WORDS for name in names if session.records[name].path.head.words}
+    left_out |= {name: OWN_WORDS for name in names if _reads_words_of_two(session.records[name])}
     names = tuple(name for name in names if name not in left_out)
     if tasks is not None and left_out or not names:
         raise BackendError(
             "these tasks cannot be exported" if left_out else "the bundle has no task to export",
             got=[f"{name}: {reason}" for name, reason in left_out.items()] or None,
-            allowed=[name for name, record in session.records.items() if not record.path.head.words] or None,
-            do="name tasks that read the trunk alone",
+            allowed=[name for name, record in session.records.items() if not _reads_words_of_two(record)] or None,
+            do="name other tasks",
         )
     with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
@@ -103,6 +108,11 @@ def export_bundle(
         sync_folder(folder)
         folder.rename(out)
     return export
+
+
+def _reads_words_of_two(record: TaskRecord) -> bool:
+    """Whether its head reads hashed words of a pair, or of a question with each option."""
+    return bool(record.path.head.words) and (record.task.pair != "none" or kind_of(record.task).per_option)
 
 
 class _Writing(msgspec.Struct, frozen=True):
@@ -129,6 +139,7 @@ class _Writing(msgspec.Struct, frozen=True):
             ),
             trunk=trunk,
             tasks=tasks,
+            word_pattern=word_pattern("\u0100").pattern if any(task.columns for task in tasks.values()) else "",
             left_out={},
             checked_with={"backend": self.session.backend.name, "precision": self.session.backend.precision},
             tolerance=TOLERANCE,
@@ -150,6 +161,7 @@ class _Writing(msgspec.Struct, frozen=True):
             max_tokens=longest_read(record.path, trunk),
             model=self._file(f"tasks/{name}.onnx", task_graph(trunk, task, record.task)),
             compare=compare,
+            columns=record.path.head.words,
         )
 
     def _file(self, name: str, built: BuiltGraph) -> ModelFile:
@@ -247,10 +259,19 @@ class ExportedModel:
                 self._of_text(files.model, [(texts[place],) for texts in inputs])["features"] for place in (0, -1)
             )
             return self.run(files.compare, {"first": first, "second": second})["logits"]
-        return self._of_text(files.model, inputs, words)["logits"]
+        return self._of_text(files.model, inputs, words, columns=files.columns)["logits"]
 
-    def _of_text(self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = ()) -> Values:
+    def _of_text(
+        self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = (), *, columns: int = 0
+    ) -> Values:
         values = self._read(inputs)
+        if columns:
+            hashed = [hashed_text(text, columns) for (text,) in inputs]
+            size = (len(hashed), max(len(text.columns) for text in hashed))
+            values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
+            for row, text in enumerate(hashed):
+                values[COLUMNS][row, : len(text.columns)] = text.columns
+                values[VALUES][row, : len(text.columns)] = text.values
         if WORDS in file.inputs:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):
