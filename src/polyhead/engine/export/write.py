@@ -266,7 +266,7 @@ class ExportedModel:
     ) -> Values:
         values = self._read(inputs)
         if columns:
-            hashed = [hashed_text(text, columns) for (text,) in inputs]
+            hashed = [hashed_text(texts[0], columns) for texts in inputs]
             size = (len(hashed), max(len(text.columns) for text in hashed))
             values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
             for row, text in enumerate(hashed):
