@@ -229,8 +229,7 @@ class Trials:
         """The span of the words of all labelled texts, scaled to the first values (rows, inputs) beside them."""
         if path not in self._spans:
             labelled = self._prepared.whole or self._prepared.train.examples
-            texts = hashed_words(labelled.inputs, path) or []
-            self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
+            self._spans[path] = HashedSpan(hashed_words(labelled.inputs, path) or [], path.head.words, beside=values)
         return self._spans[path]
 
     def _set(self, module: PooledPart, solution: Solution) -> None:
