@@ -17,7 +17,8 @@ from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.store.packed import check_packed
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
-from polyhead.text.hashing import hashed_text
+from polyhead.text.hashing import hashed_pair, hashed_sum, hashed_text
+from polyhead.text.question import Question, read_alone
 
 COLUMNS = 256
 TRUNK = tiny_trunk()
@@ -26,6 +27,11 @@ BARE = tiny_path(MOOD, TRUNK, pool=Pool(positions="mean"))
 WORDS = msgspec.structs.replace(BARE, nodes=(*BARE.nodes[:-1], msgspec.structs.replace(BARE.head, words=COLUMNS)))
 ARRAYS = tiny_part(WORDS, TRUNK.architecture, "task:mood")
 TEXTS = ["where is my order?", "the lamp is broken and late", "good", "", "my bill is 12 . " * 40 + "zebra"]
+PAIRS = [("where is my order?", "my order is late"), ("good", "the lamp is good"), ("the bill", "the bill")]
+QUESTIONS = [
+    Question(text="what is late?", options=("my order", "the lamp is late", "a bill")),
+    Question(text="where is it?", options=("late", "good"), context="the order is late"),
+]
 
 
 @pytest.fixture(params=["reference", "torch", "openvino", "onnxruntime"])
@@ -135,16 +141,51 @@ def test_an_export_answers_them_and_its_readme_computes_the_words(root, tmp_path
         assert len(row) == len(columns)
 
 
+def test_an_export_leaves_out_tasks_that_read_the_words_of_two_texts(root, tmp_path):
+    pytest.importorskip("onnxruntime")
+    task = Task(name="same", kind="single_label", labels=("a", "b"), pair="separate")
+    bare = tiny_path(task, TRUNK, pool=Pool(positions="mean"))
+    path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=COLUMNS)))
+    own = msgspec.structs.replace(draft(task, path), probes=[Probe.of(pair) for pair in PAIRS])
+    add_tasks(root, [own])
+    with pytest.raises(BackendError, match="cannot be exported"):
+        export_bundle(root, tmp_path / "one", tasks=["same"], backend="reference")
+    exported = export_bundle(root, tmp_path / "all", backend="reference")
+    assert set(exported.tasks) == {"topics", "urgency"} and "words of two texts" in exported.left_out["same"]
+
+
 @pytest.mark.parametrize("columns", [-1, 1, 100, 2**21])
 def test_columns_are_a_power_of_two(columns):
     with pytest.raises(PlanError, match="cannot have these columns"):
         msgspec.structs.replace(BARE.head, words=columns)
 
 
-def test_pairs_read_separately_and_answers_of_each_word_have_none():
-    separate = msgspec.structs.replace(BARE.head, separate=True)
-    with pytest.raises(PlanError, match="for a pair read as two texts"):
-        msgspec.structs.replace(separate, words=COLUMNS)
+@pytest.mark.parametrize(
+    ("task", "asked"),
+    [
+        (Task(name="same", kind="single_label", labels=("a", "b"), pair="separate"), PAIRS),
+        (Task(name="joined", kind="single_label", labels=("a", "b"), pair="joined"), PAIRS),
+        (Task(name="which", kind="multiple_choice"), QUESTIONS),
+    ],
+    ids=lambda value: value.name if isinstance(value, Task) else "",
+)
+def test_words_of_each_pair_that_is_read_are_added(root, backend, task, asked):
+    bare = tiny_path(task, TRUNK, pool=Pool(positions="mean"))
+    path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=COLUMNS)))
+    arrays = tiny_part(path, TRUNK.architecture, f"task:{task.name}")
+    answered = []
+    for way in (bare, path):
+        session = opened(root, backend)
+        own = {name: array for name, array in arrays.items() if way.head.words or name != WORD_WEIGHTS}
+        session.attach(TaskRecord(task=task, path=way, trunk=TRUNK.digest), own)
+        answered.append(list(session.columns(asked, tasks=[task.name])[task.name].outputs))
+    for example, before, after in zip(asked, *answered, strict=True):
+        added = [hashed_sum(hashed_pair(*pair, COLUMNS), arrays[WORD_WEIGHTS]) for pair in read_alone([example])]
+        np.testing.assert_array_equal(after, before + np.stack(added).reshape(np.shape(before)))
+        assert np.abs(added).max() > 0
+
+
+def test_answers_of_each_word_have_none():
     names = Task(name="names", kind="tagging", labels=("O", "B-x"))
     path = tiny_path(names, TRUNK, pool=Pool())
     with pytest.raises(PlanError, match="each word"):

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import hashed_in_context, hashed_text
+from polyhead.text.hashing import OVERLAP, hashed_in_context, hashed_pair, hashed_text, overlap
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -98,3 +98,40 @@ def test_a_word_is_hashed_with_its_neighbours_by_the_formula() -> None:
         np.testing.assert_allclose(row, expected, atol=1e-6)
     alone = hashed_in_context(words[:3], COLUMNS)
     np.testing.assert_array_equal(alone[1].values, rows[1].values)  # what stands further on makes no difference
+
+
+def test_a_pair_has_the_words_of_one_alone_and_what_is_shared() -> None:
+    """Of what both have no word is left; a fact is a feature like any other, OVERLAP times its value."""
+    row = np.zeros(COLUMNS)
+    for name, value in overlap(["the", "cat", "sat"], ["the", "cat", "sat", "down", "3"]).items():
+        code = hash_of(name, 3)
+        row[code % COLUMNS] += OVERLAP * value * (-1 if code >= 2**31 else 1)
+    alone = dense("down 3")
+    found = np.zeros(COLUMNS)
+    columns, values = hashed_pair("The cat sat", "the cat sat down 3", COLUMNS)
+    found[columns] = values
+    np.testing.assert_allclose(found, row + alone, atol=1e-5)
+
+
+def test_what_is_shared_by_hand() -> None:
+    facts = overlap(["not", "the", "cat", "cat"], ["the", "2", "cats"])
+    assert (facts["word, first"], facts["word, second"], facts["word, both"]) == (1 / 3, 1 / 3, 1 / 5)
+    assert facts["pair, both"] == 0 and facts["letters, second"] == 3 / 5  # " the", "the ", " cat"; "cats", "ats "
+    assert facts["length, more"] == pytest.approx(math.log(5 / 4)) == facts["length, apart"]
+    assert (facts["number, first"], facts["number, second"]) == (False, True)
+    assert (facts["not, first"], facts["not, second"], facts["not, one"]) == (True, False, True)
+
+
+@pytest.mark.parametrize("columns", [2**12, 2**13, 2**16])
+def test_facts_have_columns_of_their_own(columns: int) -> None:
+    names = list(overlap([], []))
+    assert len({hash_of(name, 3) % columns for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("pair", [("", ""), ("a", ""), ("", "b c"), ("\ud800", "x" * 1000), ("東京", "東京タワー")])
+def test_any_pair_is_hashed_and_order_changes_only_what_is_shared(pair: tuple[str, str]) -> None:
+    for first, second in (pair, pair[::-1]):
+        columns, values = hashed_pair(first, second, 64)
+        assert (np.diff(columns) > 0).all() and np.isfinite(values).all()
+    one, two = (overlap([text] if text else [], []) for text in pair)
+    assert one["word, both"] == two["word, both"] == 0

@@ -28,7 +28,10 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.events import Events
+from polyhead.train.record.draft import Trained
+from polyhead.train.record.lines import task_lines
 from polyhead.train.run import train_project
+from polyhead.train.runs import Fitted
 from support import tiny_project
 from support.stores import make_store, stored_path
 from support.tiers import first_of
@@ -185,6 +188,24 @@ def test_a_task_over_kept_features_is_learned(home, tmp_path, name, least):
     assert trained.scores["validation"][kind.default_metric(prepared.task)] >= least
     assert path.head.width == kind.width(prepared.task)
     assert path.pool.positions == ("tokens" if name == "where" else "attention")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_score_little_above_one_answer_is_said_with_what_to_try(home, tmp_path, name):
+    prepared = prepared_of(home, name)
+    _, path = filled(home, tmp_path, prepared)
+    metric = kind_of(prepared.task).default_metric(prepared.task)
+
+    def said(score, constant=0.4):
+        several = {"validation": {metric: score, "other": 0.0}}
+        baselines = {"constant": {"validation": {metric: constant, "other": 0.1}}}
+        trained = Trained(path=path, arrays={}, scores=several, fitted=Fitted(), tried={}, baselines=baselines)
+        return [line for line in task_lines(prepared, trained) if "little above" in line]
+
+    (line,) = said(0.54)
+    assert line.startswith(f"{name}: warning: {metric} 0.54 on validation is little above the 0.40 of one answer")
+    assert f"layers = {tiny_trunk().architecture.layers} }}" in line
+    assert not said(0.56) and said(0.0) and not said(1.0, 0.99)
 
 
 @pytest.mark.parametrize("name", first_of(ENTRIES))

@@ -124,3 +124,44 @@ def test_words_may_be_declined(home, tmp_path):
 def test_few_rows_try_no_words(home, tmp_path):
     bundle = trained(home, tmp_path / "b", train="test.jsonl")
     assert not any("words" in tried for tried in bundle.scores("which")["tried"])
+
+
+def test_what_two_texts_share_is_learned_though_no_vector_shows_it(tmp_path):
+    """The second text, or the right option, has the same word of many that are one token to the trunk."""
+    write_trunk(tmp_path / "trunk")
+    chance = np.random.default_rng(1)
+    for split, count in (("train", 90), ("test", 30)):
+        rows = []
+        for number in range(count):
+            one, other, third = ("".join(chance.choice(list("жукщит"), 5)) for _ in range(3))
+            second = (one, other)[number % 2]
+            options, right = [f"the {other}", f"the {third}"], int(chance.integers(3))
+            options.insert(right, f"the {one}")
+            said, more = chance.choice(["my", "order", "lamp", "today", "please"], 2)
+            rows.append({"text_a": f"{said} {one} is late", "text_b": f"{more} {second}", "label": "ab"[number % 2]})
+            rows[-1] |= {"question": f"is the {one} late?", "choices": options, "right": right}
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    files = {"train": "train.jsonl", "test": "test.jsonl", "validation": 0.3}
+    pair = {"kind": "single_label", "labels": ("a", "b"), "text": "text_a", "text_b": "text_b"}
+    entries = (
+        TaskEntry(name="same", pair="separate", **pair, **files),
+        TaskEntry(name="joined", pair="joined", **pair, **files),
+        TaskEntry(name="which", kind="multiple_choice", label="right", **files),
+    )
+    project = Project(
+        tasks=entries,
+        trunk=TrunkChoice(name=str(tmp_path / "trunk")),
+        training=msgspec.structs.replace(TRAINING, epochs=1),
+        strategy=Pooled(heads=2, hidden=4),
+        bundle=str(tmp_path / "b"),
+    )
+    train_project(project, folder=tmp_path, cache=tmp_path / "cache")
+    bundle = Bundle.open(tmp_path / "b")
+    for entry in entries:
+        notes = bundle.scores(entry.name)
+        assert notes["chosen"].endswith(", words") and notes["splits"]["test"]["accuracy"] >= 0.9
+    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    session = Session(tmp_path / "b", precision="float32")
+    answers = session.predict([(row["text_a"], row["text_b"]) for row in rows], tasks=["same"])
+    right = [answer.answers["same"]["label"] == row["label"] for answer, row in zip(answers, rows, strict=True)]
+    assert np.mean(right) == bundle.scores("same")["splits"]["test"]["accuracy"]

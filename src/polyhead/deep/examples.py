@@ -62,8 +62,8 @@ class FeatureExamples(LengthSorted):
         `options` (examples,) are each example's number; `features` are then of all options, example after example.
         With `windows` all arguments but `targets` are those of each window. `soft` are a teacher's outputs, one array
         per example: each batch carries them with the targets; `teacher` answers each batch anew instead. `tapped`:
-        values are states at a tap, which a branch reads, and words are found in them. `hashed` is each example's
-        hashed text or its hashed words, of a head that reads them.
+        values are states at a tap, which a branch reads, and words are found in them. `hashed` are each example's
+        hashed text, options or words, of a head that reads them.
         """
         self._hashed = hashed
         self._features, self._second, self.windows, self._tapped = features, second, windows, tapped
@@ -89,9 +89,10 @@ class FeatureExamples(LengthSorted):
             second = self._taken(self._second, rows, None)
             arguments = (*arguments, *second) if self._tapped else (*arguments, second)
         if self._hashed is not None:
-            longest = max(len(self._hashed[member]) for member in members)
+            longest = max(len(self._hashed[i]) for i in members) if self.options is None else 0
             padded = [(*self._hashed[i], *[NO_WORDS] * (longest - len(self._hashed[i]))) for i in members]
-            arguments = (*arguments, None, WordRows.of([text for several in padded for text in several]))
+            hashed = WordRows.of([text for several in padded for text in several])
+            arguments = (*(arguments if self._second is not None else (*arguments, None)), hashed)
         targets = batch_targets(self._targets, members, self.unread, self.options)
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         if self._teacher is not None:

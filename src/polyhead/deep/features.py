@@ -46,16 +46,16 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
 
 
 def hashed_words(examples: Examples, path: Path) -> list[list[HashedText]] | None:
-    """Of each example its hashed words, all texts together, or each word; None for a path whose head reads none."""
-    columns, texts = path.head.words, [texts_of(each) for each in examples.inputs]
+    """Of each example its hashed text, options or words; None for a path whose head reads none."""
+    columns = path.head.words
     if not columns:
         return None
     if path.pool.positions != "tokens":
-        return [[_hashed(each, columns)] for each in texts]
+        return [_hashed(each, columns) for each in examples.inputs]
     assert examples.words is not None
     return [
-        hashed_in_context([each[-1][a:b] for a, b in words.tolist()], columns)
-        for each, words in zip(texts, examples.words, strict=True)
+        hashed_in_context([texts_of(each)[-1][a:b] for a, b in words.tolist()], columns)
+        for each, words in zip(examples.inputs, examples.words, strict=True)
     ]
 
 

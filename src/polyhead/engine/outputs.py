@@ -59,7 +59,7 @@ class WordOutputs:
     def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
-        self._hashed: dict[tuple[int, int], HashedText] = {}
+        self._hashed: dict[tuple[int, int], list[HashedText]] = {}
         self._each: dict[tuple[int, int], list[HashedText]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
@@ -75,12 +75,18 @@ class WordOutputs:
                     for row, own, words in each
                 ]
                 return Outputs(rows=outputs.rows, values=values, words=outputs.words)
-            sums = [hashed_sum(self._of(row, len(weights)), weights) for row in outputs.rows.tolist()]
-            return Outputs(rows=outputs.rows, values=np.asarray(outputs.values) + np.stack(sums))
+            sums = [
+                np.stack([hashed_sum(hashed, weights) for hashed in self._of(row, len(weights))])
+                for row in outputs.rows.tolist()
+            ]
+            if isinstance(outputs.values, np.ndarray):
+                return Outputs(rows=outputs.rows, values=outputs.values + np.concatenate(sums))
+            options = [of + added[:, 0] for of, added in zip(outputs.values, sums, strict=True)]
+            return Outputs(rows=outputs.rows, values=options)
 
-    def _of(self, row: int, columns: int) -> HashedText:
+    def _of(self, row: int, columns: int) -> list[HashedText]:
         if (row, columns) not in self._hashed:
-            self._hashed[row, columns] = hashed_input(texts_of(task_input(self._inputs[row])), columns)
+            self._hashed[row, columns] = hashed_input(task_input(self._inputs[row]), columns)
         return self._hashed[row, columns]
 
     def _of_each(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:
@@ -203,13 +209,12 @@ class Gathered:
             outputs = self._with_words(task, bare)
             if outputs is not bare:
                 self._note_not_finite(task, outputs.rows, np.array([not np.isinf(own).any() for own in outputs.values]))
-        elif task in collected[0][0].texts.separate:
-            outputs = self._of_pairs(task, collected)
         else:
-            bare = self._of_rows(task, collected)
+            is_separate = task in collected[0][0].texts.separate
+            bare = (self._of_pairs if is_separate else self._of_rows)(task, collected)
             outputs = self._with_words(task, bare)
             if outputs is not bare:
-                self._note_not_finite(task, outputs.rows, np.isfinite(np.asarray(outputs.values)).all(axis=1))
+                self._note_not_finite(task, outputs.rows, np.array([np.isfinite(of).all() for of in outputs.values]))
         if task not in self._wrong:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))

@@ -259,11 +259,11 @@ class Head(Value, tag="head"):
                 got=self.window,
                 allowed="0 for texts of a pair that are compared" if self.separate else f"0 to {MOST_WINDOW}",
             )
-        if self.words and (self.words not in WORD_COLUMNS or self.separate):
+        if self.words and self.words not in WORD_COLUMNS:
             raise PlanError(
                 "a head cannot have these columns of hashed words",
-                got=f"{self.words}" + (" for a pair read as two texts" if self.separate else ""),
-                allowed=f"0, or a power of two from {WORD_COLUMNS[0]} to {WORD_COLUMNS[-1]} for a head of one input",
+                got=self.words,
+                allowed=f"0, or a power of two from {WORD_COLUMNS[0]} to {WORD_COLUMNS[-1]}",
             )
         if not self.hidden and self.activation != "tanh":
             raise PlanError(

@@ -1,11 +1,14 @@
 """Words of a text as sparse vectors: hashed words, pairs of words and letters, without a vocabulary.
 
+Of a pair of texts: those that one of them alone has, and how much the two have in common.
+
 Every feature is a hash of its own 32 bits, the same in every process and on every machine; its lowest bits are the
 column and its highest bit is the sign, so that what shares a column cancels out on average (Weinberger et al. 2009).
 """
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from array import array
 from collections.abc import Sequence
@@ -17,12 +20,15 @@ from zlib import crc32
 import numpy as np
 
 from polyhead.text.characters import word_pattern
+from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
 LONGEST = 64  # characters of a word whose hashes are remembered
-_WORD, _PAIR, _GRAM = 0, 1, 2  # where the checksum begins, so that a word and an equal n-gram are two features
+_WORD, _PAIR, _GRAM, _FACT = range(4)  # where the checksum begins: a word and an equal n-gram are two features
+OVERLAP = 8.0  # what a share counts: as much as a word that few texts have does by its inverse document frequency
+NEGATING = frozenset(("no", "not", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "t"))
 
 
 class HashedText(NamedTuple):
@@ -42,15 +48,55 @@ def hashed_text(text: str, columns: int) -> HashedText:
     a character (NFKC) make no difference. A text without words has no features.
     """
     words = words_to_hash(text)
-    hashes = word_hashes(words), letter_hashes(words)
-    columns_of, values = zip(*(_normed(group, columns) for group in hashes), strict=True)
-    every, place = np.unique(np.concatenate(columns_of), return_inverse=True)
-    return HashedText(every, np.bincount(place, np.concatenate(values), len(every)).astype(np.float32))
+    return _in_columns([_normed(word_hashes(words)), _normed(letter_hashes(words))], columns)
 
 
-def hashed_input(texts: Sequence[str], columns: int) -> HashedText:
-    """All texts of an input together, as `hashed_text`."""
-    return hashed_text("\n".join(texts), columns)
+def hashed_pair(first: str, second: str, columns: int) -> HashedText:
+    """A pair of texts in so many columns: the words that one alone has as `hashed_text`, and OVERLAP times `overlap`.
+
+    The order of the texts makes a difference to `overlap` only.
+    """
+    one, two = words_to_hash(first), words_to_hash(second)
+    common = set(one) & set(two)
+    apart = [[word for word in words if word not in common] for words in (one, two)]
+    hashes = [np.concatenate([of(words) for words in apart]) for of in (word_hashes, letter_hashes)]
+    facts = overlap(one, two)
+    names = _mixed(array("I", [_checksum(name, _FACT) for name in facts]))
+    return _in_columns([*map(_normed, hashes), (names, OVERLAP * np.array([*facts.values()]))], columns)
+
+
+def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
+    """How much two texts, of these words, have in common: facts by name, most of them between 0 and 1.
+
+    The share of each one's words, pairs of neighbours and 4 letters of a word that the other has, and of those of both;
+    their lengths, ln(1 + words), the difference and its size; whether one has a number or a negation that the other
+    lacks.
+    """
+    sets: dict[str, list[set[str]]] = {
+        "word": [set(words) for words in (one, two)],
+        "pair": [{f"{a} {b}" for a, b in pairwise(words)} for words in (one, two)],
+        "letters": [{f" {word} "[i : i + 4] for word in words for i in range(len(word) - 1)} for words in (one, two)],
+    }
+    facts = dict[str, float]()
+    for name, (first, second) in sets.items():
+        common = len(first & second)
+        for of, whole in (("first", first), ("second", second), ("both", first | second)):
+            facts[f"{name}, {of}"] = common / max(1, len(whole))
+    lengths = [math.log1p(len(words)) for words in (one, two)]
+    facts |= {"length, first": lengths[0], "length, second": lengths[1]}
+    facts |= {"length, more": lengths[0] - lengths[1], "length, apart": abs(lengths[0] - lengths[1])}
+    numbers = [{word for word in words if word[0].isdigit()} for words in (one, two)]
+    facts |= {"number, first": bool(numbers[0] - numbers[1]), "number, second": bool(numbers[1] - numbers[0])}
+    negated = [not NEGATING.isdisjoint(words) for words in (one, two)]
+    return facts | {"not, first": negated[0], "not, second": negated[1], "not, one": negated[0] != negated[1]}
+
+
+def hashed_input(example: TaskInput, columns: int) -> list[HashedText]:
+    """The hashed words of a text or of a pair, and of each option's pair of a question."""
+    return [
+        hashed_text(texts[0], columns) if len(texts) == 1 else hashed_pair(texts[0], texts[1], columns)
+        for texts in read_alone([example])
+    ]
 
 
 def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
@@ -141,10 +187,16 @@ def _mixed(checksums: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def _normed(hashes: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Columns int32 and values float64 of the features, each once, with length 1 together."""
+def _normed(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The features, each once, and their values, float64, with length 1 together."""
     features, counts = np.unique(hashes, return_counts=True)
     values = 1 + np.log(counts)
-    values /= max(float(np.sqrt(np.square(values).sum())), 1.0)
+    return features, values / max(float(np.sqrt(np.square(values).sum())), 1.0)
+
+
+def _in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) -> HashedText:
+    """The sum of features, uint32, and their values, in so many columns."""
+    features, values = (np.concatenate(parts) for parts in zip(*groups, strict=True))
     signed = np.where(features >> np.uint32(31), -values, values)
-    return (features & np.uint32(columns - 1)).astype(np.int32), signed
+    every, place = np.unique((features & np.uint32(columns - 1)).astype(np.int32), return_inverse=True)
+    return HashedText(every, np.bincount(place, signed, len(every)).astype(np.float32))

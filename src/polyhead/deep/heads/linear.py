@@ -67,15 +67,20 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
         if prior is None or not strength:
             return self
-        beyond = self.values.shape[1] - prior.shape[1]
-        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (0, beyond)))
+        before = self.values.shape[1] - prior.shape[1]
+        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (before, 0)))
 
     def beside(self, span: HashedSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
-        """The same with each row's hashed text or word as further inputs, the last ones; `each` are the examples'."""
+        """The same with each row's hashed text, option or word as the first inputs; `each` are the examples'."""
         assert self.places is not None
-        rows = zip(self.members.tolist(), self.places.tolist(), strict=True)
-        texts = [each[member][place] for member, place in rows]
-        return msgspec.structs.replace(self, values=torch.cat([self.values, span.coordinates(texts)], dim=1))
+        if self.loss == "ranking":
+            texts = [text for member in torch.unique_consecutive(self.members).tolist() for text in each[member]]
+        else:
+            rows = zip(self.members.tolist(), self.places.tolist(), strict=True)
+            texts = [each[member][place] for member, place in rows]
+        words = span.coordinates(texts)
+        cosine = None if self.cosine is None else self.cosine + words.shape[1]
+        return msgspec.structs.replace(self, values=torch.cat([words, self.values], dim=1), cosine=cosine)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
         """For each fold the training and held-out examples, numbered without gaps."""
@@ -121,10 +126,10 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) -> None:
     """Copies the solution into the part's head; `span` is of the hashed words that it reads, if any."""
     dense = module.head.output.weight.shape[1]
-    module.head.output.weight.copy_(solution.weight[:, :dense])
+    module.head.output.weight.copy_(solution.weight[:, -dense:])
     module.head.output.bias.copy_(solution.bias)
     if module.words is not None and span is not None:
-        module.words.weight.copy_(span.weights(solution.weight[:, dense:]))
+        module.words.weight.copy_(span.weights(solution.weight[:, :-dense]))
     module.eval()
 
 

@@ -54,7 +54,7 @@ from polyhead.files import TEMPORARY, sync_folder, write_file
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.characters import word_pattern
-from polyhead.text.hashing import hashed_input
+from polyhead.text.hashing import hashed_text
 from polyhead.text.question import Question, read_alone
 from polyhead.text.tokenize import Input, repair
 from polyhead.text.words import first_subtokens, words_in
@@ -66,6 +66,7 @@ LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and 
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
 EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
+OWN_WORDS = "its head reads the words of two texts, which no graph does: train it with the strategy's words = false"
 ASKED = 8  # probes of a task that are compared
 TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
@@ -112,8 +113,12 @@ def _cannot(session: Session, name: str) -> str:
     """Why a task cannot be exported; "" if it can."""
     if name in session.summaries.tasks:
         return OWN_MODEL
-    head = session.bundle.readers[name].path.head
-    return EACH_WORD if head.words and kind_of(session.tasks[name]).per_word else ""
+    task = session.tasks[name]
+    if not session.bundle.readers[name].path.head.words:
+        return ""
+    if kind_of(task).per_word:
+        return EACH_WORD
+    return OWN_WORDS if task.pair != "none" or kind_of(task).per_option else ""
 
 
 class _Writing(msgspec.Struct, frozen=True):
@@ -267,7 +272,7 @@ class ExportedModel:
     ) -> Values:
         values = self._read(inputs)
         if columns:
-            hashed = [hashed_input(texts, columns) for texts in inputs]
+            hashed = [hashed_text(texts[0], columns) for texts in inputs]
             size = (len(hashed), max(len(text.columns) for text in hashed))
             values |= {COLUMNS: np.zeros(size, np.int64), VALUES: np.zeros(size, np.float32)}
             for row, text in enumerate(hashed):

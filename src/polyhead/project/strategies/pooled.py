@@ -46,7 +46,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     codec: str | None = None  # None: that of the store that is trained from, else float16, or uint8 for many tokens
     codec_per: Literal["tensor", "dimension"] = "tensor"  # scope of its constants, if it has any
     codec_before_mean: bool = False
-    words: bool = True  # whether `auto` tries a linear head that reads the words of a single text too
+    words: bool = True  # whether `auto` tries a linear head that reads the words of the texts too
 
     default_pair: ClassVar[Literal["separate", "joined"]] = "separate"
     shares_head: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             for of, name in _mixes(task).items()
             if of <= max(depth, 1)
         ]
-        if self.words and task.pair == "none" and task.long_texts == "cut" and not kind.per_option:
+        if self.words and task.long_texts == "cut":
             linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
         return (*linears, trained)
 

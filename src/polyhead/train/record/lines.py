@@ -107,6 +107,7 @@ def skipped(todo: Sequence[Prepared]) -> list[str]:
 
 FEW = 20  # rows of a split below which a score says little
 ADVISED_FROM = 100  # labelled texts: with fewer, a task's own layers were not compared
+LITTLE = 0.25  # of the way from the best constant answer to 1
 Scores = Mapping[str, Mapping[str, float]]
 
 
@@ -117,7 +118,12 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         rows["validation"] = len(prepared.whole.targets)
     shown = scores_shown(prepared.task, trained.scores, trained.baselines, rows=rows, folds=trained.folds)
     line = f"{prepared.task.name}: {shown}{_how(prepared, trained)}, {duration(trained.fitted.seconds)}"
-    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines, rows), *_advice(prepared)]
+    return [
+        line,
+        *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
+        *_advice(prepared),
+        *_little(prepared, trained),
+    ]
 
 
 def _advice(prepared: Prepared) -> list[str]:
@@ -128,6 +134,23 @@ def _advice(prepared: Prepared) -> list[str]:
     return [
         f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
         'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/guides/branches.md, Entities)'
+    ]
+
+
+def _little(prepared: Prepared, trained: Trained) -> list[str]:
+    """A line if frozen layers gain less on spans or choices than LITTLE of what one answer for every row leaves."""
+    task, kind = prepared.task, kind_of(prepared.task)
+    if not prepared.strategy.reads_kept_features or not (kind.per_option or kind.pair == "joined"):
+        return []
+    metric, depth = kind.default_metric(task), trained.path.layers[-1].stop
+    constant = trained.baselines.get("constant", {}).get("validation", {}).get(metric)
+    score = trained.scores.get("validation", {}).get(metric)
+    if constant is None or score is None or score - constant >= LITTLE * (1 - constant):
+        return []
+    return [
+        f"{task.name}: warning: {metric} {score:.2f} on validation is little above the {constant:.2f} of one answer "
+        "for every row: the trunk was not trained to read one text for another. Layers of the task's own may learn it, "
+        f'and cost more: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
     ]
 
 
