@@ -103,7 +103,7 @@ async function ask() {
   asking?.abort();
   const own = (asking = new AbortController());
   asked = inputOf(form, given);
-  const body = { inputs: [asked], ...(only === null ? {} : { tasks: [only] }), options: { familiar: true } };
+  const body = { inputs: [asked], ...(only === null ? {} : { tasks: [only] }) };
   const address = new URL("v1/predict", document.baseURI).href;
   byId("curl").textContent = curlOf(address, { ...body, inputs: body.inputs[0] }, hasKey());
   byId("ask").setAttribute("data-busy", "");
@@ -129,7 +129,7 @@ async function ask() {
 /** Shows each line of the answer as it comes. */
 async function follow(body, signal, results) {
   let end = null;
-  for await (const line of lines("v1/predict/stream", body, signal)) {
+  for await (const line of lines("v1/predict/stream", { ...body, options: { familiar: true } }, signal)) {
     if (signal.aborted) return;
     if (line.error) throw told(line.error);
     if (line.task === undefined) end = line;
