@@ -61,7 +61,7 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
     apart = [[word for word in words if word not in common] for words in (one, two)]
     hashes = [np.concatenate([of(words) for words in apart]) for of in (word_hashes, letter_hashes)]
     facts = overlap(one, two)
-    names = _mixed(array("I", [_checksum(name, _FACT) for name in facts]))
+    names = _mixed(np.array([_checksum(name, _FACT) for name in facts], np.uint32))
     return _in_columns([*map(_normed, hashes), (names, OVERLAP * np.array([*facts.values()]))], columns)
 
 
