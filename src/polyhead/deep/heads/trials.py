@@ -221,7 +221,7 @@ class Trials:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         inputs = msgspec.structs.replace(inputs, weights=self._class_weights())
-        members = torch.unique_consecutive(inputs.members).tolist()  # once for all options
+        members = [] if module.words is None else torch.unique_consecutive(inputs.members).tolist()  # each once
         texts = hashed_words([split.examples.inputs[member] for member in members], module.path)
         return inputs if texts is None else inputs.beside(self._span(module.path, inputs.values), texts)
 
