@@ -102,7 +102,7 @@ def test_bundle_with_families_written_today_has_the_files_and_keys_of_the_golden
 
 
 DECIDED = Path(__file__).parent / "decided"
-SECOND = "8a9fab35aa61cbe2e73f9b5f0d41b0ceb4c3413621232f6571d2d57e1202557b"
+SECOND = "5bb8bc65569ef4b502ef7e5250c2e83028cf5b56b4c5c03298739939d05f51e1"
 
 
 def test_golden_bundle_about_which_something_was_decided_says_what_it_said():
