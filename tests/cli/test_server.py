@@ -115,7 +115,7 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch, fro
     (tmp_path / "key").write_text("secret\n")
     if not from_file:
         monkeypatch.setenv("POLYHEAD_API_KEY", "secret")
-    remote = Remote("http://here", key_file=str(tmp_path / "key") if from_file else None, tasks=None)
+    remote = Remote("http://here", key_file=str(tmp_path / "key") if from_file else None, tasks=None, familiar=False)
     assert remote._client._connections._headers["Authorization"] == "Bearer secret"
 
 

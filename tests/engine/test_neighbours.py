@@ -5,7 +5,7 @@ import pytest
 
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.compile.layout import with_neighbours
+from polyhead.engine.compile.layout import neighbour_inputs
 from polyhead.errors import PlanError
 from polyhead.plan import Head, Layers, Path, Pool, cost, merge
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
@@ -18,7 +18,7 @@ LENGTHS = (9, 4, 12, 7)
 def test_neighbours_are_those_of_a_loop():
     chance = np.random.default_rng(1)
     places, is_word = chance.integers(0, 99, (3, 5)), chance.random((3, 5)) < 0.7
-    found = with_neighbours({"places": places, "keep": places}, is_word, 2)
+    found = neighbour_inputs({"places": places, "keep": places}, is_word, 2)
     for text in range(3):
         for word in range(5):
             for offset in range(5):
@@ -27,7 +27,7 @@ def test_neighbours_are_those_of_a_loop():
                 assert found["near"][text, offset, word] == is_near
                 assert not is_near or found["places"][text, offset, word] == places[text, near]
     assert found["keep"] is places and set(found["places"].ravel()) <= set(places.ravel())
-    assert with_neighbours({"places": places[:, :0]}, is_word[:, :0], 1)["near"].shape == (3, 3, 0)
+    assert neighbour_inputs({"places": places[:, :0]}, is_word[:, :0], 1)["near"].shape == (3, 3, 0)
 
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["deterministic", "packed"])

@@ -349,7 +349,9 @@ def test_what_nobody_waits_for_is_dropped(port, service, monkeypatch):
 
 
 def _is_gone(service):
-    return any(piece.ticket.is_cancelled for lane in list(service.queue._lanes.values()) for _, _, piece in list(lane))
+    return any(
+        piece.tickets[0].is_cancelled for lane in list(service.queue._lanes.values()) for _, _, piece in list(lane)
+    )
 
 
 def test_a_caller_that_does_not_read_is_closed(tmp_path):

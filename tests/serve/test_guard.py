@@ -366,7 +366,10 @@ def test_a_body_of_another_form_is_refused_with_what_would_do(client):
     assert error["allowed"] == ["inputs", "tasks", "options"] and "text" in error["got"]
     assert client.post("/v1/predict", content=error["do"].removeprefix("send such as ")).status_code == 200
     inner = client.post("/v1/predict", json={"inputs": "a", "options": {"calibrate": True}}).json()["error"]
-    assert inner["allowed"] == ["deadline", "receipt", "calibrated", "explain"] and "options" in inner["got"]
+    assert (
+        inner["allowed"] == ["deadline", "receipt", "calibrated", "familiar", "none_below", "explain"]
+        and "options" in inner["got"]
+    )
     unknown = asked(client, ["good lamp"], ["moood"]).json()["error"]
     assert unknown["got"] == ["moood"] and set(TEXT_TASKS) <= set(unknown["allowed"])
 

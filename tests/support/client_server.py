@@ -64,7 +64,7 @@ class Running:
 
     def waiting(self):
         """The calls that wait."""
-        return [piece.ticket for lane in self.service.queue._lanes.values() for *_, piece in lane]
+        return [piece.tickets[0] for lane in self.service.queue._lanes.values() for *_, piece in lane]
 
     @contextmanager
     def stalled(self):

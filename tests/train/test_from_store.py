@@ -148,7 +148,7 @@ def test_heads_whose_features_are_not_kept_are_left_out_and_named(home):
     train_project(declared, folder=folder, features=folder / "store", events=Events(say=lines.append))
     bundle = Bundle.open(folder / "bundle")
     assert set(bundle.scores("mood")["tried"]) == {"linear, last layer", "attention"}
-    assert set(bundle.scores("names")["tried"]) == {"linear", "hidden layer"}
+    assert set(bundle.scores("names")["tried"]) == {"linear, with neighbours", "linear", "hidden layer"}
     (line,) = [line for line in lines if "not tried" in line]
     assert line.startswith("mood: ") and line.endswith(": linear, last 2 layers")
 

@@ -347,7 +347,7 @@ def test_offsets_are_what_balanced_shares_would_add():
             ],
         ),
         ("single_label", "none", 1, ["linear, last layer", "linear, last layer, words", "attention"]),
-        ("tagging", "none", 6, ["linear", "hidden layer"]),
+        ("tagging", "none", 6, ["linear, with neighbours", "linear", "linear, with neighbours, words", "hidden layer"]),
         ("span", "joined", 6, ["hidden layer"]),
     ],
     ids=["six layers", "pairs", "one layer", "words", "span"],

@@ -58,7 +58,7 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions);
     of a codec that reads tokens their `token_inputs` (texts, positions, any), see `token_inputs_of`. With a window
-    `places` and `token_inputs` are of each word's neighbours (`layout.with_neighbours`), `near` says which are there.
+    `places` and `token_inputs` are of each word's neighbours (`layout.neighbour_inputs`), `near` says which are there.
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
     read = [_coded(ops, state, form) for state in _read(ops, form)]

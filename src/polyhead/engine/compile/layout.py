@@ -156,7 +156,7 @@ class RowLayout:
         return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]
 
 
-def with_neighbours(inputs: Mapping[str, np.ndarray], is_word: np.ndarray, window: int) -> Mapping[str, np.ndarray]:
+def neighbour_inputs(inputs: Mapping[str, np.ndarray], is_word: np.ndarray, window: int) -> Mapping[str, np.ndarray]:
     """`places` and `tokens` (texts, words) as those of each word's neighbours, (texts, 2 window + 1, words).
 
     `near` of the same shape, float32, is 1 where such a word was read; others have the place of a word of their text.

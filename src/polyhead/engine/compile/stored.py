@@ -21,7 +21,7 @@ from polyhead.engine.backends.prefix import (
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
 from polyhead.engine.compile.compose import answer_places, slot_outputs, slots_graph
 from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
-from polyhead.engine.compile.layout import Shape, with_neighbours
+from polyhead.engine.compile.layout import Shape, neighbour_inputs
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
 from polyhead.engine.compile.walk import TEXTS, run_graph
@@ -141,7 +141,7 @@ def _group_outputs(
         inputs["keep"] = np.where(features.mask, np.float32(0.0), np.float32(HIDDEN))
     elif path.pool.positions == "mean":
         inputs["share"] = np.ones((rows, 1, 1), np.float32)
-    inputs = dict(with_neighbours(inputs, features.mask, form.window))
+    inputs = dict(neighbour_inputs(inputs, features.mask, form.window))
     places = list(answer_places(arranged, group, names, graph.recipe.outputs))
     if not rows or not positions:
         words = (positions,) if path.pool.positions == "tokens" else ()

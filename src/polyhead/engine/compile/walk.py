@@ -12,7 +12,7 @@ from polyhead.engine.backends.base import StageResults, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import token_inputs_of
 from polyhead.engine.compile.kept import KeptStates
-from polyhead.engine.compile.layout import with_neighbours
+from polyhead.engine.compile.layout import neighbour_inputs
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
 from polyhead.plan.coding import tokens_of
 
@@ -118,7 +118,7 @@ class Walk:
             tokens = tokens_of(form.pool.stored(), ids=batch.ids, mask=batch.mask, words=batch.words)
             inputs = {**inputs, "tokens": tokens}
         if form is not None:
-            inputs = with_neighbours(inputs, batch.words >= 0, form.window)
+            inputs = neighbour_inputs(inputs, batch.words >= 0, form.window)
         if self._exact or whose:  # of prompt rows each slot reads its own
             return {name: np.array(out) for name, out in call.graph(_with_tokens(inputs, of_tokens)).items()}
         if of != "words":

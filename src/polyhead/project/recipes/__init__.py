@@ -84,7 +84,7 @@ class Training(Value):
         return EPOCHS if self.epochs is None else self.epochs
 
     def schedule(self, steps: int, *, passes: int | None = None, whole: bool = False) -> Schedule:
-        """The length of a run with `steps` updates per pass over the rows.
+        """The length of a run whose passes over the rows have `steps` updates each.
 
         `passes` are those of a round; None: as many as make `ROUND` updates, if updates count, and of a pass with more
         than `LONGEST_ROUND` an equal part, unless rounds are to be `whole` passes.

@@ -309,7 +309,7 @@ def _with_neighbours(words: Array, mask: Array, window: int) -> Array:
             near = place + offset - window
             if 0 <= near < count:
                 out[:, place, offset] = words[:, near] * mask[:, near, None]
-    return out.reshape(rows, count, -1)
+    return out.reshape(rows, count, (2 * window + 1) * width)
 
 
 def _scaled(features: Array) -> Array:
