@@ -102,7 +102,7 @@ def test_bundle_with_families_written_today_has_the_files_and_keys_of_the_golden
 
 
 DECIDED = Path(__file__).parent / "decided"
-SECOND = "5bb8bc65569ef4b502ef7e5250c2e83028cf5b56b4c5c03298739939d05f51e1"
+SECOND = "a479d423ec1cfaadafcea54e59368678eb66e22b99a99b0afc472427e1c6364e"
 
 
 def test_golden_bundle_about_which_something_was_decided_says_what_it_said():
