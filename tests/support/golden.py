@@ -21,6 +21,7 @@ HOME = Path(__file__).parents[1] / "golden"
 DIGITS, LONGEST = 3, 8  # digits after the point, and numbers of a list that are written out
 DIGEST = re.compile(r"\b[0-9a-f]{12,64}\b")
 NUMBER = re.compile(r"-?\d+\.\d{4,}")
+PROGRESS = re.compile(r"^\w+: [\d,]+ of [\d,]+ .*\n", re.MULTILINE)  # a line that only slow work writes
 
 
 def recorded(folder):
@@ -42,7 +43,7 @@ def steady(value):
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, str):
-        text = NUMBER.sub(lambda number: f"{float(number[0]):.{DIGITS}f}", value)
+        text = NUMBER.sub(lambda number: f"{float(number[0]):.{DIGITS}f}", PROGRESS.sub("", value))
         return next((prefix for prefix in PREFIXES if text.startswith(prefix)), DIGEST.sub("<digest>", text))
     return value
 
