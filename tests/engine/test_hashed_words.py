@@ -183,10 +183,3 @@ def test_words_of_each_pair_that_is_read_are_added(root, backend, task, asked):
         added = [hashed_sum(hashed_pair(*pair, COLUMNS), arrays[WORD_WEIGHTS]) for pair in read_alone([example])]
         np.testing.assert_array_equal(after, before + np.stack(added).reshape(np.shape(before)))
         assert np.abs(added).max() > 0
-
-
-def test_answers_of_each_word_have_none():
-    names = Task(name="names", kind="tagging", labels=("O", "B-x"))
-    path = tiny_path(names, TRUNK, pool=Pool())
-    with pytest.raises(PlanError, match="each word"):
-        msgspec.structs.replace(path, nodes=(*path.nodes[:-1], msgspec.structs.replace(path.head, words=COLUMNS)))
