@@ -146,7 +146,7 @@ def best(outputs: np.ndarray) -> np.ndarray:
     return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16)
 def allowed_transitions(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Labels that may come first, bool (labels,), and that may follow each other, bool (labels, labels) as [from, to].
 

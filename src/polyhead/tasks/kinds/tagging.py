@@ -276,7 +276,7 @@ def _plain(items: Any) -> list[dict[str, object]]:
 def _check_bio(task: Task) -> None:
     names = [label.partition("-") for label in task.labels if label != "O"]
     stray = ["-".join(filter(None, (head, name))) for head, _, name in names if head not in ("B", "I") or not name]
-    begun = [name for head, _, name in names if head == "B"]
+    begun = {name for head, _, name in names if head == "B"}
     headless = [f"I-{name}" for head, _, name in names if head == "I" and name not in begun]
     if "O" not in task.labels or stray or headless:
         raise ConfigError(
