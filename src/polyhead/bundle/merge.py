@@ -88,7 +88,7 @@ def merge_bundles(
 
 
 def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
-    """A view of the tasks of these names, or of all; raises UnknownTask for a name that is none's."""
+    """A view of the tasks of these names, or of all; raises UnknownTask for an unknown name."""
     lines = source.lines
     wanted = dict.fromkeys(lines if names is None else names)
     unknown = [name for name in wanted if name not in lines]
@@ -98,7 +98,7 @@ def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
 
 
 def _reads_trunk(taken: Bundle) -> bool:
-    """Whether the trunk counts: one of the tasks reads it, or there is no task."""
+    """Whether the trunk must match: a task reads it, or there is no task."""
     return not taken.lines or not all(line.owns_model for line in taken.lines.values())
 
 

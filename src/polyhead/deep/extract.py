@@ -186,12 +186,12 @@ class _Pending:
                 self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
 
     def expect(self, texts: int, lengths: np.ndarray) -> None:
-        """So many of the waiting texts are next; `lengths` are those of what is read of them, in tokens."""
+        """Counts texts that are encoded next; `lengths` (windows,) are their tokens."""
         self._texts += texts
         self._tokens += int(lengths.sum())
 
     def share(self, tokens: int) -> float:
-        """That of the work done with these tokens, if later texts are as long as those so far."""
+        """The share of the work that is done after so many tokens, if later texts are as long as those so far."""
         return min(1.0, tokens * self._texts / max(1, self._tokens * len(self.waiting)))
 
     def add(

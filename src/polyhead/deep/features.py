@@ -46,7 +46,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
 
 
 def hashed_words(examples: Examples, path: Path) -> list[list[HashedText]] | None:
-    """Of each example its hashed text, options or words; None for a path whose head reads none."""
+    """The hashed text, options or words of each example; None for a path whose head reads no words."""
     columns = path.head.words
     if not columns:
         return None

@@ -90,7 +90,7 @@ class TaskEntry(Columns, kw_only=True):
     positive: str | None = None
     range: tuple[float, float] | None = None
     threshold: float = 0.5
-    none_below: float = 0.0  # share of known rows as far out, below which an answer says "none of these"
+    none_below: float = 0.0  # familiarity below which an answer says "none of these"; 0: never
     # None: "none" without `text_b`; else "separate" for frozen features, or "joined"
     pair: Literal["none", "joined", "separate"] | None = None
     long_texts: Literal["cut", "windows"] = "cut"

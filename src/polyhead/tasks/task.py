@@ -62,7 +62,7 @@ class Task(Value):
     pair: PairMode = "none"  # joined: one input (A, separator, B), always so for span; separate: two, compared
     metric: str | None = None  # None: the kind's default
     threshold: float = 0.5  # multi_label: a label is given from this probability on
-    none_below: float = 0.0  # labels of a text: share of known rows as far out below which none of them fits; 0: never
+    none_below: float = 0.0  # familiarity of a text below which none of the labels fits; 0: never
     range: tuple[float, float] | None = None  # regression: lowest and highest value
     positive: str | None = None  # single_label: the label of metric 'f1'
     long_texts: Literal["cut", "windows"] = "cut"

@@ -64,7 +64,7 @@ def weighted(read: WordCounts, rarity: np.ndarray) -> Tensor:
 
 
 def can_read(task: Task) -> bool:
-    """Whether the baseline has answers for the task: one label, labels or a number for one text."""
+    """Whether the baseline can answer the task: a label, several labels or a number for one text."""
     kind = kind_of(task)
     return reads_one_text(task) and kind.loss in ("cross_entropy", "binary_cross_entropy", "squared_error")
 

@@ -86,7 +86,7 @@ class Trials:
 
     @property
     def sides(self) -> list[tuple[Split, Split]]:
-        """What is learned from and what is held out: of each fold, else train and validation."""
+        """Training and held-out examples of each fold; without folds, of the training and validation splits."""
         return self._folds or [(self._prepared.train, self._prepared.validation)]
 
     def _fold(self, whole: Examples) -> None:
@@ -247,7 +247,7 @@ class Trials:
         return inputs if hashed is None else inputs.beside(self._span(module.path, inputs.values), hashed)
 
     def _span(self, path: Path, values: Tensor) -> HashedSpan:
-        """The span of the words of all labelled texts, scaled to the first values (rows, inputs) beside them."""
+        """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs `values` (rows, inputs)."""
         if path not in self._spans:
             each = hashed_words(self._prepared.whole or self._prepared.train.examples, path) or []
             texts = [text for several in each for text in several]

@@ -25,13 +25,13 @@ LEAST = 1e-5  # share of the largest eigenvalue below which a direction is round
 
 
 class HashedSpan:
-    """The span of some texts' hashed words."""
+    """Coordinates in the space that the hashed words of some texts span."""
 
     def __init__(self, texts: Sequence[HashedText], columns: int, *, beside: Tensor | None = None) -> None:
         """`texts` are those to train on, one or more; their variance becomes SHARE of that of other inputs `beside`."""
         rows = WordRows.of(texts)
-        found = torch.bincount(rows.columns, minlength=columns)
-        self._idf = torch.log((1 + len(texts)) / (1 + found)) + 1
+        texts_with = torch.bincount(rows.columns, minlength=columns)  # of each column
+        self._idf = torch.log((1 + len(texts)) / (1 + texts_with)) + 1
         count = max(1, min(len(texts), MOST, MOST_COORDINATES // len(texts)))
         spaced = np.linspace(0, len(texts) - 1, count).round().astype(int)
         self._landmarks = [texts[i] for i in spaced]

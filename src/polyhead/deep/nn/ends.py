@@ -119,7 +119,7 @@ class WordRows(NamedTuple):
 
 
 class HashedWords(nn.Module):
-    """What a head adds for the words of a text: `weight` (columns, outputs), zeros at first."""
+    """The outputs of a text's hashed words: `weight` (columns, outputs), zeros before training."""
 
     def __init__(self, columns: int, outputs: int) -> None:
         super().__init__()
