@@ -247,7 +247,7 @@ class Trials:
         return inputs if hashed is None else inputs.beside(self._span(module.path, inputs.values), hashed)
 
     def _span(self, path: Path, values: Tensor) -> HashedSpan:
-        """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs `values` (rows, inputs)."""
+        """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs (rows, inputs)."""
         if path not in self._spans:
             each = hashed_words(self._prepared.whole or self._prepared.train.examples, path) or []
             texts = [text for several in each for text in several]
