@@ -35,23 +35,46 @@ def test_weights_of_words_are_scikit_learns(texts):
     np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
-def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypatch):
+def test_words_that_count_are_scikit_learns():
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    texts = ["I pulled a plug. Is it B2 or B-2?!", "A b c", "don't... stop\u2014now", "caf\u00e9 42 7"]
+    expected = text.CountVectorizer(ngram_range=(1, 2)).fit_transform(texts[:1] + texts[3:]).sum(axis=1)
+    read = tf_idf.word_counts([(texts[0],), (texts[3],)], 2**18)
+    counted = np.add.reduceat(read.counts, read.starts[:-1])
+    np.testing.assert_array_equal(counted, np.asarray(expected).ravel())
+    assert tf_idf.word_counts([(texts[1],)], 2**18).counts.size == 0
+
+
+@pytest.mark.parametrize("strength", tf_idf.STRENGTHS)
+def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypatch, strength):
     linear = pytest.importorskip("sklearn.linear_model")
-    monkeypatch.setattr(tf_idf, "ITERATIONS", 200)
+    monkeypatch.setattr(tf_idf, "ITERATIONS", 400)
     targets = np.random.default_rng(0).integers(0, 3, len(texts))
     taught = [np.array(target) for target in targets]
     examples = Examples(
         inputs=texts, targets=taught, words=None, rows=list(range(len(texts))), report=ReadReport(rows=len(texts))
     )
-    outputs = np.stack(tf_idf.answers_to(TASK, examples, train=examples))
+    outputs = np.stack(tf_idf.answers_to(TASK, examples, train=examples)[strength])
     columns = 2 ** int(np.log2(tf_idf.MOST_COLUMNS))
     read = tf_idf.word_counts(texts, columns)
     used = np.unique(read.columns)
     values = tf_idf.weighted(read, tf_idf.rarity_of(read, columns))
     values = values.index_select(1, torch.from_numpy(used)).to_dense().numpy()
-    model = linear.LogisticRegression(C=tf_idf.STRENGTH, tol=1e-8, max_iter=2000).fit(values, targets)
+    model = linear.LogisticRegression(C=strength, tol=1e-8, max_iter=2000).fit(values, targets)
     shares = torch.softmax(torch.from_numpy(outputs), dim=1).numpy()
-    np.testing.assert_allclose(shares, model.predict_proba(values), atol=5e-3)
+    np.testing.assert_allclose(shares, model.predict_proba(values), atol=1e-2)
+
+
+def test_words_that_were_not_learned_are_left_out_as_in_scikit_learn(texts):
+    """Of a text's length too: else new words make what is known of it small."""
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    columns = 2**20  # no two words share one
+    new = ["unheard bad words " + texts[0][0], "nothing known hereabouts", texts[1][0]]
+    learned = text.TfidfVectorizer(ngram_range=(1, 2)).fit([each for (each,) in texts])
+    rarity = tf_idf.rarity_of(tf_idf.word_counts(texts, columns), columns)
+    values = tf_idf.weighted(tf_idf.word_counts([(each,) for each in new], columns), rarity).to_dense().numpy()
+    expected = learned.transform(new).toarray()
+    np.testing.assert_allclose(np.sort(values)[:, -40:], np.sort(expected)[:, -40:], atol=1e-5)
 
 
 def test_training_scores_it_for_tasks_of_one_text(tmp_path):
