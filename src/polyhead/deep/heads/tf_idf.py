@@ -88,9 +88,11 @@ def answers_to(
     columns = 2 ** int(np.log2(np.clip(NUMBERS // outputs, LEAST_COLUMNS, MOST_COLUMNS)))
     read = word_counts(train.inputs, columns)
     rarity = rarity_of(read, columns)
-    learned, targets = weighted(read, rarity), torch.from_numpy(np.stack(train.targets))
-    values = weighted(word_counts(held.inputs, columns), rarity)
-    weight, answers = torch.zeros(columns + 1, outputs), dict[float, list[np.ndarray]]()
+    used = torch.from_numpy(np.unique(read.columns))  # the others' weights stay 0
+    counts = (read, word_counts(held.inputs, columns))
+    learned, values = (weighted(each, rarity).index_select(1, used).coalesce() for each in counts)
+    targets = torch.from_numpy(np.stack(train.targets))
+    weight, answers = torch.zeros(len(used) + 1, outputs), dict[float, list[np.ndarray]]()
     for strength in strengths:
         weight = _solved(task, learned, targets, strength, start=weight)
         answers[strength] = list((values @ weight[:-1] + weight[-1]).numpy())
