@@ -1,7 +1,6 @@
 """The process that makes changes: one for several, which rests, ends and is begun again."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -169,46 +168,50 @@ def test_the_command_makes_each_change_that_it_reads(tmp_path):
     assert set(lines(root)) == {"topics"} and verify(root) == []
 
 
+# The true process, which also writes its number to a file once it finds a lock held.
+WAITING = """
+import fcntl, os, runpy
+from pathlib import Path
+
+def flock(handle, operation, lock=fcntl.flock):
+    try:
+        lock(handle, operation)
+    except BlockingIOError:
+        Path(os.environ["WAITS"]).write_text(str(os.getpid()))
+        raise
+
+fcntl.flock = flock
+runpy.run_module("polyhead.serve.make_changes", run_name="__main__")
+"""
+
 ORDERING = """
 import asyncio, sys
 import msgspec
-from polyhead.serve.change_process import ChangeProcess
+from polyhead.serve import change_process
 from polyhead.serve.orders import Order
 
-asyncio.run(ChangeProcess().make(msgspec.json.decode(sys.argv[1], type=Order)))
+change_process.COMMAND = ("-c", sys.argv[2])
+asyncio.run(change_process.ChangeProcess().make(msgspec.json.decode(sys.argv[1], type=Order)))
 """
 
 
-def children(parent):
-    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-
-
-def opens(process, path):
-    """Whether a process has this file open."""
-    with contextlib.suppress(OSError):
-        return any(os.readlink(each) == str(path) for each in Path(f"/proc/{process}/fd").iterdir())
-    return False
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system has no /proc")
 def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path):
     """The true process waits for the bundle's lock, which this test holds until the server is gone."""
     root = make(tmp_path / "b", "mood", "topics").resolve()
     removal = msgspec.json.encode(Order(operation="remove", root=str(root), name="mood")).decode()
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    waits = tmp_path / "waits"
     with locked(root, "test"):
         server = subprocess.Popen(
-            [sys.executable, "-c", ORDERING, removal], env={**os.environ, "PYTHONPATH": str(SOURCE)}
+            [sys.executable, "-c", ORDERING, removal, WAITING],
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "WAITS": str(waits)},
         )
         try:
-            wait_until(lambda: children(server.pid))
-            (child,) = children(server.pid)
-            wait_until(lambda: opens(child, root / "certificates" / ".lock"))
+            wait_until(lambda: waits.exists() and waits.read_text())
         finally:
             server.kill()
             server.wait()
-        assert asyncio.run(gone(child))
+        assert asyncio.run(gone(int(waits.read_text())))
     for path, content in before.items():
         assert path.read_bytes() == content, path
     assert lines(root) == {"mood": "v0001", "topics": "v0001"} and verify(root) == []
