@@ -164,7 +164,7 @@ def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
 
 def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows with the same text, ignoring case and spaces, and different labels."""
-    first, told = dict[str, tuple[SplitRows, int]](), list[RowRef]()
+    first, places = dict[str, tuple[SplitRows, int]](), list[RowRef]()
     for part in parts:
         if not part.answers or part.answers[0] is None:
             continue
@@ -172,10 +172,10 @@ def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
             where, before = first.setdefault(line, (part, index))
             if (where, before) != (part, index) and not _agree(where, before, part, index):
                 other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
-                told.append(part.place(index, other=other))
-    if told:
-        what = f"{counted(len(told), 'row')} with the text of another row and another label"
-        yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=told)
+                places.append(part.place(index, other=other))
+    if places:
+        what = f"{counted(len(places), 'row')} with the text of another row and another label"
+        yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=places)
 
 
 def _agree(first: SplitRows, one: int, second: SplitRows, other: int) -> bool:
@@ -190,19 +190,19 @@ def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows of an evaluation split whose text is also in an earlier split."""
     known: dict[str, tuple[SplitRows, int]] = {}
     for part in sorted(parts, key=lambda part: not part.is_train):
-        told = list[RowRef]()
+        places = list[RowRef]()
         sources = set[str]()
         for index, key in enumerate(part.keys):
             where = known.get(key)
             if where is not None and where[0] is not part:
-                told.append(part.place(index, other=f"{where[0].split} row {where[0].rows[where[1]]}"))
+                places.append(part.place(index, other=f"{where[0].split} row {where[0].rows[where[1]]}"))
                 sources.add(where[0].split)
             else:
                 known.setdefault(key, (part, index))
-        if told:
-            what = f"{counted(len(told), 'row')} with a text that {' and '.join(sorted(sources))} has too"
+        if places:
+            what = f"{counted(len(places), 'row')} with a text that {' and '.join(sorted(sources))} has too"
             do = "remove them from one of the two: the score counts what was learned by heart"
-            yield part.found("leak", "fault", what, do=do, places=told)
+            yield part.found("leak", "fault", what, do=do, places=places)
 
 
 def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
@@ -216,12 +216,12 @@ def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
                 texts.append(part.texts[index])
     inside: dict[int, list[RowRef]] = {}
     across: dict[int, list[RowRef]] = {}
-    told = set[int]()
+    reported = set[int]()
     for first, second in near_pairs(texts):
         (one, i), (other, j) = owners[first], owners[second]
-        if second in told:
+        if second in reported:
             continue
-        told.add(second)
+        reported.add(second)
         place = other.place(j, other=f"{one.split} row {one.rows[i]}: {one.place(i).text}")
         (inside if one is other else across).setdefault(id(other), []).append(place)
     for part in parts:

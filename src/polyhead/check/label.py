@@ -89,8 +89,8 @@ def variants(part: SplitRows) -> Iterator[Finding]:
         rarer = {i for group in several for i in group if i != max(group, key=lambda index: int(part.counts[index]))}
         indices = [row for row, labels in enumerate(part.labels) if rarer.intersection(labels)]
         yield part.found("label_variant", "fault", what, do="write each label in one way", indices=indices)
-    told = {index for group in several for index in group}
-    slips = [(i, j) for i, j in _slips(part) if not {i, j} <= told]
+    grouped = {index for group in several for index in group}
+    slips = [(i, j) for i, j in _slips(part) if not {i, j} <= grouped]
     if slips:
         pairs = [f"'{part.task.labels[i]}' ({part.counts[i]:,}) beside '{part.task.labels[j]}'" for i, j in slips]
         what = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
@@ -182,7 +182,7 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
         sizes[label] += 1
         of_label.setdefault(label, Counter()).update(own)
         everywhere.update(own)
-    told = dict[int, str]()
+    readings = dict[int, str]()
     for label, size in sizes.items():
         if size < GIVEAWAY_ROWS:
             continue
@@ -194,14 +194,14 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
             is_certain = count >= GIVEAWAY * size and elsewhere <= ELSEWHERE * count
             is_name = word == name and elsewhere <= NAMED_ELSEWHERE * count
             if is_certain or is_name:
-                told[label] = word
+                readings[label] = word
                 break
-    classes, covered = len(sizes), sum(sizes[label] for label in told)
-    if told and classes > 1 and (classes <= FEW_CLASSES or covered >= SHARE * len(rows)):
-        pairs = [f"'{word}' for '{part.task.labels[label]}'" for label, word in told.items()]
+    classes, covered = len(sizes), sum(sizes[label] for label in readings)
+    if readings and classes > 1 and (classes <= FEW_CLASSES or covered >= SHARE * len(rows)):
+        pairs = [f"'{word}' for '{part.task.labels[label]}'" for label, word in readings.items()]
         what = f"one word gives the label away: {', '.join(pairs[:5])}"
         do = "remove what was written into the texts after they were labelled, if it will not be there later"
-        indices = [row for row, own in zip(rows, words, strict=True) if told.get(part.labels[row][0]) in own]
+        indices = [row for row, own in zip(rows, words, strict=True) if readings.get(part.labels[row][0]) in own]
         yield part.found("label_in_text", "fault", what, do=do, indices=indices)
 
 

@@ -163,13 +163,13 @@ def _tell_more(
             file.write(_page(outcome, details, compared).encode())
         printer.line(f"report in {more.report}")
     scores = [each.evaluation.score for each in outcome.scored]
-    told = outcome.how | {"scores": scores, "from_training": outcome.from_training}
+    fields = outcome.how | {"scores": scores, "from_training": outcome.from_training}
     held = {each.evaluation.score.task: each.held for each in outcome.scored if each.held is not None}
-    told["trained_with"] = {each.evaluation.score.task: each.trained_with for each in outcome.scored}
-    told["held"] = {
+    fields["trained_with"] = {each.evaluation.score.task: each.trained_with for each in outcome.scored}
+    fields["held"] = {
         name: {"folds": then.facts.folds, "lacking": then.lacking, **then.facts.computed} for name, then in held.items()
     }
-    return told | {"details": details, "comparisons": compared}
+    return fields | {"details": details, "comparisons": compared}
 
 
 def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comparison]) -> str:

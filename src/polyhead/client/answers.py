@@ -74,7 +74,7 @@ _KEYS = (401, 403)
 def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> PolyheadError:
     """The error in this answer of a server; it has the attribute `status`, and for Overloaded `retry_after`."""
     try:
-        told = msgspec.convert(msgspec.json.decode(body)["error"], ErrorFacts)
+        sent = msgspec.convert(msgspec.json.decode(body)["error"], ErrorFacts)
     except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError):
         kind = BackendError if status >= 500 else PolyheadError
         said = body[:200].decode("utf-8", "replace").strip()
@@ -82,21 +82,21 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> P
     facts: dict[str, object] = {"status": status}
     if status == 429:
         facts["retry_after"] = retry_after(headers)
-    return failure_of(told, status, facts)
+    return failure_of(sent, status, facts)
 
 
-def failure_of(told: ErrorFacts, status: int, facts: Mapping[str, object]) -> PolyheadError:
+def failure_of(sent: ErrorFacts, status: int, facts: Mapping[str, object]) -> PolyheadError:
     """An error of the class that the server names, else of one that fits its status."""
-    kind = getattr(errors, told.type, None)
+    kind = getattr(errors, sent.type, None)
     if not (isinstance(kind, type) and issubclass(kind, PolyheadError)):
         kind = Overloaded if status == 429 else BackendError if status >= 500 else PolyheadError
         kind = ConfigError if status in _KEYS else kind
     error: PolyheadError = kind.__new__(kind)  # without the constructor, which would build the sentence again
-    what = told.message
-    for label, fact in (("Do", told.do), ("Allowed", told.allowed), ("Got", told.got)):
+    what = sent.message
+    for label, fact in (("Do", sent.do), ("Allowed", sent.allowed), ("Got", sent.got)):
         what = what.rpartition(f" {label}: ")[0] or what if fact is not None else what
-    PolyheadError.__init__(error, what.removesuffix("."), got=told.got, allowed=told.allowed, do=told.do, **facts)
-    error.args = (told.message,)  # the server's sentence
+    PolyheadError.__init__(error, what.removesuffix("."), got=sent.got, allowed=sent.allowed, do=sent.do, **facts)
+    error.args = (sent.message,)  # the server's sentence
     return error
 
 

@@ -116,11 +116,11 @@ class Connections:
             if response.status < 400:
                 return response, connection
             content = self._read(response, connection, call)
-            told = {name.lower(): value for name, value in response.getheaders()}
-            wait, tries = retry_after(told), tries + 1
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            wait, tries = retry_after(response_headers), tries + 1
             is_last = response.status != 429 or tries > self._retries or monotonic() + wait >= end
             if is_last or call.is_aborted.wait(wait):
-                raise error_of_response(response.status, told, content)
+                raise error_of_response(response.status, response_headers, content)
 
     def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
         is_whole = False

@@ -49,20 +49,20 @@ class ChangeProcess:
             running = self._running
             try:
                 answer = await asyncio.wait_for(running.answer(msgspec.json.encode(order)), LONGEST)
-                told = msgspec.json.decode(answer, type=ChangeReply)
+                reply = msgspec.json.decode(answer, type=ChangeReply)
             except (OSError, ValueError, msgspec.DecodeError) as error:  # it ended, or wrote something else
                 await self._killed()
                 log.error("the process of a change ended with %s: %s; %s", running.code, error, running.problems)
-                told = ChangeReply()
+                reply = ChangeReply()
             except BaseException:
                 await self._killed()
                 raise
             else:
                 self._resting = asyncio.get_running_loop().call_later(self._rest, running.end)
-        if told.outcome is not None:
-            return told.outcome
-        if told.error is not None:
-            raise as_http(told.error, told.status)
+        if reply.outcome is not None:
+            return reply.outcome
+        if reply.error is not None:
+            raise as_http(reply.error, reply.status)
         raise HttpError(
             500,
             "the process that changes the bundle was stopped before its end; the bundle is whole",

@@ -58,7 +58,7 @@ async def decide_request(
     """
     if not text.strip():
         raise EmptyData("the text is empty", do="give the text that the questions are about")
-    size = sum(characters_read(asked) for asked in questions)
+    size = sum(characters_read(question) for question in questions)
     read = await off_loop(size, _Questions, service, text, questions)
     ticket, options = await read.ask(is_gone, size)
     return await off_loop(size, read.decided, ticket, options)
@@ -71,23 +71,23 @@ class _Questions:
         """Raises BadValue where similarity would read more characters of options than a request may hold."""
         self._service, self._text, self._loaded, self._compared = service, text, service.loaded, 0
         self._tasks = shown_tasks(self._loaded)
-        self._readings = [self._reading(asked) for asked in questions]
+        self._readings = [self._reading(question) for question in questions]
         self._names = list(dict.fromkeys(each.task for each in self._readings if not isinstance(each, _UNREAD)))
         self._words = dict.fromkeys(
             text for each in self._readings if isinstance(each, _Compared) for text in each.words
         )
 
-    def _reading(self, asked: DecisionQuestion) -> AnswerReading | _Compared | PolyheadError:
+    def _reading(self, question: DecisionQuestion) -> AnswerReading | _Compared | PolyheadError:
         try:
-            return reading_of(asked, self._tasks, self._service.settings.labels)
+            return reading_of(question, self._tasks, self._service.settings.labels)
         except PolyheadError as error:
             if self._service.similarity is None:
                 return error
-        self._compared += characters_read(asked)
+        self._compared += characters_read(question)
         if self._compared > (most := self._service.settings.limits.all_characters):  # before any of them is made
             raise too_many_characters(f"over {most:,}, a question's once for each of its options", most)
         try:
-            return _Compared(asked, self._service.similarity)
+            return _Compared(question, self._service.similarity)
         except PolyheadError as error:
             return error
 
@@ -142,8 +142,8 @@ class _Questions:
 class _Compared:
     """A question that is answered by similarity, and the words that are compared."""
 
-    def __init__(self, asked: DecisionQuestion, similarity: Similarity) -> None:
-        self.asked, self.similarity, self.words = asked, similarity, words_read(asked)
+    def __init__(self, question: DecisionQuestion, similarity: Similarity) -> None:
+        self.question, self.similarity, self.words = question, similarity, words_read(question)
 
 
 _UNREAD = (_Compared, PolyheadError)
@@ -172,7 +172,7 @@ def _by_similarity(
     similarity = reading.similarity
     if vector is None:
         return _lacking("the similarity of the text", similarity.vectors, result)
-    shares = similarity.probabilities(reading.asked, vector, options)
+    shares = similarity.probabilities(reading.question, vector, options)
     return Decision(probabilities=shares, answered_by="similarity")
 
 

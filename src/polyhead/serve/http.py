@@ -176,8 +176,8 @@ def _cleaned(fact: object, clean: Callable[[str], str]) -> str | list[str] | Non
         return None
     if not isinstance(fact, SEVERAL):
         return clean(str(fact)[:1000])
-    told = [clean(str(value)[:200]) for value in islice(fact, MOST_TOLD)]
-    return [*told, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else told
+    shown = [clean(str(value)[:200]) for value in islice(fact, MOST_TOLD)]
+    return [*shown, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else shown
 
 
 def without_files(words: str) -> str:

@@ -71,45 +71,45 @@ def _shares_of_levels(levels: int, low: float, step: float, answer: Answer) -> t
     return tuple(shares)
 
 
-def reading_of(asked: DecisionQuestion, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> AnswerReading:
+def reading_of(question: DecisionQuestion, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> AnswerReading:
     """The reading of the task that answers this question; raises BadValue where none does, with the reason.
 
     The task is that of the mapping file, else the one of the question's name; a predicate may be named TASK.LABEL.
     """
-    entry = renamed.get(asked.name)
+    entry = renamed.get(question.name)
     if entry is None:
-        name, label = _named(asked, tasks)
+        name, label = _named(question, tasks)
         labels: Mapping[str, str] = {} if label is None else {"true": label}
     else:
         name, labels = entry.task, entry.labels
         if name not in tasks:
             raise BadValue(
-                f"the task of question '{asked.name}' is no longer in the bundle", got=name, allowed=sorted(tasks)
+                f"the task of question '{question.name}' is no longer in the bundle", got=name, allowed=sorted(tasks)
             )
     task = tasks[name]
     if (why := why_no_answers(task)) is not None:
         raise BadValue(f"task '{name}' answers no question", got=why)
-    return _FORMS[asked.form](asked, task, labels)
+    return _FORMS[question.form](question, task, labels)
 
 
-def _named(asked: DecisionQuestion, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
+def _named(question: DecisionQuestion, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
     """The task of a question's name, and the label where the name is TASK.LABEL."""
-    if asked.name in tasks:
-        return asked.name, None
-    if asked.form == "predicate":
-        for at in (place for place, sign in enumerate(asked.name) if sign == "."):
-            task, label = tasks.get(asked.name[:at]), asked.name[at + 1 :]
+    if question.name in tasks:
+        return question.name, None
+    if question.form == "predicate":
+        for at in (place for place, sign in enumerate(question.name) if sign == "."):
+            task, label = tasks.get(question.name[:at]), question.name[at + 1 :]
             if task is not None and label in task.labels:
                 return task.name, label
     raise BadValue(
-        "no task answers this question" if asked.name else "a question without a name is answered by no task",
-        got=asked.name or None,
+        "no task answers this question" if question.name else "a question without a name is answered by no task",
+        got=question.name or None,
         allowed=sorted(tasks),
         do="give it the name of a task, or start the server with --unknown similarity",
     )
 
 
-def _predicate(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
+def _predicate(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     scores = kind_of(task).scores
     if scores == "range":
         low, high = task.range or (0.0, 0.0)
@@ -149,7 +149,7 @@ def true_label(task: Task) -> str | None:
     return None
 
 
-def _choice(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
+def _choice(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     if kind_of(task).scores != "softmax":
         raise BadValue(
             f"task '{task.name}' does not choose one of several",
@@ -157,15 +157,15 @@ def _choice(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> A
             allowed="a task of kind 'single_label'",
             do="ask it as a score" if task.range else f"ask for '{task.name}.{task.labels[0]}' as a predicate",
         )
-    shares = partial(_shares_of_labels, _as_labels(asked, task, labels))
+    shares = partial(_shares_of_labels, _as_labels(question, task, labels))
     return AnswerReading(task=task.name, probabilities=shares)
 
 
-def _score(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
+def _score(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     if kind_of(task).scores != "range":
-        return _choice(asked, task, labels)
+        return _choice(question, task, labels)
     low, high = task.range or (0.0, 0.0)
-    steps = len(asked.options) - 1
+    steps = len(question.options) - 1
     if (low, high) != (0.0, 1.0) and not math.isclose(high - low, steps):
         raise BadValue(
             f"the range of task '{task.name}' does not fit the levels",
@@ -177,19 +177,21 @@ def _score(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> An
     return AnswerReading(task=task.name, probabilities=shares)
 
 
-def _as_labels(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
+def _as_labels(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The label of each option; raises BadValue unless these are the task's, each once."""
-    texts = [option.value if isinstance(option.value, str) else str(option.value).lower() for option in asked.options]
-    has_booleans = any(isinstance(option.value, bool) for option in asked.options)
+    texts = [
+        option.value if isinstance(option.value, str) else str(option.value).lower() for option in question.options
+    ]
+    has_booleans = any(isinstance(option.value, bool) for option in question.options)
     if has_booleans and len(set(texts)) < len(texts) and labels:
         raise BadValue(
-            f"the mapping file cannot tell the options of question '{asked.name}' apart",
-            got=[option.value for option in asked.options],
+            f"the mapping file cannot tell the options of question '{question.name}' apart",
+            got=[option.value for option in question.options],
             do="leave out the boolean, or the string of the same text",
         )
     wanted: list[str | bool] = []
-    for number, option in enumerate(asked.options):
-        key = str(number) if asked.form == "score" and texts[number] not in labels else texts[number]
+    for number, option in enumerate(question.options):
+        key = str(number) if question.form == "score" and texts[number] not in labels else texts[number]
         wanted.append(labels.get(key, option.value))
     if set(wanted) == {True, False} and (truth := true_label(task)) is not None:
         false = next(label for label in task.labels if label != truth)
@@ -197,7 +199,7 @@ def _as_labels(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -
     if len(wanted) != len(task.labels) or {*map(_typed, wanted)} != {*map(_typed, task.labels)}:
         known = {*map(_typed, task.labels)}
         raise BadValue(
-            f"the options of question '{asked.name}' are not the labels of task '{task.name}'",
+            f"the options of question '{question.name}' are not the labels of task '{task.name}'",
             got=[value for value in wanted if _typed(value) not in known] or f"{len(wanted)} options",
             allowed=task.labels,
             do="give these labels, or name the label of each option in the mapping file",

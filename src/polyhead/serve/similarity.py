@@ -131,42 +131,44 @@ class Similarity:
         return hashlib.sha256(self._trunk + text.encode("utf-8", "surrogatepass")).digest()
 
     def probabilities(
-        self, asked: DecisionQuestion, text: np.ndarray, options: Mapping[str, OptionVector]
+        self, question: DecisionQuestion, text: np.ndarray, options: Mapping[str, OptionVector]
     ) -> tuple[float, ...]:
         """One for each option of the question, from the text's mean vector (width,)."""
-        words, fitted = words_read(asked), self.fitted
+        words, fitted = words_read(question), self.fitted
         cosines = _cosines(np.stack([options[each].vector for each in words]), _direction(text)).tolist()
         if len(cosines) == 1:  # of a predicate: what holds, or what does not, is compared with nothing
             holds = _sigmoid((cosines[0] - fitted.centre) / fitted.temperature)
-            return (1.0 - holds, holds) if _only_false(asked) else (holds, 1.0 - holds)
+            return (1.0 - holds, holds) if _only_false(question) else (holds, 1.0 - holds)
         return order_free_softmax([cosine / fitted.temperature for cosine in cosines])
 
 
-def words_read(asked: DecisionQuestion) -> tuple[str, ...]:
+def words_read(question: DecisionQuestion) -> tuple[str, ...]:
     """The texts that a question is compared by: one an option, or one for a predicate of which one side is described.
 
     An option is read after the instructions, a value before its description; the values of a predicate are not read.
     Raises BadValue for an option without words.
     """
-    if asked.form != "predicate":
-        texts = [option_text(asked.instructions, plain_words(_text(each.value)), each.words) for each in asked.options]
-    elif all(each.words for each in asked.options):
-        texts = [option_text(asked.instructions, "", each.words) for each in asked.options]
+    if question.form != "predicate":
+        texts = [
+            option_text(question.instructions, plain_words(_text(each.value)), each.words) for each in question.options
+        ]
+    elif all(each.words for each in question.options):
+        texts = [option_text(question.instructions, "", each.words) for each in question.options]
     else:
-        texts = [option_text(asked.instructions, "", "".join(each.words for each in asked.options))]
+        texts = [option_text(question.instructions, "", "".join(each.words for each in question.options))]
     if not all(text.strip() for text in texts):
         raise BadValue(
-            f"question '{asked.name}' has no words to compare the text with",
+            f"question '{question.name}' has no words to compare the text with",
             allowed="instructions, or words for each option",
             do="say what is asked",
         )
     return tuple(texts)
 
 
-def characters_read(asked: DecisionQuestion) -> int:
+def characters_read(question: DecisionQuestion) -> int:
     """Characters of all texts that `words_read` makes of a question, at most: instructions stand before each option."""
-    options = ((len(each.value) if isinstance(each.value, str) else 0) + len(each.words) for each in asked.options)
-    return (len(asked.instructions) + 3) * len(asked.options) + sum(options)
+    options = ((len(each.value) if isinstance(each.value, str) else 0) + len(each.words) for each in question.options)
+    return (len(question.instructions) + 3) * len(question.options) + sum(options)
 
 
 def option_text(instructions: str, value: str, description: str) -> str:
@@ -267,6 +269,6 @@ def _text(value: str | bool) -> str:
     return value if isinstance(value, str) else "true" if value else "false"
 
 
-def _only_false(asked: DecisionQuestion) -> bool:
-    holds, fails = asked.options
+def _only_false(question: DecisionQuestion) -> bool:
+    holds, fails = question.options
     return bool(fails.words) and not holds.words

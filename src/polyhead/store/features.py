@@ -110,10 +110,10 @@ class FeatureStore:
             if value.ndim != 3 or value.shape[1:] != (column.layers, column.width):
                 allowed = f"(tokens, {column.layers}, {column.width})"
                 raise StoreError("features of another shape", got=value.shape, allowed=allowed)
-        told: Sequence[np.ndarray | None] = [None] * len(values) if tokens is None else [t[:, None] for t in tokens]
+        counts: Sequence[np.ndarray | None] = [None] * len(values) if tokens is None else [t[:, None] for t in tokens]
         encoded = [
             encode(value, column.codec, own).reshape(len(value), column.token_bytes)
-            for value, own in zip(values, told, strict=True)
+            for value, own in zip(values, counts, strict=True)
         ]
         data = np.concatenate(encoded) if encoded else np.empty((0, column.token_bytes), np.uint8)
         self.append_packed(keys, PackedRows.of([len(value) for value in values], data))

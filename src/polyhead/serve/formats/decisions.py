@@ -119,8 +119,8 @@ class DecisionsFormat:
         status, body = status_of(error), body_of(error)
         status = 400 if status == 422 else status
         kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-        told = {"message": body.message, "type": kind, "param": getattr(error, "param", None), "code": None}
-        return json_content({"error": told}, status, headers_of(error))
+        fields = {"message": body.message, "type": kind, "param": getattr(error, "param", None), "code": None}
+        return json_content({"error": fields}, status, headers_of(error))
 
 
 _DECODER = msgspec.json.Decoder(DecisionsRequest)

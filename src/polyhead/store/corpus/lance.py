@@ -177,11 +177,11 @@ class LanceStore(CorpusStore):
     def describe(self, column: str, facts: ResultFacts) -> None:
         """Stores facts about a column of results in the metadata of the dataset's schema."""
         check_column_name(column, "a column of results")
-        told = {FACTS + column.encode(): to_json(facts, indent=0)}
+        added = {FACTS + column.encode(): to_json(facts, indent=0)}
 
         def described() -> tuple[Sequence[LanceFragment], Any]:
             schema = self._dataset.schema
-            return self._records, schema.with_metadata({**schema.metadata, **told})
+            return self._records, schema.with_metadata({**schema.metadata, **added})
 
         self._change(described)
 
