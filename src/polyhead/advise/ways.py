@@ -171,8 +171,8 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
     )
     trained = []
     for entry, given in zip(project.tasks, tasks.project.tasks, strict=True):
-        own, asked = training_of(project, entry), training_of(tasks.project, given)
-        own = msgspec.structs.replace(own, seed=seed, class_weights=asked.class_weights, precision=asked.precision)
+        own, wanted = training_of(project, entry), training_of(tasks.project, given)
+        own = msgspec.structs.replace(own, seed=seed, class_weights=wanted.class_weights, precision=wanted.precision)
         if epochs is not None and way.runs_layers:
             most = min(epochs, own.most_epochs)
             own = msgspec.structs.replace(own, epochs=most, least_updates=None)

@@ -73,9 +73,9 @@ def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
     """The kind that alone reads inputs of this type, and the reason; None if labels must decide."""
     if not isinstance(inputs[0], Question | Passage):
         return None
-    asked = input_type_of(inputs[0])
-    name = next(kind.name for kind in KINDS.values() if asked in types_read(kind, over_pairs="pair" in kind.uses))
-    return name, f"the first input is {IN_WORDS[asked]}"
+    input_type = input_type_of(inputs[0])
+    name = next(kind.name for kind in KINDS.values() if input_type in types_read(kind, over_pairs="pair" in kind.uses))
+    return name, f"the first input is {IN_WORDS[input_type]}"
 
 
 def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) -> str:

@@ -89,8 +89,8 @@ def answers_changed(certificate: Certificate, name: str) -> list[str]:
         return []
     if not compared:
         return ["  the old version cannot be read, so its answers are not compared"]
-    changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
-    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
+    changed, requested = certificate.answers_changed[name], certificate.answers_asked[name]
+    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(requested, 'probe')} of both versions"]
     for change in changed[:SHOWN]:
         lines.append(f"    {_short(change.before)} -> {_short(change.after)}  {' | '.join(change.texts or ())}")
     if len(changed) > SHOWN:

@@ -122,31 +122,31 @@ def command(
     training is shown next to the new one.
     """
     more.check(data)
-    asked = _Asked(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
+    wanted = _Asked(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
-        outcome = _on_a_file(folder, data, columns, asked, printer)
+        outcome = _on_a_file(folder, data, columns, wanted, printer)
     elif columns.is_named:
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
-        outcome = _on_splits(project, bundle, data, asked, printer, written=(printer.json_to, errors, more.report))
+        outcome = _on_splits(project, bundle, data, wanted, printer, written=(printer.json_to, errors, more.report))
     printer.lines(text_table(outcome.rows, left=4))
     outcome.check(errors)
     printer.lines(["", *outcome.facts] if outcome.facts else [])
     if by_label or data is not None:
         printer.lines([line for each in outcome.scored for line in label_lines(each.evaluation.score)])
-    return _tell_more(outcome, more, asked, printer, errors)
+    return _tell_more(outcome, more, wanted, printer, errors)
 
 
 def _tell_more(
-    outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None
+    outcome: _Outcome, more: ReportOptions, wanted: _Asked, printer: Printer, errors: str | None
 ) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
     how: dict[str, Any] = {"say": note, "show": printer.show}
     explains, compared = more.report is not None, []
     details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
     if more.against is not None:
-        compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, **how)
+        compared = comparisons(outcome.scored, more.against, wanted.session, wanted.cache_of, **how)
     if more.details:
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
@@ -241,16 +241,16 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
     return bundle if data is not None and not os.path.exists(project) else None
 
 
-def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _Asked, printer: Printer) -> _Outcome:
+def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _Asked, printer: Printer) -> _Outcome:
     assert data is not None
     if not os.path.isfile(data):
         raise DataError(f"no file at {data}", do="give the path of a file that exists")
-    session = asked.session(folder)
-    names = session.task_names(asked.only or None)
+    session = wanted.session(folder)
+    names = session.task_names(wanted.only or None)
     tasks = {name: session.tasks[name] for name in names}
     rows: list[list[object]] = [[*HEAD, "in training", "other metrics"]]
     evaluated = []
-    for name, source in labelled_sources(tasks, asked.only, data, named).items():
+    for name, source in labelled_sources(tasks, wanted.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
         score, (metric, before) = evaluation.score, session.bundle.headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
@@ -264,7 +264,7 @@ def _on_splits(
     project: str,
     bundle: str | None,
     data: str | None,
-    asked: _Asked,
+    wanted: _Asked,
     printer: Printer,
     *,
     written: Sequence[str | None],
@@ -273,12 +273,12 @@ def _on_splits(
     if data is not None:
         plan = on_another_file(plan, data)
     check_apart(written, data_files(plan, folder))
-    cache, split = asked.cache_of(Path(bundle or folder / plan.bundle)), asked.split if data is None else "test"
+    cache, split = wanted.cache_of(Path(bundle or folder / plan.bundle)), wanted.split if data is None else "test"
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
     scored, reasons = list[EvaluatedTask](), list[PolyheadError]()
     from_training: dict[str, dict[str, float]] = {}
-    for root, names in homes(plan, folder, bundle, asked.only).items():
-        session = asked.session(root)
+    for root, names in homes(plan, folder, bundle, wanted.only).items():
+        session = wanted.session(root)
         outcome = scored_on_files(session, plan, folder, cache, split, names, say=note, show=printer.show)
         for each in outcome.scored:
             score = each.evaluation.score

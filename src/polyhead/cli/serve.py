@@ -106,9 +106,11 @@ def command(
     check_keys(known, host=host, admin=settings.admin, no_keys=access.no_keys)
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
-        asked = in_order(ports)
-        sockets = [opened.enter_context(bound(host, port.number)) for port in asked] if place is None else place.take()
-        places = [(port.task, socket) for port, socket in zip(asked, sockets, strict=True)]
+        ordered = in_order(ports)
+        sockets = (
+            [opened.enter_context(bound(host, port.number)) for port in ordered] if place is None else place.take()
+        )
+        places = [(port.task, socket) for port, socket in zip(ordered, sockets, strict=True)]
         if place is None and settings.workers > 1:
             return supervise(sockets, settings, address=address_of(host, sockets[0]))
         if (file := opened.enter_context(access_file(access_log))) is not None:

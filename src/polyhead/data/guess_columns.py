@@ -193,11 +193,11 @@ def _rank(name: str) -> int:
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
-    asked = {name for name in table.values if may_hold_data(name) or _rank(name) < 2}
+    named = {name for name in table.values if may_hold_data(name) or _rank(name) < 2}
     # a lone id column may hold the id of a class
-    asked = asked if asked - {tokens, choices, *texts} else {*table.values}
+    named = named if named - {tokens, choices, *texts} else {*table.values}
     for name, values in table.values.items():
-        if name in (tokens, choices) or name in texts or name not in asked or not values:
+        if name in (tokens, choices) or name in texts or name not in named or not values:
             continue
         if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
             continue  # comments on a few rows

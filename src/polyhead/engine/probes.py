@@ -142,9 +142,9 @@ def probe_outputs(session: Session, probes: Mapping[str, Sequence[Probe]]) -> di
     by_task: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in probes}
     for names in _read_alike(session, probes):
         wanted = {name: set(probes[name]) for name in names}
-        for asked, batch in _batches(session, {name: probes[name] for name in names}):
-            columns = session.columns([probe.input for probe in batch], tasks=asked, words=_words(batch))
-            for name in asked:
+        for requested, batch in _batches(session, {name: probes[name] for name in names}):
+            columns = session.columns([probe.input for probe in batch], tasks=requested, words=_words(batch))
+            for name in requested:
                 column = columns[name]
                 for number, error in column.errors.items():
                     if batch[number] in wanted[name]:
@@ -262,8 +262,8 @@ def _batches(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterato
         like.sort(key=place.__getitem__)
         for start in range(0, len(like), FIXED_ROWS):
             batch = like[start : start + FIXED_ROWS]
-            asked = {forms[name] for probe in batch for name in readers[probe]}
-            yield [name for name in probes if forms[name] in asked], batch
+            requested = {forms[name] for probe in batch for name in readers[probe]}
+            yield [name for name in probes if forms[name] in requested], batch
 
 
 def _form(path: Path) -> tuple[object, ...]:

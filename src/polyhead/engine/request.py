@@ -63,14 +63,14 @@ class Request:
         the hidden task whose output is the mean vector: columns then say how familiar texts are.
         """
         self.inputs = checked_inputs(inputs)
-        asked = loaded.task_names(tasks)
-        self.tasks = {name: loaded.tasks[name] for name in (asked if vectors is None else (*asked, vectors))}
+        requested = loaded.task_names(tasks)
+        self.tasks = {name: loaded.tasks[name] for name in (requested if vectors is None else (*requested, vectors))}
         self._vectors, self._known_tasks = vectors, loaded.known
         self._is_required = tasks is not None  # a missing package raises; else its tasks are skipped
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
         self._names, self._writing = loaded.summaries.split(self.tasks)
-        self._types, self._flops = types_of_inputs(self.inputs), loaded.flops_of(asked)
+        self._types, self._flops = types_of_inputs(self.inputs), loaded.flops_of(requested)
         self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
         for row, input_type in enumerate(self._types):

@@ -147,22 +147,22 @@ class ProjectDraft:
     ) -> list[InitTask]:
         made: list[InitTask] = []
         for group in groups:
-            asked = {
+            given = {
                 **group,
                 **options,
                 **{key: options.get(key) or group[key] for key in ("validation", "test", "name")},
             }
-            name, notes, sources = asked["name"], tuple[str, ...](), dict[str, str]()
+            name, notes, sources = given["name"], tuple[str, ...](), dict[str, str]()
             for key in ("data", "validation", "test"):
-                if asked[key]:
-                    source = asked[key]
-                    asked[key], said = self._as_rows(source)
-                    sources |= {asked[key]: source} if asked[key] != source else {}
+                if given[key]:
+                    source = given[key]
+                    given[key], said = self._as_rows(source)
+                    sources |= {given[key]: source} if given[key] != source else {}
                     notes += said
             for label in labels or (None,):
                 own = clean_name(label) if label and len(labels) > 1 else name
                 with _named_as_given(sources):
-                    task = guessed(InitOptions(**(asked | {"label": label, "name": own})))
+                    task = guessed(InitOptions(**(given | {"label": label, "name": own})))
                     if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
                         task = msgspec.structs.replace(task, empty=None)
                     declared = declare(task, self.folder)

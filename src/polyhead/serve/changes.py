@@ -60,14 +60,14 @@ class BundleChanges:
         *,
         seconds: float,
         warm: Callable[[LoadedTasks], None],
-        asked: Callable[[LoadedTasks], Sequence[str]],
+        requested: Callable[[LoadedTasks], Sequence[str]],
         pace: Pace = ALONE,
     ) -> None:
         """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with the tasks of a moment.
 
         `asked` gives the names of the tasks that callers request in one call.
         """
-        self._session, self._seconds, self._warm, self._asked = session, seconds, warm, asked
+        self._session, self._seconds, self._warm, self._asked = session, seconds, warm, requested
         self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}
         self._isolation = Isolation(tolerance=session.backend.tolerance, pace=pace)
         self._pace = pace
@@ -177,7 +177,7 @@ class BundleChanges:
             beside=self._asked(new),
         )
         self._warm(new)
-        self._isolation.check(old, new, session.bundle, changed, asked=self._asked)
+        self._isolation.check(old, new, session.bundle, changed, requested=self._asked)
 
     def _refuse(self, mark: Mark, error: Exception) -> None:
         text = without_paths(error, self._places)

@@ -57,7 +57,7 @@ def openapi_document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute])
 
 
 def _entry(
-    tag: str, operation: Operation, asked: dict[str, Any], answer: dict[str, Any], error: dict[str, Any] | None
+    tag: str, operation: Operation, requested: dict[str, Any], answer: dict[str, Any], error: dict[str, Any] | None
 ) -> dict[str, Any]:
     refusals = {s: text for s, text in REFUSALS.items() if operation.request is not None or s in WITHOUT_BODY}
     if operation.access == "open":
@@ -80,7 +80,7 @@ def _entry(
         entry["parameters"] = [{"name": name, **where} for name in names]
     if operation.request is not None:
         example = operation.example if operation.example is not None else example_of(operation.request)
-        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": asked, "example": example}}}
+        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": requested, "example": example}}}
     if operation.access != "open":
         entry["security"] = [{"bearer": []}, {"header": []}, {}]
     return entry
@@ -110,10 +110,10 @@ def routes_html(described: Mapping[str, Any]) -> str:
 
 def _route(path: str, method: str, entry: Mapping[str, Any], schemas: Schemas) -> str:
     body = entry.get("requestBody", {}).get("content", {}).get(JSON)
-    asked = ""
+    requested = ""
     if body is not None:
         example = msgspec.json.format(msgspec.json.encode(body["example"]), indent=2).decode()
-        asked = f"<h3>Body</h3>{_table(body['schema'], schemas)}<pre>{escape(example)}</pre>"
+        requested = f"<h3>Body</h3>{_table(body['schema'], schemas)}<pre>{escape(example)}</pre>"
     answers = "".join(
         f"<dt><code>{escape(status)}</code></dt>"
         f"<dd>{escape(answer['description'])}{_contents(answer, schemas, status)}</dd>"
@@ -122,7 +122,7 @@ def _route(path: str, method: str, entry: Mapping[str, Any], schemas: Schemas) -
     return (
         f"<details><summary><b>{escape(method.upper())}</b><code>{escape(path)}</code>"
         f"<span>{escape(entry['summary'])}</span><i>{escape(', '.join(entry['tags']))}</i></summary>"
-        f"<h3>curl</h3><pre>{escape(curl_of(path, method, body))}</pre>{asked}"
+        f"<h3>curl</h3><pre>{escape(curl_of(path, method, body))}</pre>{requested}"
         f"<h3>Answers</h3><dl>{answers}</dl></details>"
     )
 

@@ -81,7 +81,7 @@ class Service:
         self._answered = monotonic()  # when callers' inputs were last answered
         self.pace = Pace(self._is_busy)
         self.changes = BundleChanges(
-            session, seconds=settings.watch_seconds, warm=self._warm_new, asked=self._asked, pace=self.pace
+            session, seconds=settings.watch_seconds, warm=self._warm_new, requested=self._asked, pace=self.pace
         )
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]

@@ -64,19 +64,19 @@ def trial_outputs(
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
         while inputs:
             size = pace.at_once
-            asked, inputs = inputs[:size], inputs[size:]
-            words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in asked]
-            request = Request(loaded, [probe.input for probe in asked], together, words=words)
+            requested, inputs = inputs[:size], inputs[size:]
+            words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in requested]
+            request = Request(loaded, [probe.input for probe in requested], together, words=words)
             with pace.one_pass():
                 columns = _columns(request, loaded)
             for name in names:
                 column = columns[name]
-                for error in (error for row, error in column.errors.items() if asked[row] in probes[name]):
+                for error in (error for row, error in column.errors.items() if requested[row] in probes[name]):
                     if isinstance(error, PolyheadError):
                         raise error
                     what = f"task '{name}' fails on an input that it must answer"
                     raise BackendError(what, got=type(error).__name__, task=name) from error
-                known[name] |= dict(zip((asked[row] for row in column.rows.tolist()), column.outputs, strict=True))
+                known[name] |= dict(zip((requested[row] for row in column.rows.tolist()), column.outputs, strict=True))
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
     return {name: by_task[name] for name in probes}
@@ -133,8 +133,8 @@ def check_new(
     numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
     """
     reading = [name for name in names if name in loaded.records]
-    asked = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
-    trial_outputs(loaded, asked, pace, beside=beside)
+    requested = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
+    trial_outputs(loaded, requested, pace, beside=beside)
     probes = {name: pinned(bundle, name, most=None if loaded.deterministic else CHANGED) for name in reading}
     outputs = trial_outputs(loaded, probes, pace, beside=beside)
     for name in reading:
@@ -176,7 +176,7 @@ class Isolation:
         bundle: Bundle,
         changed: Iterable[str],
         *,
-        asked: Callable[[LoadedTasks], Sequence[str]] = lambda loaded: (),
+        requested: Callable[[LoadedTasks], Sequence[str]] = lambda loaded: (),
     ) -> None:
         """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
 
@@ -185,8 +185,8 @@ class Isolation:
         """
         apart = {*changed, *new.hidden}
         left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
-        self._learn(old, bundle, left, beside=asked(old))
-        after = trial_outputs(new, {name: self._known[name][1] for name in left}, self._pace, beside=asked(new))
+        self._learn(old, bundle, left, beside=requested(old))
+        after = trial_outputs(new, {name: self._known[name][1] for name in left}, self._pace, beside=requested(new))
         differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
         if differing:
             raise IsolationError(

@@ -224,11 +224,11 @@ class _Composer:
 
     def _heads(self) -> Iterator[GraphCall]:
         for unit in self._arranged.units:
-            asked = [self._asked(group) for group in unit]
+            requested = [self._asked(group) for group in unit]
             if is_worth(unit, self._reads):
-                yield self._joint_call(unit, asked)
+                yield self._joint_call(unit, requested)
             else:
-                yield from (self._head(group, names) for group, names in zip(unit, asked, strict=True) if names)
+                yield from (self._head(group, names) for group, names in zip(unit, requested, strict=True) if names)
 
     def _asked(self, group: SeatGroup[HeadForm, str]) -> list[str]:
         return [name for name in group.members if name in self._reads]
@@ -253,11 +253,11 @@ class _Composer:
         inputs += [(name, (of, root, whose)) for name, of in _READ[head.form.pool.positions].items()]
         return tuple(inputs)
 
-    def _joint_call(self, unit: Unit, asked: Sequence[Sequence[str]]) -> GraphCall:
+    def _joint_call(self, unit: Unit, requested: Sequence[Sequence[str]]) -> GraphCall:
         """The answers of all groups of a unit by one graph, whichever of them are asked."""
-        graph, inputs = self._joint_graph(unit, next(self._reads[name].at for names in asked for name in names))
+        graph, inputs = self._joint_graph(unit, next(self._reads[name].at for names in requested for name in names))
         answers, words, seats = list[OutputPlace](), set[str](), 0
-        for group, names in zip(unit, asked, strict=True):
+        for group, names in zip(unit, requested, strict=True):
             outputs = graph.recipe.outputs[seats : seats + len(group.seats)]
             places = list(answer_places(self._arranged, group, names, outputs))
             if group.form.form.pool.positions == "tokens":
@@ -266,12 +266,12 @@ class _Composer:
             seats += len(group.seats)
         return GraphCall(
             graph=graph,
-            tasks=tuple(name for names in asked for name in names),
+            tasks=tuple(name for names in requested for name in names),
             inputs=tuple(inputs.items()),
             answers=tuple(answers),
             is_joint=True,
             words=frozenset(words),
-            alone=lambda: [self._head(group, names) for group, names in zip(unit, asked, strict=True) if names],
+            alone=lambda: [self._head(group, names) for group, names in zip(unit, requested, strict=True) if names],
         )
 
     def _joint_graph(self, unit: Unit, at: int) -> tuple[Graph, dict[str, Key]]:

@@ -162,8 +162,8 @@ def run_graph(
 
 def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch) -> GraphOutputs:
     """The outputs of groups of several forms that are asked, (slots, texts, ...), some texts after others."""
-    lengths, asked = batch.mask.sum(axis=1), {place.output for place in call.answers}
-    blocks: dict[str, list[np.ndarray]] = {name: [] for name in asked}
+    lengths, requested = batch.mask.sum(axis=1), {place.output for place in call.answers}
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in requested}
     for start, stop, room in _pieces(lengths, TEXTS):
         longest = int(lengths[start:stop].max())
         filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
@@ -175,7 +175,7 @@ def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch)
             if name in call.words:
                 blocks[name].append(np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype))
                 blocks[name][-1][:, is_word] = out[:, : np.count_nonzero(is_word), 0]
-            elif name in asked:
+            elif name in requested:
                 blocks[name].append(np.array(out[:, : stop - start]))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
 

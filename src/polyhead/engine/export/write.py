@@ -89,9 +89,9 @@ def export_bundle(
     out = FilePath(out).absolute()
     _check_free(out)
     session = Session(bundle, backend=backend, precision="float32")
-    asked = session.task_names(tasks)
-    apart = {name: why for name in asked if (why := _cannot(session, name))}
-    names = [name for name in asked if name not in apart]
+    requested = session.task_names(tasks)
+    apart = {name: why for name in requested if (why := _cannot(session, name))}
+    names = [name for name in requested if name not in apart]
     if tasks is not None and apart or not names:
         raise BackendError(
             "these tasks cannot be exported" if apart else "the bundle has no task to export",

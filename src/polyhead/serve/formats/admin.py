@@ -143,10 +143,10 @@ async def _delete(admin: Admin, request: Request) -> Response:
 
 async def _roll_back(admin: Admin, request: Request) -> Response:
     body, name = await request.body(), request.path_params["name"]
-    asked = await off_loop(len(body), json_value, body, _ROLLBACK) if body else RollbackRequest()
-    if len(asked.version or "") > LONGEST_NAME:
+    requested = await off_loop(len(body), json_value, body, _ROLLBACK) if body else RollbackRequest()
+    if len(requested.version or "") > LONGEST_NAME:
         raise HttpError(422, "the version has too many characters", allowed=f"{LONGEST_NAME:,}")
-    return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))
+    return _answered(await admin.roll_back(name, requested.version, actor=_actor(request)))
 
 
 async def _promote(admin: Admin, request: Request) -> Response:

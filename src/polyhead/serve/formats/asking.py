@@ -71,15 +71,15 @@ def requested_task(service: Service, request: Request, named: str | None = None)
     name, where a task has that name; the server's default; the only one. Raises BadValue where there is none of these,
     UnknownTask for a name that no task has.
     """
-    asked = (
+    requested = (
         named
         or named_task(request)
         or request.scope.get(PORT_TASK)
         or _task_of_host(service, request)
         or service.settings.default_task
     )
-    if asked is not None:
-        return service.named([asked])
+    if requested is not None:
+        return service.named([requested])
     names = service.named(None)
     if len(names) != 1:
         raise BadValue(
@@ -102,12 +102,12 @@ def _task_of_host(service: Service, request: Request) -> str | None:
 
 
 async def answers_of(
-    service: Service, request: Request, inputs: Sequence[AnyInput], asked: TaskSelection
+    service: Service, request: Request, inputs: Sequence[AnyInput], requested: TaskSelection
 ) -> TaskAnswers:
     """The answers of the one task to all inputs; raises the reason for the first that has none."""
-    (task,) = asked
-    service.check_inputs(inputs, asked)
-    ticket = await service.ask(inputs, asked, is_gone=gone(request))
+    (task,) = requested
+    service.check_inputs(inputs, requested)
+    ticket = await service.ask(inputs, requested, is_gone=gone(request))
     results = ticket_results(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:

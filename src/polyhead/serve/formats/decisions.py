@@ -128,15 +128,15 @@ _DECODER = msgspec.json.Decoder(DecisionsRequest)
 
 async def _decide(service: Service, request: Request) -> Response:
     body = await request.body()
-    asked, text, questions = await off_loop(len(body), _read, service, body)
+    requested, text, questions = await off_loop(len(body), _read, service, body)
     answered = await decide_request(service, text, questions, is_gone=gone(request))
-    return await off_loop(len(body), _response, service, asked, questions, answered)
+    return await off_loop(len(body), _response, service, requested, questions, answered)
 
 
 def _response(
-    service: Service, asked: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
+    service: Service, requested: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
 ) -> Response:
-    triples = zip(asked.questions, questions, answered.answers, strict=True)
+    triples = zip(requested.questions, questions, answered.answers, strict=True)
     body = decided_body(
         service,
         raw(_answer(given, question, answer) for given, question, answer in triples),
@@ -150,13 +150,13 @@ def _response(
 
 def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[DecisionQuestion]]:
     """The request, the text that its questions are about, and these as they are answered."""
-    asked, limits = _decoded(body), service.settings.limits
-    _check_size("questions", len(asked.questions), 1, limits.questions)
-    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(asked.questions)]
-    text = asked.input if isinstance(asked.input, str) else _text(asked.input)
+    requested, limits = _decoded(body), service.settings.limits
+    _check_size("questions", len(requested.questions), 1, limits.questions)
+    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(requested.questions)]
+    text = requested.input if isinstance(requested.input, str) else _text(requested.input)
     if not text.strip():
         raise InvalidField("input", "the input holds no text", do="give the text that the questions are about")
-    return asked, text, questions
+    return requested, text, questions
 
 
 def _decoded(body: bytes) -> DecisionsRequest:
@@ -204,17 +204,17 @@ def _check_size(field: str, size: int, least: int, most: int) -> None:
         raise InvalidField(field, f"'{field}' has another size than is allowed", got=size, allowed=f"{least} to {most}")
 
 
-def _answer(given: Question, asked: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
+def _answer(given: Question, question: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
     if isinstance(answer, PolyheadError):
         return {"type": "refusal", "name": given.name, "x_reason": body_of(answer)}
     shares = answer.probabilities
     if isinstance(given, Predicate):
         return {"type": "predicate", "name": given.name, "probability": shares[0], **answered_by(answer)}
-    each = [(option.value, share) for option, share in zip(asked.options, shares, strict=True)]
+    each = [(option.value, share) for option, share in zip(question.options, shares, strict=True)]
     if isinstance(given, DecisionChoice):
         probabilities = [{"value": value, "probability": share} for value, share in each]
     else:
         probabilities = [
             {"label": label, "value": level, "probability": share} for level, (label, share) in enumerate(each)
         ]
-    return {"name": given.name, **chosen_of(asked, answer, probabilities)}
+    return {"name": given.name, **chosen_of(question, answer, probabilities)}

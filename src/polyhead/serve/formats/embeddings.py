@@ -80,16 +80,16 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 async def _embeddings(service: Service, request: Request) -> Response:
-    asked = await body_value(request, _DECODER)
-    texts = text_list(service, asked.input, "input")
-    check_dimensions(service, asked.dimensions or None)
+    requested = await body_value(request, _DECODER)
+    texts = text_list(service, requested.input, "input")
+    check_dimensions(service, requested.dimensions or None)
     vectors = await vectors_of(service, request, texts)
-    return await off_loop(vectors.rows.size, _response, service, asked, vectors)
+    return await off_loop(vectors.rows.size, _response, service, requested, vectors)
 
 
-def _response(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
-    form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
-    rows = vectors.normalized(asked.dimensions or None)
+def _response(service: Service, requested: EmbeddingsRequest, vectors: Vectors) -> Response:
+    form = _in_base64 if requested.encoding_format == "base64" else _as_numbers
+    rows = vectors.normalized(requested.dimensions or None)
     tokens = vectors.costs.tokens
     return json_content(
         EmbeddingsAnswer(

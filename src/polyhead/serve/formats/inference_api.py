@@ -188,17 +188,17 @@ def tei_error(error: PolyheadError) -> Response:
 
 
 async def _predict(service: Service, request: Request) -> Response:
-    asked = await body_value(request, _PREDICT)
-    asked.check()
-    if asked.raw_scores:
+    requested = await body_value(request, _PREDICT)
+    requested.check()
+    if requested.raw_scores:
         raise _no_raw_scores("raw_scores")
     meant = requested_task(service, request)
     check_span_labels(*meant.tasks, spans=False, route="POST /predict")
-    inputs = _sequences(service, asked.inputs)
+    inputs = _sequences(service, requested.inputs)
     answered = await answers_of(service, request, inputs, meant)
-    asked.check_read(answered.costs)
+    requested.check_read(answered.costs)
     rows = await off_loop(size_of(answered.ticket), _rows, answered)
-    is_one = isinstance(asked.inputs, str) or isinstance(asked.inputs[0], str)
+    is_one = isinstance(requested.inputs, str) or isinstance(requested.inputs[0], str)
     return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs))
 
 
@@ -226,28 +226,28 @@ def _sequences(service: Service, inputs: object) -> list[AnyInput]:
 
 
 async def _embed(service: Service, request: Request) -> Response:
-    asked = await body_value(request, _EMBED)
-    asked.check()
-    texts = text_list(service, asked.inputs, "inputs")
-    check_dimensions(service, asked.dimensions)
+    requested = await body_value(request, _EMBED)
+    requested.check()
+    texts = text_list(service, requested.inputs, "inputs")
+    check_dimensions(service, requested.dimensions)
     vectors = await vectors_of(service, request, texts)
-    asked.check_read(vectors.costs)
-    rows = await off_loop(vectors.rows.size, _embedded, asked, vectors)
+    requested.check_read(vectors.costs)
+    rows = await off_loop(vectors.rows.size, _embedded, requested, vectors)
     return json_content(rows, headers=_headers(vectors.costs))
 
 
-def _embedded(asked: EmbedRequest, vectors: Vectors) -> list[Any]:
+def _embedded(requested: EmbedRequest, vectors: Vectors) -> list[Any]:
     """The vectors as the request wants them, in JSON."""
-    rows = vectors.normalized(asked.dimensions) if asked.normalize else vectors.rows[:, : asked.dimensions]
+    rows = vectors.normalized(requested.dimensions) if requested.normalize else vectors.rows[:, : requested.dimensions]
     return raw(row.tolist() for row in rows)
 
 
 async def _similarity(service: Service, request: Request) -> Response:
-    asked = await body_value(request, _SIMILARITY)
-    reading = asked.parameters or ReadOptions()
+    requested = await body_value(request, _SIMILARITY)
+    reading = requested.parameters or ReadOptions()
     reading.check()
-    texts = text_list(service, asked.inputs.sentences, "sentences")
-    scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
+    texts = text_list(service, requested.inputs.sentences, "sentences")
+    scores, costs = await _cosines(service, request, requested.inputs.source_sentence, texts)
     reading.check_read(costs)
     return json_content(scores, headers=_headers(costs))
 
@@ -269,19 +269,19 @@ def _with_first(vectors: Vectors) -> list[float]:
 
 async def _rerank(service: Service, request: Request) -> Response:
     """By a regression task over pairs, where the request means one, else by the cosine of vectors."""
-    asked = await body_value(request, _RERANK)
-    asked.check()
-    texts = text_list(service, asked.texts, "texts")
+    requested = await body_value(request, _RERANK)
+    requested.check()
+    texts = text_list(service, requested.texts, "texts")
     meant = _task_of_pairs(service, request)
     if meant is None:
-        scores, costs = await _cosines(service, request, asked.query, texts)
+        scores, costs = await _cosines(service, request, requested.query, texts)
     else:
-        answered = await answers_of(service, request, [(asked.query, text) for text in texts], meant)
+        answered = await answers_of(service, request, [(requested.query, text) for text in texts], meant)
         scores, costs = [answer["value"] for answer in answered.answers], answered.costs
-    asked.check_read(costs)
+    requested.check_read(costs)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])
     ranks = [
-        Rank(index=index, score=scores[index], text=texts[index] if asked.return_text else None) for index in order
+        Rank(index=index, score=scores[index], text=texts[index] if requested.return_text else None) for index in order
     ]
     return await off_loop(sum(map(len, texts)), json_content, ranks, headers=_headers(costs))
 
@@ -290,12 +290,12 @@ def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
     """The regression task over pairs that a request means; None where it names none and the default is another."""
     named = named_task(request)
     try:
-        asked = requested_task(service, request)
+        requested = requested_task(service, request)
     except BadValue:  # it means none
         return None
-    (task,) = asked.tasks
+    (task,) = requested.tasks
     if input_types_of(task) == ("pair",) and kind_of(task).scores == "range":
-        return asked
+        return requested
     if named is None:
         return None
     raise BadValue(
@@ -307,16 +307,16 @@ def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
 
 async def _pipeline(service: Service, request: Request) -> Response:
     """As a pipeline of transformers: `[[{label, score}]]` for one text, spans for a tagging task."""
-    asked = await body_value(request, _PIPELINE)
+    requested = await body_value(request, _PIPELINE)
     meant = service.named([request.path_params["task"]])
     (task,) = meant.tasks
     check_span_labels(task, spans=True, route="POST /models/{task}")
-    parameters = asked.parameters or PipelineParameters()
+    parameters = requested.parameters or PipelineParameters()
     _check_parameters(task, parameters)
-    texts = text_list(service, asked.inputs, "inputs")
+    texts = text_list(service, requested.inputs, "inputs")
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
     rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
-    is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
+    is_one_text_of_spans = isinstance(requested.inputs, str) and has_spans(answered.task)
     return json_content(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
 
 

@@ -149,9 +149,9 @@ async def _ask(service: Service, request: Request) -> Response:
     body, coding = await request.body(), request.headers.get("content-encoding", "")
     # What is packed may be as large as a body may be.
     size = len(body) if coding in ("", "identity") else LARGE
-    asked, given, questions, state = await off_loop(size, _read, service, body, coding)
+    requested, given, questions, state = await off_loop(size, _read, service, body, coding)
     answered = await decide_request(service, state, questions, is_gone=gone(request))
-    return await off_loop(size, _response, service, asked, given, questions, answered)
+    return await off_loop(size, _response, service, requested, given, questions, answered)
 
 
 def _read(
@@ -159,31 +159,31 @@ def _read(
 ) -> tuple[SystemOneRequest, dict[str, Question], list[DecisionQuestion], str]:
     """The request, its questions, these as they are answered, and the state that they are about."""
     limit = service.settings.limits
-    asked = _decoded(plain_body(body, coding, most=limit.body_bytes))
-    if not asked.model.startswith(FAMILY) and asked.model != model_name(service):
+    requested = _decoded(plain_body(body, coding, most=limit.body_bytes))
+    if not requested.model.startswith(FAMILY) and requested.model != model_name(service):
         allowed = [ALIAS, model_name(service)]
-        raise HttpError(404, "the server has no such model", got=asked.model, allowed=allowed, do=f"ask {MODELS}")
-    if not 1 <= len(asked.questions) <= limit.questions:
-        size = "too_short" if not asked.questions else "too_long"
+        raise HttpError(404, "the server has no such model", got=requested.model, allowed=allowed, do=f"ask {MODELS}")
+    if not 1 <= len(requested.questions) <= limit.questions:
+        size = "too_short" if not requested.questions else "too_long"
         raise InvalidRequest(
-            (["questions"], f"1 to {limit.questions} questions are allowed, not {len(asked.questions)}", size)
+            (["questions"], f"1 to {limit.questions} questions are allowed, not {len(requested.questions)}", size)
         )
-    given = _questions(asked.questions)
+    given = _questions(requested.questions)
     questions = _asked_of(given, options=limit.options)
-    state = _words(asked.state, ["state"])
+    state = _words(requested.state, ["state"])
     if not state.strip():
         raise InvalidRequest((["state"], "The state holds no text", "empty"))
-    return asked, given, questions, state
+    return requested, given, questions, state
 
 
 def _response(
     service: Service,
-    asked: SystemOneRequest,
+    requested: SystemOneRequest,
     given: Mapping[str, Question],
     questions: Sequence[DecisionQuestion],
     answered: Decided,
 ) -> Response:
-    _check(asked.questions, answered)
+    _check(requested.questions, answered)
     answers = {
         question.name: raw([_answer(question, decision, given[question.name])])[0]
         for question, decision in zip(questions, answered.answers, strict=True)
@@ -219,15 +219,15 @@ def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
 
 def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[DecisionQuestion]:
     """The same as they are answered; raises Invalid that names every one of another size than is allowed."""
-    asked, faults = list[DecisionQuestion](), list[tuple[Sequence[str | int], str, str]]()
+    requested, faults = list[DecisionQuestion](), list[tuple[Sequence[str | int], str, str]]()
     for name, question in questions.items():
         try:
-            asked.append(_asked(name, question, options=options))
+            requested.append(_asked(name, question, options=options))
         except InvalidRequest as error:
             faults += [(["questions", name, *place], message, kind) for place, message, kind in error.faults]
     if faults:
         raise InvalidRequest(*faults)
-    return asked
+    return requested
 
 
 def _asked(name: str, question: Question, *, options: int) -> DecisionQuestion:
@@ -271,25 +271,27 @@ def _check(names: Mapping[str, object], answered: Decided) -> None:
         raise InvalidRequest(*((["questions", name], str(error), "unanswerable") for name, error in errors.items()))
 
 
-def _answer(asked: DecisionQuestion, decision: Decision, question: Question) -> dict[str, Any]:
+def _answer(requested: DecisionQuestion, decision: Decision, question: Question) -> dict[str, Any]:
     shares = decision.probabilities
     if isinstance(question, Noul):
         return {"type": "noul", "noul": shares[0], **answered_by(decision)}
     if isinstance(question, SystemOneChoice):
-        return chosen_of(asked, decision, dict(zip((option.value for option in asked.options), shares, strict=True)))
+        return chosen_of(
+            requested, decision, dict(zip((option.value for option in requested.options), shares, strict=True))
+        )
     legend = {str(number): level for number, level in enumerate(question.criteria)}
     probabilities = {str(number): share for number, share in enumerate(shares)}
-    return {"legend": legend, **chosen_of(asked, decision, probabilities)}
+    return {"legend": legend, **chosen_of(requested, decision, probabilities)}
 
 
-def chosen_of(asked: DecisionQuestion, decision: Decision, probabilities: object) -> dict[str, Any]:
+def chosen_of(requested: DecisionQuestion, decision: Decision, probabilities: object) -> dict[str, Any]:
     """The answer to a choice or a score, with the probabilities as a format writes them."""
     shares = decision.probabilities
-    if asked.form == "choice":
-        said = {"choice": asked.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
+    if requested.form == "choice":
+        said = {"choice": requested.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
     else:
         said = {"score": expectation(shares), "confidence": score_confidence(shares)}
-    return {"type": asked.form, **said, "probabilities": probabilities, **answered_by(decision)}
+    return {"type": requested.form, **said, "probabilities": probabilities, **answered_by(decision)}
 
 
 def answered_by(decision: Decision) -> dict[str, Any]:

@@ -101,15 +101,15 @@ def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes
     return json_value(body[:size], _DECODER), body[size:]
 
 
-def tensor_texts(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:
+def tensor_texts(requested: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:
     """The texts of each input tensor, by name.
 
     Raises BadValue for other tensors, for one of more than `most` texts, and for data that do not fit.
     """
     texts, start = dict[str, list[str]](), 0
-    for tensor in asked.inputs:
+    for tensor in requested.inputs:
         if len(texts) == MOST_TENSORS:
-            raise BadValue("the request has too many inputs", got=f"{len(asked.inputs):,}", allowed=MOST_TENSORS)
+            raise BadValue("the request has too many inputs", got=f"{len(requested.inputs):,}", allowed=MOST_TENSORS)
         if tensor.parameters.shared_memory_region is not None:
             raise BadValue(
                 f"input '{tensor.name}' lies in shared memory, which this server does not read",
@@ -172,15 +172,15 @@ def _strings(data: bytes, name: str) -> Iterator[str]:
         start = stop
 
 
-def answer_with(tensors: Sequence[Tensor], asked: InferRequest, fields: dict[str, Any]) -> Response:
+def answer_with(tensors: Sequence[Tensor], requested: InferRequest, fields: dict[str, Any]) -> Response:
     """The tensors as an answer: each in binary or JSON, as the request wants it; `fields` go before them."""
-    wanted = {output.name: output.parameters.binary_data for output in asked.outputs}
+    wanted = {output.name: output.parameters.binary_data for output in requested.outputs}
     binary = list[bytes]()
     outputs = list[dict[str, Any]]()
     for tensor in tensors:
         output = msgspec.to_builtins(tensor.facts)
         is_binary = wanted.get(tensor.facts.name)
-        if asked.parameters.binary_data_output if is_binary is None else is_binary:
+        if requested.parameters.binary_data_output if is_binary is None else is_binary:
             binary.append(_bytes(tensor))
             output["parameters"] = {"binary_data_size": len(binary[-1])}
         else:
