@@ -16,8 +16,6 @@ from studies.results import Claim
 from studies.settings import report
 
 COMMAND = "make coverage; coverage json -o after.json, in both checkouts; python -m benchmarks.rooms_coverage"
-    "make coverage && python -m coverage json -o after.json, in both checkouts; python -m benchmarks.rooms_coverage"
-)
 
 
 def main() -> None:
