@@ -18,9 +18,12 @@ from support import compiled_graphs, disk_failures, head_search
 KEPT = {"POLYHEAD_DATA"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
 LOOPBACK = ("127.", "localhost", "::1")
-SHORT = {"bundle", "cli", "sharing", "store", "train"}  # folders of tests that train heads by the way
-TRAINED = SHORT | {"api", "e2e", "tasks"}  # folders of tests that train heads
-# But where the search is looked at, or where a process of its own must train the same bytes.
+# Folders of tests that train heads by the way.
+SHORT = {"advise", "api", "bundle", "cli", "e2e", "evaluate", "project", "report", "serve", "sharing", "store", "train"}
+TRAINED = SHORT | {"tasks"}  # folders of tests that train heads
+# Where heads must have learned what a word of each text says, and where the search is looked at, or a process of its
+# own must train the same bytes.
+LEARNED = {"test_estimators.py", "test_model.py"}
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
 COMPILES = {"test_openvino.py", "test_graph_openvino.py"}
@@ -113,10 +116,13 @@ def _quick_search(request):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        if folder in SHORT and request.path.name not in SEARCHES:
-            head_search.shorten(patch)
-        else:
+        name = request.path.name
+        if folder not in SHORT or name in SEARCHES:
             head_search.remember(patch)
+        elif name in LEARNED:
+            head_search.lessen(patch)
+        else:
+            head_search.shorten(patch)
         yield
 
 

@@ -177,7 +177,7 @@ def check_packages(packages, line):
             assert f"MINILM := {package}\n" in (ROOT / "Makefile").read_text(), line
 
 
-FIRST = ("docs/start/command-line.md", "docs/start/python.md", "docs/concepts.md")  # pages of the first tier
+FIRST = ("docs/start/command-line.md", "docs/concepts.md")  # pages of the first tier
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,13 @@ from support.commands import SOURCE, run, shell
 
 OWN = Path(__file__).parent / "one_file"
 LEVELS = ("none", "one", "more")
+SHORT = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+import pytest
+from support import head_search
+head_search.shorten(pytest.MonkeyPatch())
+"""  # what is learned is not looked at
 PROJECT = """
 bundle = "bundle"
 trunk = { name = "trunk" }
@@ -59,7 +66,7 @@ def test_commands_know_what_an_installed_package_registers(own, tmp_path):
     assert done.code == 0, done.err
     entry = (tmp_path / "entry.toml").read_text()
     project.write_text(PROJECT + entry[entry.index("[[tasks]]") :])
-    done = shell(["train", project], env=own)
+    done = shell(["train", project], env=own, before=SHORT)
     assert done.code == 0, done.err
     record = json.loads(next(bundle.glob("tasks/topics/*/task.json")).read_text())
     assert record["task"]["kind"] == "ordinal" and record["trained_with"]["strategy"]["kind"] == "bottleneck"

@@ -28,9 +28,9 @@ def server(tmp_path_factory):
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(200):
+        for _ in range(1200):
             try:
-                urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"), timeout=5)
+                urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"), timeout=60)
                 break
             except OSError:
                 assert process.poll() is None, "the server ended"
@@ -38,7 +38,7 @@ def server(tmp_path_factory):
         yield address
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         log.close()
 
 
