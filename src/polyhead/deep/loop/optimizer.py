@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,31 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters; `rate` returns each one's factor of the learning rate, by name."""
     groups = groups_of(module, training.weight_decay, rate)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, eps=epsilon, fused=True)
+    return _AdamW(groups, lr=training.learning_rate, eps=epsilon, fused=True)
+
+
+class _AdamW(torch.optim.AdamW):
+    """AdamW that leaves torch's compiler, which nothing here uses, unloaded: loading it takes seconds.
+
+    Torch excludes an optimizer's methods from compilation, and loads the compiler to do so.
+    """
+
+    def __init__(self, groups: list[dict[str, object]], **settings: object) -> None:
+        base = torch.optim.Optimizer
+        for method in (base.add_param_group, base.zero_grad, base.state_dict, base.load_state_dict):
+            _leave_as_it_is(inspect.unwrap(method))
+        super().__init__(groups, **settings)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update."""
+        inspect.unwrap(torch.optim.AdamW.step)(self)
+
+
+def _leave_as_it_is(method: Any) -> None:
+    """Says to torch that the method was excluded from compilation already."""
+    if "torch._dynamo" not in sys.modules:
+        method.__dynamo_disable = method
 
 
 def groups_of(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:

@@ -1,0 +1,45 @@
+"""AdamW as the loop uses it, beside that of torch, and what it loads."""
+
+import subprocess
+import sys
+
+import torch
+
+from polyhead.deep.loop.optimizer import adamw
+from polyhead.project.recipes import Training
+
+LOADED = """
+import sys, torch
+from polyhead.deep.loop.optimizer import adamw
+from polyhead.project.recipes import Training
+
+layer = torch.nn.Linear(3, 2)
+optimizer = adamw(layer, Training(), lambda name: 1.0, epsilon=1e-8)
+layer(torch.ones(1, 3)).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_an_update_leaves_the_compiler_of_torch_unloaded():
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_updates_are_those_of_torch_to_the_bit():
+    torch.manual_seed(1)
+    one, training = torch.nn.Linear(5, 4), Training(learning_rate=0.01, weight_decay=0.1)
+    other = torch.nn.Linear(5, 4)
+    other.load_state_dict(one.state_dict())
+    ours = adamw(one, training, lambda name: 1.0, epsilon=1e-8)
+    groups = [{"params": [other.bias], "weight_decay": 0.0}, {"params": [other.weight], "weight_decay": 0.1}]
+    theirs = torch.optim.AdamW(groups, lr=0.01, eps=1e-8, fused=True)
+    inputs = torch.randn(20, 3, 5)
+    for batch in inputs:
+        for layer, optimizer in ((one, ours), (other, theirs)):
+            optimizer.zero_grad(set_to_none=True)
+            layer(batch).pow(2).sum().backward()
+            optimizer.step()
+    assert torch.equal(one.weight, other.weight) and torch.equal(one.bias, other.bias)
