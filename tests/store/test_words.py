@@ -2,13 +2,10 @@
 
 import json
 
-import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.write import Draft, add_tasks
+from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError
@@ -22,12 +19,10 @@ from polyhead.store.jobs.extract import ExtractRequest, extract
 from polyhead.store.jobs.stores import store_info
 from polyhead.store.taps import tapped_paths
 from polyhead.store.words import MOST_COLUMNS, packed_words, word_outputs
-from polyhead.testing import tiny_part, tiny_path, tiny_tasks
 from polyhead.text.hashing import hashed_text
 from polyhead.train.candidates import COLUMNS
-from support.backfills import TRUNK, texts
+from support.backfills import TRUNK, add, make_bundle, texts
 
-MOOD = tiny_tasks()[0]
 COUNTED = [*[f"{'z ' * times}end" for times in (1, 14, 15, 16, 17, 40)], "no " * 300, "e" * 2000]
 TEXTS = [*[text for (text,) in texts(range(20))], "", "?!", "東京タワー, e\u0301lan: 10mg 😀", *COUNTED]
 
@@ -71,16 +66,8 @@ def location(request, tmp_path):
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     """A bundle with a task that reads 256 columns of words and one that reads none."""
-    root, drafts = tmp_path_factory.mktemp("words") / "bundle", []
-    write_bundle(root, TRUNK)
-    for task, words in zip(tiny_tasks()[:2], (256, 0), strict=True):
-        bare = tiny_path(task, TRUNK, pool=Pool(positions="mean", codec=Codec(name="float32")))
-        head = msgspec.structs.replace(bare.head, words=words)
-        path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], head))
-        record = TaskRecord(task=task, path=path, trunk=TRUNK.digest)
-        arrays = tiny_part(path, TRUNK.architecture, path.head.part)
-        drafts.append(Draft(record=record, arrays=arrays, scores={}, probes=[], card=""))
-    add_tasks(root, drafts)
+    root = make_bundle(tmp_path_factory.mktemp("words") / "bundle", ["topics"])
+    add(Bundle.open(root), "mood", pool=Pool(positions="mean", codec=Codec(name="float32")), words=256)
     return root
 
 
