@@ -7,7 +7,7 @@ import pytest
 from polyhead.bundle.read import Bundle
 from polyhead.plan import digest
 from polyhead.store.corpus import open_corpus
-from support.backfills import append, make_bundle, schema, texts
+from support.backfills import add, append, make_bundle, schema, texts
 from support.commands import run
 
 REFERENCE = ("--backend", "reference")
@@ -64,6 +64,24 @@ def test_tasks_that_a_store_will_not_answer_are_named_before_it_is_filled(folder
     assert named.code == 0 and "can answer" not in named.err
     read = Bundle.open(folder / "bundle").tasks["mood"].path.stored()
     assert [column.digest for column in open_corpus(str(folder / "named")).schema.features] == [digest(read)]
+
+
+def test_hashes_of_words_are_kept_where_a_task_reads_words_or_they_are_asked_for(folder):
+    pool = Bundle.open(folder / "bundle").tasks["mood"].path.pool
+    add(Bundle.open(folder / "bundle"), "mood", pool=pool, words=256, replace=True)
+    for store, words in {"named": ("--tasks", "mood"), "others": ("--tasks", "urgency")}.items():
+        assert extract_to(folder, store, *words).code == 0
+    assert [open_corpus(folder / store).schema.words for store in ("named", "others")] == [True, False]
+    assert "can answer" not in extract_to(folder, "named").err  # of what the store keeps already
+    assert "to answer mood" in extract_to(folder, "others").err
+    extract_to(folder, "others", "--tasks", "mood").refuses("does not keep the words", "another store")
+    extract_to(folder, "parts", "--tasks", "mood", "--long-texts", "windows").refuses("whole texts")
+    assert "hashes of words: " in run("features", "info", "named", cwd=folder).out
+    assert run("backfill", "bundle", "mood", "--features", "named", cwd=folder).code == 0
+    run("backfill", "bundle", "mood", "--features", "others", cwd=folder).refuses("--words")
+    asked = extract_to(folder, "asked", "--tap", "last:sign", "--words", "--json", "-")
+    assert asked.code == 0 and open_corpus(folder / "asked").schema.words
+    assert json.loads(run("features", "info", "asked", "--json", "-", cwd=folder).out)["words_bytes"] > 0
 
 
 def test_a_stop_says_how_many_documents_are_kept(folder, monkeypatch):

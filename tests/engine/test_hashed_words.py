@@ -15,6 +15,7 @@ from polyhead.errors import BackendError, PlanError, StoreError
 from polyhead.plan import Pool
 from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.store.packed import check_packed
+from polyhead.store.words import MOST_COLUMNS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.hashing import hashed_pair, hashed_sum, hashed_text
@@ -121,9 +122,16 @@ def test_the_bundle_keeps_them_and_a_certificate_proves_the_others(root):
     assert is_same == {"topics": True, "urgency": True, "mood": False}
 
 
-def test_a_store_does_not_answer_them():
-    with pytest.raises(StoreError, match="reads the words of the text, and a store keeps no texts"):
-        check_packed(MOOD, WORDS)
+def test_a_store_answers_them_where_it_keeps_their_words():
+    check_packed(MOOD, WORDS, words=True)
+    with pytest.raises(StoreError, match="reads the words of the text, and this store does not keep them") as caught:
+        check_packed(MOOD, WORDS, words=False)
+    assert "extract the texts into another store with --words" in str(caught.value)
+    wide = msgspec.structs.replace(WORDS.head, words=2 * MOST_COLUMNS)
+    with pytest.raises(StoreError, match="reads 524,288 columns of words, and a store keeps 262,144"):
+        check_packed(MOOD, msgspec.structs.replace(WORDS, nodes=(*WORDS.nodes[:-1], wide)), words=True)
+    with pytest.raises(StoreError, match="reads the words of two texts, and a store keeps those of single texts"):
+        check_packed(msgspec.structs.replace(MOOD, pair="joined"), WORDS, words=True)
 
 
 def test_an_export_answers_them_and_its_readme_computes_the_words(root, tmp_path, monkeypatch, capsys):

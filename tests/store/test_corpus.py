@@ -23,7 +23,7 @@ from support.tiers import first_of
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
 TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))
-SCHEMA = Schema(features=(ONE, TWO), source={"trunk": "t"})
+SCHEMA = Schema(features=(ONE, TWO), words=True, source={"trunk": "t"})
 
 # Forks a writer for every n, which dies, without any cleaning up, right before its n-th step at the disk.
 KILLED = """
@@ -58,25 +58,25 @@ def documents(numbers):
     """Ids and features of some documents; each number always gives the same ones."""
     ids = [document_id((f"text {number}",)) for number in numbers]
     features = {}
-    for column in SCHEMA.features:
-        parts = [value(number, column) for number in numbers]
-        data = np.concatenate(parts) if parts else np.empty((0, column.token_bytes), np.uint8)
-        features[column.digest] = PackedRows.of([len(part) for part in parts], data)
+    for name in SCHEMA.names:
+        parts = [value(number, name) for number in numbers]
+        data = np.concatenate(parts) if parts else np.empty((0, SCHEMA.item_bytes(name)), np.uint8)
+        features[name] = PackedRows.of([len(part) for part in parts], data)
     return ids, features
 
 
-def value(number, column):
-    tokens = (number * 7 + len(column.digest)) % 6  # some documents have no tokens
-    return np.random.default_rng(number).integers(0, 256, (tokens, column.token_bytes), np.uint8)
+def value(number, name):
+    tokens = (number * 7 + len(name)) % 6  # some documents have no tokens
+    return np.random.default_rng(number).integers(0, 256, (tokens, SCHEMA.item_bytes(name)), np.uint8)
 
 
 def same(store, numbers):
     """Whether the store gives back these documents as they were appended."""
     ids, features = documents(numbers)
-    for column in SCHEMA.features:
-        rows = store.take(ids, column.digest)
-        np.testing.assert_array_equal(rows.offsets, features[column.digest].offsets)
-        np.testing.assert_array_equal(rows.data, features[column.digest].data)
+    for name in SCHEMA.names:
+        rows = store.take(ids, name)
+        np.testing.assert_array_equal(rows.offsets, features[name].offsets)
+        np.testing.assert_array_equal(rows.data, features[name].data)
     return True
 
 
@@ -108,10 +108,10 @@ def test_documents_come_back_by_id_in_any_order_and_by_fragment_in_theirs(kind, 
         ids, features = documents(range(10, 13))
         fragment = reader.fragments[1]
         assert [bytes(id) for id in reader.ids(fragment.name)] == ids
-        for column in SCHEMA.features:
-            rows = reader.rows(fragment.name, column.digest)
-            np.testing.assert_array_equal(rows.data, features[column.digest].data)
-            np.testing.assert_array_equal(rows.lengths, features[column.digest].lengths)
+        for name in SCHEMA.names:
+            rows = reader.rows(fragment.name, name)
+            np.testing.assert_array_equal(rows.data, features[name].data)
+            np.testing.assert_array_equal(rows.lengths, features[name].lengths)
 
 
 def test_documents_are_found_where_they_are_and_strangers_are_not(store):
@@ -293,11 +293,12 @@ def test_sweeping_removes_what_no_version_needs_and_nothing_young(store):
     [
         {"features": (ONE,)},
         {"features": (ONE, FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float32")))},
+        {"words": False},
         {"source": {"trunk": "other"}},
     ],
 )
 def test_a_store_of_other_features_codec_or_trunk_is_refused_by_name(kind, store, tmp_path, change):
-    other = Schema(**{"features": SCHEMA.features, "source": SCHEMA.source} | change)
+    other = Schema(**{"features": SCHEMA.features, "words": True, "source": SCHEMA.source} | change)
     with pytest.raises(StoreError, match="keeps other features") as error:
         kind.create(str(tmp_path / "store"), other)
     assert str(next(iter(change))) in str(error.value)
@@ -569,7 +570,7 @@ def test_each_file_is_hashed_once_by_a_process_and_again_when_it_is_another(tmp_
     PlainStore.create(location, SCHEMA).append(*documents(range(4)))
     for _ in range(3):
         same(PlainStore.open(location), range(4))
-    names = ["ids.bin", "index.bin", "one.data.bin", "one.lengths.bin", "two.data.bin", "two.lengths.bin"]
+    names = ["ids.bin", "index.bin", *(f"{each}.{end}.bin" for each in SCHEMA.names for end in ("data", "lengths"))]
     assert sorted(hashed) == names
     (path,) = (tmp_path / "store").glob("fragments/*/one.data.bin")
     again = path.with_name("again")

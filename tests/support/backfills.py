@@ -1,5 +1,6 @@
 """A tiny bundle of tasks and stores filled with what they read, for tests of backfills."""
 
+import msgspec
 import numpy as np
 
 from polyhead import plan
@@ -10,12 +11,13 @@ from polyhead.engine.backends.prefix import stored_layers, stored_paths
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import encode
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
+from polyhead.store.corpus.base import WORDS, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.taps import batch_values, entry_batches
+from polyhead.store.words import packed_words
 from polyhead.tasks.task import Task
-from polyhead.testing import tiny_part, tiny_tasks, tiny_trunk
-from polyhead.testing.tiny import WORDS, tiny_path
+from polyhead.testing import tiny, tiny_part, tiny_tasks, tiny_trunk
+from polyhead.testing.tiny import tiny_path
 from polyhead.text.tokenize import Tokenizer
 
 TRUNK = tiny_trunk()
@@ -25,18 +27,20 @@ ANSWERED = ("mood", "topics", "urgency")
 TASKS = {task.name: task for task in tiny_tasks()}
 
 
-def make_bundle(folder, names=ANSWERED, *, pool=POOL, seed=1, trunk=TRUNK, hidden=0):
+def make_bundle(folder, names=ANSWERED, *, pool=POOL, seed=1, trunk=TRUNK, hidden=0, words=0):
     """A bundle of these tasks with drawn arrays, which pool what a store keeps."""
     bundle = write_bundle(folder, trunk)
     for name in names:
-        add(bundle, name, pool=pool, seed=seed, trunk=trunk, hidden=hidden)
+        add(bundle, name, pool=pool, seed=seed, trunk=trunk, hidden=hidden, words=words)
     return folder
 
 
-def add(bundle, name, *, pool=POOL, seed=1, trunk=TRUNK, hidden=0, replace=False):
+def add(bundle, name, *, pool=POOL, seed=1, trunk=TRUNK, hidden=0, words=0, replace=False):
     """Adds a task to the bundle, or a new version of it."""
     task = TASKS.get(name) or Task(name=name, kind="single_label", labels=("no", "yes"))
     path = tiny_path(task, trunk, pool=pool, hidden=hidden)
+    head = msgspec.structs.replace(path.head, words=words)
+    path = msgspec.structs.replace(path, nodes=(*path.nodes[:-1], head))
     arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=seed)
     record = TaskRecord(task=task, path=path, trunk=trunk.digest, trained_with={})
     bundle.add_task(record, arrays, scores={}, probes=[], card="", replace=replace)
@@ -48,12 +52,12 @@ def texts(numbers):
     made = []
     for number in numbers:
         chance = np.random.default_rng(number)
-        words = chance.choice(WORDS, size=int(chance.integers(1, 9))).tolist()
+        words = chance.choice(tiny.WORDS, size=int(chance.integers(1, 9))).tolist()
         made.append((f"{' '.join(words)} {number}",))
     return made
 
 
-def schema(path, *, trunk=TRUNK, codec=None):
+def schema(path, *, trunk=TRUNK, codec=None, words=False):
     """What a store keeps that this path reads."""
     (stored,) = stored_paths([path])
     column = FeatureColumn(
@@ -62,7 +66,7 @@ def schema(path, *, trunk=TRUNK, codec=None):
         width=trunk.architecture.width,
         codec=codec or path.pool.codec,
     )
-    return Schema(features=(column,), source={"trunk": trunk.digest, "tokenizer": "t"})
+    return Schema(features=(column,), words=words, source={"trunk": trunk.digest, "tokenizer": "t"})
 
 
 def append(store, path, inputs, *, trunk=TRUNK):
@@ -77,4 +81,8 @@ def append(store, path, inputs, *, trunk=TRUNK):
     column = store.schema.features[0]
     raw = [encode(values[i], column.codec).reshape(-1, column.token_bytes) for i in range(len(inputs))]
     rows = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
-    return store.append([document_id(text) for text in inputs], {column.digest: rows})
+    features = {column.digest: rows}
+    if store.schema.words:
+        hashed = [packed_words(text) for text in inputs]
+        features[WORDS] = PackedRows.of(list(map(len, hashed)), np.concatenate(hashed))
+    return store.append([document_id(text) for text in inputs], features)

@@ -10,9 +10,10 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.plan.coding import encode
 from polyhead.store.corpus import create_corpus
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
+from polyhead.store.corpus.base import WORDS, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.taps import batch_values, entry_batches, fixed_codec, sample_values
+from polyhead.store.words import packed_words
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 
@@ -33,7 +34,7 @@ def token_codec(trunk, inputs):
     return fixed_codec(Codec(name="token1"), values, per="tensor", words=trunk.arrays[WORD_VECTORS])
 
 
-def make_store(place, inputs, *paths, trunk=None, source=None, windows=False):
+def make_store(place, inputs, *paths, trunk=None, source=None, windows=False, words=False):
     """A store at this place of the stored values of these inputs, by default of every token in one bit a dimension."""
     trunk = trunk or tiny_trunk()
     paths = paths or (stored_path(trunk),)
@@ -44,7 +45,8 @@ def make_store(place, inputs, *paths, trunk=None, source=None, windows=False):
         for path in paths
     ]
     facts = {"trunk": trunk.digest, "tokenizer": "t", "precision": "float32", "long_texts": "cut"}
-    store = create_corpus(place, Schema(features=tuple(columns), source={**facts, **(source or {})}))
+    schema = Schema(features=tuple(columns), words=words, source={**facts, **(source or {})})
+    store = create_corpus(place, schema)
     for size in (1, 2):
         alike = [texts for texts in inputs if len(texts) == size]
         if alike:
@@ -72,6 +74,9 @@ def _append(store, inputs, paths, columns, trunk, windows):
             for value, tokens in map(found.get, range(len(found)))
         ]
         features[column.digest] = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
+    if store.schema.words:
+        hashed = [packed_words(inputs[row]) for row in encodings.row.tolist()]
+        features[WORDS] = PackedRows.of(list(map(len, hashed)), np.concatenate(hashed))
     numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
     ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]
     store.append(ids, features)

@@ -22,6 +22,7 @@ from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import join_tokens
+from polyhead.train import candidates
 from polyhead.train.data import stored
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
@@ -151,6 +152,32 @@ def test_heads_whose_features_are_not_kept_are_left_out_and_named(home):
     assert set(bundle.scores("names")["tried"]) == {"linear, with neighbours", "linear", "hidden layer"}
     (line,) = [line for line in lines if "not tried" in line]
     assert line.startswith("mood: ") and line.endswith(": linear, last 2 layers")
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_heads_that_read_words_are_tried_where_the_store_keeps_words(home, monkeypatch, words):
+    """What they answer from the store is what a session answers, and what training on the texts gives."""
+    monkeypatch.setattr(candidates, "LEAST_ROWS", 8)
+    folder, trunk = home
+    mixes = ({"layers": "last", "of": 1}, {})
+    kept = [stored_path(trunk, **mix, positions="mean", codec=Codec(name="float16")) for mix in mixes]
+    make_store(str(folder / "store"), texts_of(folder), *kept, trunk=trunk, words=words)
+    declared = project(folder, "mood", "alike", strategy=Pooled(of=2, hidden=8))
+    lines = []
+    train_project(declared, folder=folder, features=folder / "store", events=Events(say=lines.append))
+    bundle = Bundle.open(folder / "bundle")
+    assert ("linear, last 2 layers, words" in bundle.scores("mood")["tried"]) == words
+    assert not any("words" in name for name in bundle.scores("alike").get("tried", ()))  # of pairs
+    left = {line.split(": ")[0]: line for line in lines if "not tried" in line}
+    assert ("words" in left["mood"]) != words and "words" in left["alike"]
+    if words:
+        assert bundle.tasks["mood"].path.head.words
+        done = backfill(folder / "store", folder / "bundle", BackfillRequest(tasks=("mood",), all_scores=True))
+        (column,) = [each.name for each in done.columns if each.all_scores]
+        store, inputs = open_corpus(folder / "store"), [(row["text"],) for row in rows_of(folder, "messages")]
+        scores = results(store, column, "scores", store.find([document_id(text) for text in inputs]))
+        answers = Session(folder / "bundle", backend="reference").columns(inputs, tasks=["mood"])
+        np.testing.assert_allclose(scores, answers["mood"].scores, atol=2e-3)
 
 
 def test_texts_that_the_store_lacks_are_named_by_their_rows(home):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
@@ -78,6 +79,9 @@ def extract_command(
     ),
     tasks: Tasks = option("Keep what these tasks of BUNDLE read."),
     columns: TokenColumns,
+    words: bool = option(
+        "Keep hashes of each text's words too, for tasks whose heads read words [default: where a task of BUNDLE does]."
+    ),
     separate: bool = option("Make the two texts of a pair two documents; else they are read as one."),
     long_texts: Literal["cut", "windows"] = option(
         "Read the beginning of a text that is too long, or make a document of each part that can be read.", "cut"
@@ -99,12 +103,14 @@ def extract_command(
     Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,
     precision or codec.
     """
-    wish = ExtractRequest(columns=columns.roles, separate=separate, long_texts=long_texts, per=per, processes=processes)
+    wish = ExtractRequest(
+        columns=columns.roles, words=words, separate=separate, long_texts=long_texts, per=per, processes=processes
+    )
     printer.show(f"opening {encoder}")
     kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
     trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
-    if not tasks and Path(encoder, "bundle.json").exists():
-        _tell_answerable(encoder, store, paths)
+    if Path(encoder, "bundle.json").exists():
+        wish = _with_words(wish, encoder, store, paths, tasks)
     done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
     printer.lines(_extracted(done))
     _notes(done)
@@ -221,12 +227,24 @@ def _opened(
     return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
 
 
-def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> None:
-    """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
+def _with_words(
+    wish: ExtractRequest, encoder: str, store: str, paths: Sequence[TaskPath], tasks: tuple[str, ...]
+) -> ExtractRequest:
+    """With words where the tasks that a store is for read some; says which of all tasks it will not answer."""
+    bundle, kept, is_open = Bundle.open(encoder, verify=False), {digest(path) for path in paths}, True
     with suppress(NoStore):
-        kept = {column.digest for column in open_corpus(store).schema.features}
-    answered = answerable(bundle, kept)
+        schema = open_corpus(store).schema
+        kept, is_open = {column.digest for column in schema.features}, schema.words
+    readers = [name for name in answerable(bundle, kept, words=True) if bundle.readers[name].path.head.words]
+    if set(readers) & set(tasks) or (readers and is_open and wish.long_texts == "cut" and not tasks):
+        wish = msgspec.structs.replace(wish, words=True)
+    if not tasks:
+        _tell_answerable(bundle, encoder, store, answerable(bundle, kept, words=wish.words))
+    return wish
+
+
+def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequence[str]) -> None:
+    """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
     left = [name for name in bundle.readers if name not in answered]
     if left:
         which = f"not {counted(len(left), 'task')}" if answered else "no task"
@@ -269,6 +287,9 @@ def _info_lines(info: StoreInfo) -> list[str]:
         mean = f", {kept.tokens / info.documents:.1f} a document" if info.documents else ""
         lines.append(f"features {kept.digest[:12]}: {kept.keeps}")
         lines.append(f"  {kept.token_bytes:,} bytes a token, {kept.tokens:,} tokens{mean}, {in_bytes(kept.bytes)}")
+    if info.words_bytes is not None:
+        mean = f", {in_bytes(info.words_bytes // info.documents)} a document" if info.documents else ""
+        lines.append(f"hashes of words: {in_bytes(info.words_bytes)}{mean}")
     for column in info.results:
         of = "" if column.task is None else f": task '{column.task}' {column.version}"
         lines.append(f"results {column.name}{of}, {column.documents:,} of {info.documents:,} documents")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.codecs.base import Affine
@@ -19,7 +20,9 @@ from polyhead.engine.backends.reference.layer import gelu
 from polyhead.engine.compile.heads import Slot, folded
 from polyhead.errors import StoreError
 from polyhead.plan import TRUNK, Activation, Path, owners_of
+from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
+from polyhead.store.words import MOST_COLUMNS, word_outputs
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 from polyhead.values import Value
@@ -44,6 +47,7 @@ class PackedTask(Value, eq=False):
     second_bias: np.ndarray | None
     activation: Activation
     is_bounded: bool = False  # every score is small enough for its exponential in float32
+    words: np.ndarray | None = None  # (columns of hashed words, labels)
 
     @property
     def width(self) -> int:
@@ -66,9 +70,15 @@ class PackedTasks:
         """Some of the tasks."""
         return PackedTasks(self.column, {name: self.tasks[name] for name in names})
 
-    def outputs(self, rows: PackedRows) -> dict[str, np.ndarray]:
+    @property
+    def words(self) -> dict[str, np.ndarray]:
+        """The weights of hashed words of each task that reads some."""
+        return {name: task.words for name, task in self.tasks.items() if task.words is not None}
+
+    def outputs(self, rows: PackedRows, words: PackedRows | None = None) -> dict[str, np.ndarray]:
         """Each task's outputs for documents, float32 (rows, labels); NaN for a document without a token.
 
+        `words` are their hashed words, where a task reads some.
         Raises StoreError if a document has several vectors and the tasks read one.
         """
         lengths = rows.lengths
@@ -85,6 +95,8 @@ class PackedTasks:
             block = numbers.reshape(len(members), tokens, wide)
             for name, task in self.tasks.items():
                 outputs[name][members] = _answered(task, block, scratch)
+        for name, added in word_outputs(words, self.words).items() if words is not None else ():
+            outputs[name] += added
         return outputs
 
 
@@ -191,6 +203,11 @@ _ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, 
 
 def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     """A task's pooler and head, folded with each other and with the codec of its column."""
+    words = np.asarray(task.arrays[WORD_WEIGHTS]) if task.path.head.words else None
+    return msgspec.structs.replace(_dense_head(task, column), words=words)
+
+
+def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     path = task.path
     owned = {path.head.part: task.arrays, **task.others}
     own, hidden, pooler = (
@@ -266,13 +283,19 @@ def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bo
     return bool((highest <= LARGEST_SCORE).all() and (lowest >= -LARGEST_SCORE).all())
 
 
-def check_packed(task: Task, path: Path) -> None:
-    """Raises StoreError, with advice, for a task that cannot be answered from a store alone."""
+def check_packed(task: Task, path: Path, *, words: bool) -> None:
+    """Raises StoreError, with advice, for a task that a store alone cannot answer; `words`: it keeps hashed words."""
     kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
+    do = "train it with the strategy 'pooled' and words = false"
     if not isinstance(kind, RowKind):
         reason = f"kind '{task.kind}' needs the text beside its features"
-    elif path.head.words:
-        reason = "its head reads the words of the text, and a store keeps no texts"
+    elif path.head.words and task.pair != "none":
+        reason = "its head reads the words of two texts, and a store keeps those of single texts"
+    elif path.head.words > MOST_COLUMNS:
+        reason = f"its head reads {path.head.words:,} columns of words, and a store keeps {MOST_COLUMNS:,}"
+    elif path.head.words and not words:
+        reason = "its head reads the words of the text, and this store does not keep them"
+        do = "extract the texts into another store with --words"
     elif path.head.separate:
         reason = "it compares two texts that are read separately"
     elif path.embed.prompts:
@@ -286,5 +309,5 @@ def check_packed(task: Task, path: Path) -> None:
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
         allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
-        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled' and words = false",
+        do=f"answer it from the texts with `polyhead score`, or {do}",
     )

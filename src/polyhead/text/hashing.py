@@ -47,8 +47,16 @@ def hashed_text(text: str, columns: int) -> HashedText:
     Each of the two groups has the length 1. A feature that occurs n times counts 1 + ln n. Case and the Unicode form of
     a character (NFKC) make no difference. A text without words has no features.
     """
+    return _in_columns([(each, normed(counts)) for each, counts in counted_features(text)], columns)
+
+
+def counted_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The features of a text's words and of their letters: hashes, ascending and each once, and how often each occurs.
+
+    They do not depend on a number of columns: all that `hashed_text` knows of a text.
+    """
     words = words_to_hash(text)
-    return _in_columns([_normed(word_hashes(words)), _normed(letter_hashes(words))], columns)
+    return [_counted(word_hashes(words)), _counted(letter_hashes(words))]
 
 
 def hashed_pair(first: str, second: str, columns: int) -> HashedText:
@@ -59,10 +67,11 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
     one, two = words_to_hash(first), words_to_hash(second)
     common = set(one) & set(two)
     apart = [[word for word in words if word not in common] for words in (one, two)]
-    hashes = [np.concatenate([of(words) for words in apart]) for of in (word_hashes, letter_hashes)]
+    counted = [_counted(np.concatenate([of(words) for words in apart])) for of in (word_hashes, letter_hashes)]
     facts = overlap(one, two)
     names = _mixed(np.array([_checksum(name, _FACT) for name in facts], np.uint32))
-    return _in_columns([*map(_normed, hashes), (names, OVERLAP * np.array([*facts.values()]))], columns)
+    groups = [(each, normed(counts)) for each, counts in counted]
+    return _in_columns([*groups, (names, OVERLAP * np.array([*facts.values()]))], columns)
 
 
 def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
@@ -187,11 +196,15 @@ def _mixed(checksums: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def _normed(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The features, each once, and their values, float64, with length 1 together."""
+def _counted(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     features, counts = np.unique(hashes, return_counts=True)
+    return features, counts
+
+
+def normed(counts: np.ndarray) -> np.ndarray:
+    """The values of features that occur so often, float64, with length 1 together."""
     values = 1 + np.log(counts)
-    return features, values / max(float(np.sqrt(np.square(values).sum())), 1.0)
+    return np.asarray(values / max(float(np.sqrt(np.square(values).sum())), 1.0))
 
 
 def _in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) -> HashedText:

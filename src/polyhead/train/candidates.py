@@ -31,7 +31,7 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
     return tuple(
         candidate
         for candidate in every_candidate(prepared, source)
-        if (source.encodes or not candidate.words)  # a store of features answers from these alone
+        if (not candidate.words or source.has_words(prepared.task))
         and source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
 

@@ -39,9 +39,9 @@ print(kills, done)
 
 
 def store_of(folder, *ranges):
-    bundle = make_bundle(folder / "bundle", ["mood"])
+    bundle = make_bundle(folder / "bundle", ["mood"], words=256)
     path = Bundle.open(bundle).tasks["mood"].path
-    store = PlainStore.create(str(folder / "store"), schema(path))
+    store = PlainStore.create(str(folder / "store"), schema(path, words=True))
     for numbers in ranges:
         append(store, path, texts(numbers))
     return str(folder / "store"), bundle

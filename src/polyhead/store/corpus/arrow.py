@@ -18,21 +18,21 @@ def arrow_schema(pa: Any, schema: Schema) -> Any:
     """The fields of a store without results."""
     plain = {"lance-encoding:compression": "none"}
     fields = [pa.field("id", pa.binary(ID_BYTES))]
-    for column in schema.features:
-        fields.append(pa.field(f"tokens_{column.digest}", pa.uint32()))
-        fields.append(pa.field(f"features_{column.digest}", pa.large_binary(), metadata=plain))
+    for name in schema.names:
+        fields.append(pa.field(f"tokens_{name}", pa.uint32()))
+        fields.append(pa.field(f"features_{name}", pa.large_binary(), metadata=plain))
     return pa.schema(fields, metadata={ABOUT: to_json(schema)})
 
 
 def rows_table(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
     """Documents as a table: ids (rows, 16) uint8, and per feature column tokens and one binary value per row."""
     columns = {"id": pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])}
-    for column in schema.features:
-        rows = features[column.digest]
-        offsets = np.ascontiguousarray(rows.offsets * column.token_bytes)
+    for name in schema.names:
+        rows = features[name]
+        offsets = np.ascontiguousarray(rows.offsets * schema.item_bytes(name))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows.data))]
-        columns[f"tokens_{column.digest}"] = pa.array(rows.lengths.astype(np.uint32))
-        columns[f"features_{column.digest}"] = pa.Array.from_buffers(pa.large_binary(), len(ids), buffers)
+        columns[f"tokens_{name}"] = pa.array(rows.lengths.astype(np.uint32))
+        columns[f"features_{name}"] = pa.Array.from_buffers(pa.large_binary(), len(ids), buffers)
     return pa.table(columns, schema=arrow_schema(pa, schema))
 
 

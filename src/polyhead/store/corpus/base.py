@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -20,8 +20,10 @@ from polyhead.plan import Codec, Path
 from polyhead.plan.cost import vector_bytes
 from polyhead.plugins import packages_of
 from polyhead.store.corpus.ids import IdIndex, as_ids, first_of_each
+from polyhead.store.corpus.joining import fragment_groups, with_joined
 from polyhead.values import Value
 
+WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -51,12 +53,22 @@ class FeatureColumn(Value):
         return self.layers * vector_bytes(self.codec, self.width)
 
 
-class Schema(Value):
+class Schema(Value, omit_defaults=True):
     """The content of a store for each document. `source` is the origin of features, such as the trunk's digest."""
 
     features: tuple[FeatureColumn, ...]
+    words: bool = False  # also hashes of each text's words (`store.words`)
     source: dict[str, str] = {}
     plugins: dict[str, str] = {}  # packages that register its codecs, if Polyhead itself does not
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is kept of a document, one item after another: tokens, by the digests of features, and words."""
+        return (*(column.digest for column in self.features), *([WORDS] if self.words else ()))
+
+    def item_bytes(self, name: str) -> int:
+        """Bytes of one token of these features, or of one word; raises StoreError if they are not kept."""
+        return WORD_BYTES if self.words and name == WORDS else self.column(name).token_bytes
 
     def column(self, digest: str) -> FeatureColumn:
         """The feature column with this digest; raises StoreError with the existing ones."""
@@ -72,10 +84,10 @@ class Schema(Value):
 
 def check_schema(there: Schema, wanted: Schema, location: str) -> None:
     """Raises StoreError if the store at `location` has other content than requested."""
-    for name in ("features", "source"):
+    for name in ("features", "words", "source"):
         if getattr(there, name) != getattr(wanted, name):
             raise StoreError(
-                f"{location} keeps other features: its {name} differ{'' if name == 'features' else 's'}",
+                f"{location} keeps other features: its {name} differ{'s' if name == 'source' else ''}",
                 got=getattr(there, name),
                 allowed=getattr(wanted, name),
                 do="use another place, or delete this store",
@@ -125,6 +137,11 @@ class PackedRows(msgspec.Struct, frozen=True, kw_only=True):
     def lengths(self) -> np.ndarray:
         """Number of tokens of each row."""
         return np.diff(self.offsets)
+
+    def between(self, start: int, stop: int) -> PackedRows:
+        """The rows from `start` to `stop`, not copied."""
+        first, last = self.offsets[[start, stop]].tolist()
+        return PackedRows(offsets=self.offsets[start : stop + 1] - first, data=self.data[first:last])
 
     def take(self, rows: np.ndarray) -> PackedRows:
         """Some rows, copied, in the order given."""
@@ -344,57 +361,29 @@ class CorpusStore(ABC):
                 do="extract these documents first",
                 rows=absent.tolist(),
             )
-        column = self.schema.column(digest)
-        parts: list[np.ndarray] = [np.empty((0, column.token_bytes), np.uint8)] * len(places)
+        nothing = np.empty((0, self.schema.item_bytes(digest)), np.uint8)
+        parts: list[np.ndarray] = [nothing] * len(places)
         for number in np.unique(places[:, 0]).tolist():
             rows = self.rows(self.fragments[number].name, digest)
             for index in np.flatnonzero(places[:, 0] == number).tolist():
                 row = places[index, 1]
                 parts[index] = rows.data[rows.offsets[row] : rows.offsets[row + 1]]
-        data = np.concatenate(parts) if parts else np.empty((0, column.token_bytes), np.uint8)
+        data = np.concatenate(parts) if parts else nothing
         return PackedRows.of([len(part) for part in parts], data)
 
 
 def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> None:
     """Raises StoreError if the features differ from the schema, or their number from that of the ids."""
-    wanted = {column.digest for column in schema.features}
-    if set(features) != wanted:
-        raise StoreError("other features than the store keeps", got=sorted(features), allowed=sorted(wanted))
-    for column in schema.features:
-        rows = features[column.digest]
+    if set(features) != set(schema.names):
+        raise StoreError("other features than the store keeps", got=sorted(features), allowed=sorted(schema.names))
+    for name in schema.names:
+        rows, size = features[name], schema.item_bytes(name)
         if len(rows.offsets) != len(ids) + 1:
             raise StoreError("every id needs one row", got=f"{len(ids)} ids and {len(rows.offsets) - 1} rows")
         tokens = int(rows.offsets[-1])
-        if rows.data.dtype != np.uint8 or rows.data.shape != (tokens, column.token_bytes):
+        if rows.data.dtype != np.uint8 or rows.data.shape != (tokens, size):
             raise StoreError(
                 "features of another shape",
                 got=f"{rows.data.dtype} {rows.data.shape}",
-                allowed=f"uint8 ({tokens}, {column.token_bytes})",
+                allowed=f"uint8 ({tokens}, {size})",
             )
-
-
-def fragment_groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
-    """Groups of two or more neighbouring fragments with the same columns of results, up to so many rows each."""
-    group: list[Fragment] = []
-    for fragment in (*fragments, None):
-        fits = fragment is not None and (
-            not group
-            or (
-                sum(each.rows for each in group) + fragment.rows <= rows
-                and set(group[0].results) == set(fragment.results)
-            )
-        )
-        if not fits:
-            if len(group) > 1:
-                yield tuple(group)
-            group = []
-        if fragment is not None:
-            group.append(fragment)
-
-
-def with_joined(there: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
-    """The items with one in place of several neighbours; None if these have changed."""
-    at = next((number for number, each in enumerate(there) if each == before[0]), None)
-    if at is None or list(there[at : at + len(before)]) != list(before):
-        return None
-    return [*there[:at], joined, *there[at + len(before) :]]

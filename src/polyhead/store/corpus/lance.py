@@ -25,6 +25,7 @@ import numpy as np
 from polyhead.errors import NoStore, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, id_array, packed_rows, plain_array, rows_table
 from polyhead.store.corpus.base import (
+    WORDS,
     CorpusStore,
     Fragment,
     PackedRows,
@@ -138,13 +139,15 @@ class LanceStore(CorpusStore):
     def rows(self, fragment: str, digest: str) -> PackedRows:
         """The features of a fragment's documents, in memory."""
         if (fragment, digest) not in self._rows:
-            column = self.schema.column(digest)
+            size = self.schema.item_bytes(digest)
             table = self._read(fragment, [f"tokens_{digest}", f"features_{digest}"])
             tokens, features = table.column(f"tokens_{digest}"), table.column(f"features_{digest}")
-            rows = packed_rows(tokens, features, column.token_bytes)
+            rows = packed_rows(tokens, features, size)
             if rows is None:
                 raise changed(self._location, f"fragment {fragment}, of which lengths do not fit the features,")
-            self._rows = {(fragment, digest): rows}  # only the last one: they are not memory-mapped
+            # Only the last one, and words beside it, since they are not memory-mapped.
+            kept = {key: each for key, each in self._rows.items() if key[0] == fragment and WORDS in (key[1], digest)}
+            self._rows = kept | {(fragment, digest): rows}
         return self._rows[fragment, digest]
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:

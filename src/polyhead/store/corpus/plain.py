@@ -7,6 +7,7 @@
     STORE/fragments/NAME/index.bin              sorted prefixes of ids, uint64, then the row of each, uint32
     STORE/fragments/NAME/DIGEST.lengths.bin     tokens of each document, uint32
     STORE/fragments/NAME/DIGEST.data.bin        their encoded features, one after another
+    STORE/fragments/NAME/words.lengths.bin ...  the same of hashed words, where they are kept
     STORE/results/COLUMN/NAME.safetensors       results of a fragment's documents
     STORE/results/COLUMN.json                   facts about the column, for people
 
@@ -144,10 +145,10 @@ class PlainStore(CorpusStore):
     def rows(self, fragment: str, digest: str) -> PackedRows:
         """The features of a fragment's documents, memory-mapped."""
         if (fragment, digest) not in self._rows:
-            stored, column = self._record(fragment), self.schema.column(digest)
+            stored, size = self._record(fragment), self.schema.item_bytes(digest)
             tokens = stored.tokens[digest]
             lengths = self._mapped(stored, f"{digest}.lengths.bin", np.dtype("<u4"), (stored.rows,))
-            data = self._mapped(stored, f"{digest}.data.bin", np.uint8, (tokens, column.token_bytes))
+            data = self._mapped(stored, f"{digest}.data.bin", np.uint8, (tokens, size))
             if int(lengths.sum(dtype=np.int64)) != tokens:
                 raise damaged(self._file(stored, f"{digest}.lengths.bin"), "its lengths do not add up")
             self._rows[fragment, digest] = PackedRows.of(lengths, data)
@@ -294,10 +295,10 @@ class PlainStore(CorpusStore):
         """One fragment with all rows of several, and their results."""
         ids = np.concatenate([self.ids(each.name) for each in group])
         features = {}
-        for column in self.schema.features:
-            parts = [self.rows(each.name, column.digest) for each in group]
+        for kept in self.schema.names:
+            parts = [self.rows(each.name, kept) for each in group]
             data = np.concatenate([part.data for part in parts])
-            features[column.digest] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
+            features[kept] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
         joined: Stored = self._write(ids, features)
         results = {}
         for column_name in group[0].results:

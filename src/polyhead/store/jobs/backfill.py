@@ -246,7 +246,7 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
     for name in names or bundle.readers:
         record = bundle.readers[name]
         try:
-            check_packed(record.task, record.path)
+            check_packed(record.task, record.path, words=store.schema.words)
             check_stored_columns(location, store, name, record.path)
         except StoreError as error:
             if names:
@@ -259,12 +259,12 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
     return paths
 
 
-def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
-    """The tasks that a store with the features of these digests can answer."""
+def answerable(bundle: Bundle, digests: Collection[str], *, words: bool) -> list[str]:
+    """The tasks that a store with the features of these digests, and with hashed words if `words`, can answer."""
     names = []
     for name, record in bundle.readers.items():
         with suppress(StoreError):
-            check_packed(record.task, record.path)
+            check_packed(record.task, record.path, words=words)
             if planning.digest(record.path.stored()) in digests:
                 names.append(name)
     return names

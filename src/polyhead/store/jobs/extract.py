@@ -42,6 +42,7 @@ from polyhead.store.taps import (
     sample_values,
     with_constants,
 )
+from polyhead.store.words import NO_ENTRIES, packed_words
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
@@ -61,6 +62,7 @@ class ExtractRequest(Value):
 
     columns: dict[str, str] = {}  # column to read by its role, one of `ROLES`
     separate: bool = False  # the two texts of a pair are two documents; else one, read together
+    words: bool = False  # also keep hashes of each text's words
     long_texts: Literal["cut", "windows"] = "cut"  # windows: one document for each window of a long text
     per: Literal["tensor", "dimension"] = "tensor"  # scope of a codec's constants, if it has any
     processes: int | None = None  # number of tokenizing processes; 0: a thread; None: by the number of processors
@@ -70,6 +72,12 @@ class ExtractRequest(Value):
         wrong = sorted(set(self.columns) - set(ROLES))
         if wrong:
             raise ConfigError("documents are made of other columns", got=wrong, allowed=ROLES)
+        if self.words and self.long_texts == "windows":
+            raise ConfigError(
+                "a store keeps the words of whole texts, and not of their parts",
+                got="words and long_texts 'windows'",
+                do="cut long texts, or leave out words and tasks that read them",
+            )
         if self.processes is not None and self.processes < 0:
             raise ConfigError("a number of processes is 0 or more", got=self.processes)
 
@@ -149,7 +157,7 @@ class _Extraction:
         self._width = None if not backend.packs else trunk.architecture.width
         self._store: CorpusStore
         self._paths: list[Path]
-        self._waiting: list[tuple[list[bytes], list[PackedRows]]] = []
+        self._waiting: list[tuple[list[bytes], dict[str, PackedRows]]] = []
         self._waiting_ids: set[bytes] = set()
         self._unit = UnitSize(PIECE_ROWS)  # of a chunk that is encoded at once
         self._first_unread = ""
@@ -166,8 +174,12 @@ class _Extraction:
         except NoStore:
             whole = self._calibrated(paths)
             columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
-            self._store = create_corpus(self._location, Schema(features=columns, source=source))
+            schema = Schema(features=columns, words=self._wish.words, source=source)
+            self._store = create_corpus(self._location, schema)
         check_source(self._location, self._store.schema.source, source)
+        if self._wish.words and not self._store.schema.words:
+            do = "extract into another store: what a store keeps cannot be changed"
+            raise StoreError(f"{self._location} does not keep the words of its texts", do=do)
         kept = kept_paths(self._location, paths, self._store.schema.features)
         others = [column for column in self._store.schema.features if column.path not in kept]
         if any(column.path is None for column in others):
@@ -284,11 +296,15 @@ class _Extraction:
             np.empty((start[-1], column.token_bytes), np.uint8) for start, column in zip(starts, columns, strict=True)
         ]
         packing: deque[Future[None]] = deque()
+        texts = [inputs[row] for row in encodings.row.tolist()] if self._store.schema.words else []
+        words = [NO_ENTRIES for _ in texts]
 
         def pack(members: np.ndarray, values: Sequence[BatchValues]) -> None:
             for number, (value, column) in enumerate(zip(values, columns, strict=True)):
                 raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
+            for member in members.tolist() if texts else ():
+                words[member] = packed_words(texts[member])
 
         for members, batch in entry_batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
             packing.append(packer.submit(pack, members, batch_values(self._backend.features, self._paths, batch)))
@@ -298,15 +314,17 @@ class _Extraction:
             yield done / len(encodings.ids)
         for each in packing:
             each.result()
+        rows = [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]
+        rows += [PackedRows.of(list(map(len, words)), np.concatenate(words))] if texts else []
         numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
         ids = [window_id(inputs[row], window) for row, window in numbered]
-        self._waiting.append((ids, [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]))
+        self._waiting.append((ids, dict(zip(self._store.schema.names, rows, strict=True))))
         self._tokens += len(encodings.ids)
         self._cut += int((encodings.cut > 0).sum()) if self._windows is None else 0
         self._cut_tokens += int(encodings.cut.sum())
 
     def _is_due(self) -> bool:
-        waiting = sum(rows.data.nbytes for _, several in self._waiting for rows in several)
+        waiting = sum(rows.data.nbytes for _, kept in self._waiting for rows in kept.values())
         return waiting >= APPEND_BYTES or time.monotonic() - self._appended >= APPEND_SECONDS
 
     def _append(self) -> None:
@@ -314,11 +332,11 @@ class _Extraction:
         if self._waiting:
             ids = [each for several, _ in self._waiting for each in several]
             features = {}
-            for number, column in enumerate(self._store.schema.features):
-                rows = [several[number] for _, several in self._waiting]
+            for name in self._store.schema.names:
+                rows = [kept[name] for _, kept in self._waiting]
                 lengths = np.concatenate([each.lengths for each in rows])
                 data = rows[0].data if len(rows) == 1 else np.concatenate([each.data for each in rows])
-                features[column.digest] = PackedRows.of(lengths, data)
+                features[name] = PackedRows.of(lengths, data)
             self._documents += self._store.append(ids, features)
             self._waiting = []
             self._waiting_ids.difference_update(ids)  # chunks still being tokenized keep theirs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.store.corpus.base import CorpusStore
+from polyhead.store.corpus.base import WORDS, CorpusStore
 from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.taps import kept_in_words
 from polyhead.values import Value
@@ -44,6 +44,7 @@ class StoreInfo(Value):
     features: tuple[StoredColumn, ...]
     results: tuple[KeptResults, ...]
     id_bytes: int
+    words_bytes: int | None  # of hashed words; None: the store keeps none
     disk_bytes: int | None  # of all files, old versions included; None if the store is not a local folder
 
 
@@ -72,7 +73,7 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
         if facts is not None:
             answers = msgspec.structs.replace(answers, task=facts.task, version=facts.version, labels=facts.labels)
         results.append(answers)
-    documents = sum(fragment.rows for fragment in store.fragments)
+    documents, is_kept = sum(fragment.rows for fragment in store.fragments), store.schema.words
     return StoreInfo(
         store=location,
         version=store.version,
@@ -82,6 +83,7 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
         features=tuple(features),
         results=tuple(results),
         id_bytes=ID_BYTES * documents,
+        words_bytes=sum(store.rows(each.name, WORDS).data.nbytes for each in store.fragments) if is_kept else None,
         disk_bytes=_disk_bytes(Path(location)) if "://" not in location else None,
     )
 

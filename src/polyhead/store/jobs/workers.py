@@ -13,7 +13,7 @@ from polyhead.bundle.files import release
 from polyhead.errors import StoreError
 from polyhead.progress import counted, duration
 from polyhead.store.corpus import open_corpus
-from polyhead.store.corpus.base import CorpusStore, PackedRows
+from polyhead.store.corpus.base import WORDS, CorpusStore, PackedRows
 from polyhead.store.jobs.answers import ResultColumn, column_arrays, concatenate_columns, row_bytes
 from polyhead.store.jobs.executors import Executor
 from polyhead.store.packed import PackedTasks
@@ -73,7 +73,9 @@ class Answering:
         try:
             if not has(self._store, unit.fragment):
                 return UnitResults()
+            tasks = self.groups[unit.digest].only(list(dict.fromkeys(self.columns[name].task for name in unit.columns)))
             rows = self._store.rows(unit.fragment, unit.digest)
+            words = self._store.rows(unit.fragment, WORDS) if tasks.words else None
         except StoreError:
             self._store.refresh()
             if has(self._store, unit.fragment):
@@ -81,15 +83,16 @@ class Answering:
             return UnitResults()
         opened = time.monotonic()
         columns = [self.columns[name] for name in unit.columns]
-        tasks = self.groups[unit.digest].only(list(dict.fromkeys(column.task for column in columns)))
-        parts = []
+        parts, start, kept = [], unit.start, [rows.data, *([] if words is None else [words.data])]
         for part in slices(rows, unit.start, unit.stop):
-            outputs = tasks.outputs(part)
+            stop = start + len(part.lengths)
+            outputs = tasks.outputs(part, None if words is None else words.between(start, stop))
+            start = stop
             parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
-            release([rows.data])  # else everything read so far counts as memory of this process
+            release(kept)  # else everything read so far counts as memory of this process
         return UnitResults(
             results=concatenate_columns(parts),
-            fragment_bytes=rows.data.nbytes,
+            fragment_bytes=sum(data.nbytes for data in kept),
             opening=opened - began,
             computing=time.monotonic() - opened,
         )
@@ -111,8 +114,7 @@ def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
     while start < stop:
         end = int(np.searchsorted(rows.offsets, rows.offsets[start] + room, side="right")) - 1
         end = min(max(end, start + 1), stop)
-        first = rows.offsets[start]
-        yield PackedRows(offsets=rows.offsets[start : end + 1] - first, data=rows.data[first : rows.offsets[end]])
+        yield rows.between(start, end)
         start = end
 
 

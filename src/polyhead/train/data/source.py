@@ -19,6 +19,7 @@ from polyhead.plan import Path
 from polyhead.progress import counted, in_bytes, pace
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
+from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.windows import WindowedExamples
@@ -132,6 +133,10 @@ class FeatureSource(ABC):
     def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
         """The error for a task that reads a path without available features."""
         return StoreError(f"no features of the path of task '{task}' can be had", got=path.stored().pool)
+
+    def has_words(self, task: Task) -> bool:
+        """Whether a head of this task that reads words can be answered from where the features come from."""
+        return True
 
     @abstractmethod
     def keeps(self, path: Path, *, is_named: bool) -> bool:

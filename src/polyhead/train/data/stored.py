@@ -29,7 +29,8 @@ from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, ResultFacts
 from polyhead.store.corpus.ids import document_id, window_id
 from polyhead.store.taps import kept_in_words, path_text
-from polyhead.tasks.task import Example, Task
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Example, RowKind, Task
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
@@ -80,6 +81,10 @@ class StoredFeatures(FeatureSource):
                     allowed=f"'{self.precision}'",
                     do="leave training.precision out, or extract the features anew in that precision",
                 )
+
+    def has_words(self, task: Task) -> bool:
+        """Whether the store keeps hashes of the words that heads of this task read: of single texts."""
+        return self.corpus.schema.words and isinstance(kind_of(task), RowKind) and task.pair == "none"
 
     def keeps(self, path: Path, *, is_named: bool) -> bool:
         """Whether the store has a column for the path."""

@@ -1,0 +1,33 @@
+"""Which neighbouring fragments of a store become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+def fragment_groups(fragments: Sequence[Any], rows: int) -> Iterator[tuple[Any, ...]]:
+    """Groups of two or more neighbouring fragments with the same columns of results, up to so many rows each."""
+    group: list[Any] = []
+    for fragment in (*fragments, None):
+        fits = fragment is not None and (
+            not group
+            or (
+                sum(each.rows for each in group) + fragment.rows <= rows
+                and set(group[0].results) == set(fragment.results)
+            )
+        )
+        if not fits:
+            if len(group) > 1:
+                yield tuple(group)
+            group = []
+        if fragment is not None:
+            group.append(fragment)
+
+
+def with_joined(there: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
+    """The items with one in place of several neighbours; None if these have changed."""
+    at = next((number for number, each in enumerate(there) if each == before[0]), None)
+    if at is None or list(there[at : at + len(before)]) != list(before):
+        return None
+    return [*there[:at], joined, *there[at + len(before) :]]
