@@ -3,7 +3,7 @@
     python -m studies defaults run-familiar [--sets trec6,clinc150] [--report]
 
 Five sets, three draws of 1,500 training rows, each trained by default. A row has areas under the ROC curve, for its own
-test rows (at most 500) against as many texts of each other set, and for clinc150 against its out-of-scope questions,
+test rows (at most 250) against as many texts of each other set, and for clinc150 against its out-of-scope questions,
 which training never sees: of `familiar`, of the largest probability, of the entropy of the probabilities, and of the
 energy of the outputs. Beside them the share of own test rows that `familiar` puts below some limits, the bytes that the
 bundle keeps for it, and its time per text once the mean vector is there. Goes on where it stopped: rows are in
@@ -36,7 +36,7 @@ from studies.settings import RUNS, checked_names, command, parsed, report, resum
 NAME = "heads_familiar"
 SETS = ("ag_news", "trec6", "banking77", "clinc150", "tweeteval_emotion")
 OUTSIDE = "oos"  # clinc150's label of questions that none of the others fits
-ROWS, TEXTS = 1500, 500  # training rows; texts of each side
+ROWS, TEXTS = 1500, 250  # training rows; texts of each side
 LIMITS = (0.02, 0.1, 0.5)
 FAMILIAR, LARGEST = "familiar", "largest probability"
 GOAL, SLACK = 0.05, 2.0  # areas ahead; held-out rows below a limit, in multiples of it
