@@ -202,8 +202,15 @@ async def _infer(service: Service, request: Request) -> Response:
     )
     timeout = asked.parameters.timeout
     deadline = timeout / 1e6 if timeout else None
-    told = {"familiar": asked.parameters.familiar, "none_below": asked.parameters.none_below}
-    ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=gone(request), **told)
+    ticket = await service.ask(
+        inputs,
+        names,
+        words=words,
+        deadline=deadline,
+        is_gone=gone(request),
+        familiar=asked.parameters.familiar,
+        none_below=asked.parameters.none_below,
+    )
     return await off_loop(size_of(ticket), _answered, service, model, asked, ticket)
 
 
