@@ -39,6 +39,7 @@ RUNS = {
     "similarity.run_jevbench": "Run a conformance suite and a benchmark of coherence against a server.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
+    "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
     "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",
 }
 

@@ -1,5 +1,7 @@
 """How familiar a text is: the distance and the rank, what answers say, and that nothing else of them changes."""
 
+import csv
+import json
 import random
 
 import msgspec
@@ -10,9 +12,11 @@ from polyhead.bundle.seen import Seen, seen_of
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, ConfigError, UnknownTask
+from polyhead.store.jobs import ScoreRequest, score
 from polyhead.tasks.task import Task
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.commands import run
 from support.shared import made_once
 
 TASKS = ("mood", "urgency", "same")
@@ -160,3 +164,41 @@ def test_limit_of_a_task_is_a_share_of_a_kind_with_labels():
         Task(name="mood", kind="single_label", labels=("a", "b"), none_below=2.0)
     with pytest.raises(ConfigError, match="none_below"):
         Task(name="stars", kind="regression", range=(0.0, 1.0), none_below=0.1)
+
+
+def test_rows_of_a_table_get_what_a_session_says(session, tmp_path):
+    texts = [*messages(4, seed=5), *gibberish(2)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    asked = {"familiar": True, "none_below": {"mood": 0.05}}
+    wish = ScoreRequest(tasks=("mood", "urgency", "same"), **asked)
+    done = score(session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", wish)
+    assert done.columns == (
+        "mood",
+        "mood.familiar",
+        "mood.none_of_these",
+        "urgency",
+        "urgency.familiar",
+        "same",
+        "error",
+    )
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for row, result in zip(rows, session.predict(texts, tasks=["mood", "urgency"], **asked), strict=True):
+        for name in ("mood", "urgency"):
+            assert row[f"{name}.familiar"] == pytest.approx(result.answers[name]["familiar"])
+        assert row["mood.none_of_these"] == result.answers["mood"]["none_of_these"]
+    plain = score(session, tmp_path / "in.jsonl", tmp_path / "plain.csv", ScoreRequest(tasks=("mood",)))
+    assert plain.columns == ("mood", "error")
+    with pytest.raises(ConfigError, match="how familiar"):
+        score(session, tmp_path / "in.jsonl", tmp_path / "no.csv", ScoreRequest(tasks=("same",), familiar=True))
+
+
+def test_commands_say_it_of_lines_and_of_rows(root, tmp_path):
+    (text,) = gibberish(1)
+    done = run("predict", str(root), text, "--task", "mood", "--none-below", "0.05", "--backend", "reference")
+    (answer,) = [row["answers"]["mood"] for row in done.rows]
+    assert answer["none_of_these"] is True and answer["familiar"] < 0.05
+    (tmp_path / "in.csv").write_text(f"message\n{text}\n")
+    table = ["predict", str(root), str(tmp_path / "in.csv"), "--text", "message", "-o", str(tmp_path / "out.csv")]
+    run(*table, "--task", "mood", "--familiar", "--none-below", "0.05", "--backend", "reference")
+    (row,) = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert row["mood.none_of_these"] == "true" and float(row["mood.familiar"]) == pytest.approx(answer["familiar"])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from polyhead.client.client import predict_body
 from polyhead.engine.session import Session
 from polyhead.serve.app import application
 from polyhead.serve.service import Service
@@ -106,3 +107,38 @@ def test_decisions_say_it_in_fields_of_an_extension(client):
 def test_answers_that_are_explained_do_not_say_it(client):
     body = {"inputs": [KNOWN], "tasks": ["urgency"], "options": {"familiar": True, "explain": True}}
     assert client.post("/v1/predict", json=body).status_code == 422
+
+
+def test_classifier_servers_say_it_in_fields_of_an_extension(client, session):
+    told = [result.answers["mood"] for result in session.predict([TEXT, KNOWN], tasks=["mood"])]
+    shares, none = ([answer[key] for answer in told] for key in ("familiar", "none_of_these"))
+    infinity = client.post("/infinity/classify", json={"input": [TEXT, KNOWN], "model": "mood"}).json()
+    assert infinity["x_familiar"] == pytest.approx(shares) and infinity["x_none_of_these"] == none
+    vllm = client.post("/vllm/classify", json={"input": [TEXT, KNOWN], "model": "mood"}).json()["data"]
+    assert [each["x_familiar"] for each in vllm] == pytest.approx(shares)
+    assert [each["x_none_of_these"] for each in vllm] == none
+
+
+@pytest.mark.parametrize("model", ["mood", "all"])
+def test_open_inference_protocol_says_it_in_the_answer(client, session, model):
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [KNOWN]}
+    (expected,) = session.predict([KNOWN], familiar=True, none_below={"mood": 0.5})
+    parameters = {"familiar": True, "none_below": 0.5}
+    answer = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor], "parameters": parameters}).json()
+    outputs = {output["name"]: output for output in answer["outputs"]}
+    mood = json.loads(outputs["answer" if model == "mood" else "mood"]["data"][0])
+    assert mood["familiar"] == pytest.approx(expected.answers["mood"]["familiar"])
+    assert mood["none_of_these"] == (mood["familiar"] < 0.5)
+    refused = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor], "parameters": {"none_below": 2}})
+    assert refused.status_code == 422
+
+
+def test_options_of_a_client_are_those_of_the_route():
+    options = json.loads(predict_body([KNOWN], None, None, none_below={"mood": 0.0}))["options"]
+    assert options == {"none_below": {"mood": 0.0}}
+    assert json.loads(predict_body([KNOWN], None, 2.0, familiar=True, none_below=0.1))["options"] == {
+        "deadline": 2.0,
+        "familiar": True,
+        "none_below": 0.1,
+    }
+    assert "options" not in json.loads(predict_body([KNOWN], None, None))

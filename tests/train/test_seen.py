@@ -10,7 +10,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.data.read import Examples, ReadReport, read
 from polyhead.deep.nn.load import load_trunk
-from polyhead.engine.familiar import directions
+from polyhead.engine.familiar import KnownRows, directions
 from polyhead.engine.session import Session
 from polyhead.evaluate.profile import as_texts, asked, seen_rows
 from polyhead.plan import Codec
@@ -197,3 +197,31 @@ def test_training_row_is_left_out_of_the_centre_that_it_is_compared_with():
         means = [vectors[rest & (label == each)].mean(axis=0) for each in set(label[rest].tolist())]
         expected = min(np.linalg.norm(vectors[row] - directions(mean)) for mean in means)
         assert kept.far[row] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("is_folded", [True, False], ids=["the rows themselves", "rows held out"])
+def test_new_texts_are_as_familiar_as_the_rows_that_are_kept(is_folded):
+    """Shares of rows drawn alike are about uniform, also where the rows that are kept were learned from."""
+    rng, each, labels = np.random.default_rng(0), 40, 6
+    middles = rng.normal(size=(labels, 16))
+
+    def drawn():
+        noise = rng.normal(size=(labels * each, 16))
+        return directions((np.repeat(middles, each, axis=0) + noise).astype(np.float32))
+
+    shares = []
+    for _ in range(20):
+        learned, new, count = drawn(), drawn(), labels * each
+        rows = Examples(
+            inputs=[("a",)] * count,
+            targets=np.repeat(range(labels), each).tolist(),
+            words=None,
+            rows=list(range(count)),
+            report=ReadReport(),
+        )
+        kept, scores = learned if is_folded else drawn(), np.zeros((count, 0), np.float32)
+        seen = Seen(vectors=kept, lengths=np.ones(count, np.float32), scores=scores)
+        own = with_centres(seen, rows if is_folded else None, learned, rows)
+        shares.append(KnownRows.of(own).familiar(new))
+    found = np.quantile(np.concatenate(shares), (0.02, 0.1, 0.5, 0.9))
+    np.testing.assert_allclose(found, (0.02, 0.1, 0.5, 0.9), atol=0.03)

@@ -111,6 +111,23 @@ class BackendOptions(Value):
         return session
 
 
+class FamiliarOptions(Value):
+    """What answers say of how familiar a text is."""
+
+    familiar: Annotated[
+        bool, option("Also say which share of the rows known of a task lies as far out as the text.")
+    ] = False
+    none_below: Annotated[
+        float | None,
+        option(
+            "Say none_of_these where that share is below this, also without --familiar [default: as each task says].",
+            ge=0,
+            le=1,
+            metavar="SHARE",
+        ),
+    ] = None
+
+
 class SessionOptions(BackendOptions):
     """How a session computes."""
 

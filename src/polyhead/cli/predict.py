@@ -17,7 +17,7 @@ import msgspec
 from polyhead.cli.command import option, verb
 from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
 from polyhead.cli.given import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
-from polyhead.cli.options import RequiredFile, SessionOptions, Tasks
+from polyhead.cli.options import FamiliarOptions, RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows
@@ -47,7 +47,7 @@ def command(
     *,
     tasks: Tasks = option("Answer these tasks only, with commas between them; by default all that fit an input."),
     table: TableOptions,
-    familiar: bool = option("Also say which share of the rows known of a task lies as far out as the text."),
+    known: FamiliarOptions,
     form: Literal["auto", "text", "json"] = option(
         "Format of a line. auto: JSON if it begins with { or is a JSON string, else text.", "auto", "--format"
     ),
@@ -82,7 +82,8 @@ def command(
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    check_explained(explain, why.json_to, server=server, output=output != DASH, familiar=familiar, **named)
+    told = {name: value for name, value in msgspec.structs.asdict(known).items() if value not in (False, None)}
+    check_explained(explain, why.json_to, server=server, output=output != DASH, **dict.fromkeys(told, True), **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
@@ -92,15 +93,14 @@ def command(
         bundle = _folder(bundle)
     inputs = given_in(given)
     if named:
-        target = _table_target(inputs, named, server, output, familiar=familiar)
-        return answer_rows(
-            Printer(), how.open(bundle, tasks), inputs.file, target, table.request(tasks), fresh=table.fresh
-        )
+        target = _table_target(inputs, named, server, output)
+        request = table.request(tasks, **told)
+        return answer_rows(Printer(), how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    return _answer_lines(_asked(bundle, tasks, familiar, remote=remote, how=how), bundle, inputs, output, form)
+    return _answer_lines(_asked(bundle, tasks, told, remote=remote, how=how), bundle, inputs, output, form)
 
 
 def _answer_lines(
@@ -136,15 +136,11 @@ def _tell(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(
-    inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str, *, familiar: bool
-) -> str:
+def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
     option = f"--{next(iter(named)).replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
-    if familiar:
-        raise click.UsageError(f"--familiar is for texts and lines, and {option} for the rows of a table.")
     if server is not None:
         raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:
@@ -168,14 +164,12 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 @contextlib.contextmanager
 def _asked(
-    bundle: str, names: tuple[str, ...], familiar: bool, *, remote: ServerOptions, how: SessionOptions
+    bundle: str, names: tuple[str, ...], told: Mapping[str, Any], *, remote: ServerOptions, how: SessionOptions
 ) -> Iterator[Answering]:
     if remote.server is None:
-        yield partial(_by_session, how.open(bundle, names), names or None, familiar)
+        yield partial(_by_session, how.open(bundle, names), names or None, told)
         return
-    with contextlib.closing(
-        Remote(remote.server, key_file=remote.key_file, tasks=names or None, familiar=familiar)
-    ) as server:
+    with contextlib.closing(Remote(remote.server, key_file=remote.key_file, tasks=names or None, **told)) as server:
         yield server.answers
 
 
@@ -223,12 +217,12 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
 
 
 def _by_session(
-    session: Session, names: tuple[str, ...] | None, familiar: bool, lines: list[InputLine]
+    session: Session, names: tuple[str, ...] | None, told: Mapping[str, Any], lines: list[InputLine]
 ) -> list[dict[str, Any]]:
     inputs, words = [line.input for line in lines], [line.words for line in lines]
-    reads_vectors = session.tells_familiar(names, familiar=familiar)
+    reads_vectors = session.tells_familiar(names, **told)
     columns = all_columns(session, inputs, words, tasks=names, familiar=reads_vectors)
-    return [msgspec.to_builtins(result) for result in columns.results(familiar=familiar)]
+    return [msgspec.to_builtins(result) for result in columns.results(**{"familiar": False, **told})]
 
 
 def _folder(bundle: str | None) -> str:

@@ -46,9 +46,17 @@ class ServerOptions(Value):
 class Remote:
     """Asks a server for the answers of lines."""
 
-    def __init__(self, url: str, *, key_file: str | None, tasks: tuple[str, ...] | None, familiar: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key_file: str | None,
+        tasks: tuple[str, ...] | None,
+        familiar: bool = False,
+        none_below: float | None = None,
+    ) -> None:
         self._client = Client(url, key=_key(key_file), timeout=SECONDS, retries=RETRIES)
-        self._tasks, self._familiar = tasks, familiar
+        self._wish: dict[str, Any] = {"tasks": tasks, "familiar": familiar, "none_below": none_below}
 
     def close(self) -> None:
         """Closes its connection."""
@@ -60,7 +68,7 @@ class Remote:
             return []
         try:
             rows = [_row(line) for line in lines]
-            prediction = self._client.predict(rows, tasks=self._tasks, familiar=self._familiar)
+            prediction = self._client.predict(rows, **self._wish)
         except PolyheadError as error:
             if not isinstance(error, DataError) and getattr(error, "status", None) != TOO_LARGE:
                 raise

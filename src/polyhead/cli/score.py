@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import click
+import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Column, Folder, SessionOptions, Tasks, TokenColumns
+from polyhead.cli.options import Column, FamiliarOptions, Folder, SessionOptions, Tasks, TokenColumns
 from polyhead.cli.output import Printer, check_kept_files, counted, note, stoppable
 from polyhead.engine.session import Session
 from polyhead.progress import duration, pace
@@ -44,6 +45,7 @@ def command(
     calibrated: bool = option(
         "Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval."
     ),
+    known: FamiliarOptions,
     only_answers: bool = option("Copy no column of the table."),
     how: SessionOptions,
     printer: Printer,
@@ -62,7 +64,7 @@ def command(
         raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
     check_kept_files(target)
     kept = {"kept": ()} if only_answers else {}
-    request = table.request(tasks, calibrated=calibrated, **kept)
+    request = table.request(tasks, calibrated=calibrated, **msgspec.structs.asdict(known), **kept)
     return answer_rows(printer, how.open(bundle, tasks), source, target, request, fresh=table.fresh)
 
 

@@ -97,15 +97,17 @@ class Client:
         tasks: Iterable[str] | None = None,
         deadline: float | None = None,
         familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
         call: Call | None = None,
     ) -> Prediction:
         """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds to answer.
 
-        `familiar`: whether answers say which share of the rows known of their task lies as far out as the text.
+        `familiar`: whether answers say which share of the rows known of their task lies as far out as the text; below
+        `none_below`, of all tasks or by name, they also say `none_of_these`.
         An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
         single one, except a pair, needs no list.
         """
-        body = predict_body(inputs, tasks, deadline, familiar=familiar)
+        body = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below)
         return self._asked("/v1/predict", Prediction, call, body=body)
 
     def stream(
@@ -211,9 +213,11 @@ class AsyncClient:
         tasks: Iterable[str] | None = None,
         deadline: float | None = None,
         familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
     ) -> Prediction:
         """One result per input."""
-        return await self._ask(self._client.predict, inputs, tasks=tasks, deadline=deadline, familiar=familiar)
+        options = {"tasks": tasks, "deadline": deadline, "familiar": familiar, "none_below": none_below}
+        return await self._ask(self._client.predict, inputs, **options)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
@@ -259,7 +263,12 @@ class AsyncClient:
 
 
 def predict_body(
-    inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None, *, familiar: bool = False
+    inputs: Iterable[object] | str,
+    tasks: Iterable[str] | None,
+    deadline: float | None,
+    *,
+    familiar: bool = False,
+    none_below: float | Mapping[str, float] | None = None,
 ) -> bytes:
     """The body of `/v1/predict`; raises BadValue for invalid inputs."""
     if isinstance(tasks, str):
@@ -268,8 +277,8 @@ def predict_body(
     body: dict[str, Any] = {"inputs": rows}
     if tasks is not None:
         body["tasks"] = list(tasks)
-    options = ({} if deadline is None else {"deadline": deadline}) | ({"familiar": True} if familiar else {})
-    if options:
+    wishes = {"deadline": deadline, "familiar": familiar or None, "none_below": none_below}
+    if options := {name: wish for name, wish in wishes.items() if wish is not None}:
         body["options"] = options
     return json_body(body)
 

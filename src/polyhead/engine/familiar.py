@@ -12,7 +12,7 @@ from polyhead.bundle.format import SEEN
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, centre_distances, seen_of
-from polyhead.errors import BadValue, PolyheadError, UnknownTask
+from polyhead.errors import BadValue, ConfigError, PolyheadError, UnknownTask
 from polyhead.lazy import lazy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task, kinds_with
@@ -144,6 +144,26 @@ def check_none_below(asked: NoneBelow, tasks: Mapping[str, Task]) -> None:
 def is_wanted(known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow) -> bool:
     """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for a limit of its own."""
     return any(familiar or none_below(task, asked) > 0 for name, task in tasks.items() if name in known)
+
+
+def told_of(
+    known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow
+) -> dict[str, tuple[str, ...]]:
+    """By task, what its answers add; raises ConfigError where something is asked of tasks that cannot say it."""
+    told = {name: (KEY,) * familiar + (NONE,) * _has_limit(tasks[name], asked) for name in tasks if name in known}
+    told = {name: keys for name, keys in told.items() if keys and known[name].rows is not None}
+    if (familiar or asked) and not told:
+        raise ConfigError(
+            "none of the tasks can say how familiar a text is",
+            got=list(tasks),
+            allowed=f"tasks of one text whose bundle keeps {LEAST} rows or more",
+            do="leave out --familiar and --none-below",
+        )
+    return told
+
+
+def _has_limit(task: Task, asked: NoneBelow) -> bool:
+    return none_below(task, asked) > 0 and "none_below" in kind_of(task).uses
 
 
 def with_familiar(task: Task, answers: Sequence[Answer], shares: np.ndarray, limit: float) -> list[Answer]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from polyhead.engine.familiar import KEY, NONE
 from polyhead.errors import BadValue
 from polyhead.serve.checks import size_of
 from polyhead.serve.event_loop import off_loop
@@ -81,6 +82,8 @@ class Classes(Value):
     label: str
     probs: list[float]
     num_classes: int
+    x_familiar: float | msgspec.UnsetType = UNSET  # of a task with a limit, as the next
+    x_none_of_these: bool | msgspec.UnsetType = UNSET
 
 
 class ClassesAnswer(Value):
@@ -104,6 +107,8 @@ class RankedAnswer(Value):
     data: list[list[ScoredLabel]]
     usage: Usage
     x_receipt: RequestCost
+    x_familiar: list[float] | msgspec.UnsetType = UNSET  # of a task with a limit, a number a text; as the next
+    x_none_of_these: list[bool] | msgspec.UnsetType = UNSET
     object: Literal["classify"] = "classify"
 
 
@@ -221,8 +226,16 @@ def _told_as_infinity(answered: TaskAnswers) -> Response:
             data=raw(ranked(answered.task, answer) for answer in answered.answers),
             usage=_usage(answered),
             x_receipt=answered.costs,
+            x_familiar=_of_each(answered, KEY),
+            x_none_of_these=_of_each(answered, NONE),
         )
     )
+
+
+def _of_each(answered: TaskAnswers, key: str) -> Any:
+    """What each answer says under a key; UNSET where one does not."""
+    told = [answer[key] for answer in answered.answers if key in answer]
+    return told if len(told) == len(answered.answers) else UNSET
 
 
 async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:
@@ -235,7 +248,14 @@ async def _labelled(service: Service, request: Request, asked: ClassifyRequest) 
 def _classes(answered: TaskAnswers, number: int) -> Classes:
     task, answer = answered.task, answered.answers[number]
     probabilities = [scored.score for scored in label_scores(task, answer)]
-    return Classes(index=number, label=label_of(task, answer), probs=probabilities, num_classes=len(probabilities))
+    return Classes(
+        index=number,
+        label=label_of(task, answer),
+        probs=probabilities,
+        num_classes=len(probabilities),
+        x_familiar=answer.get(KEY, UNSET),
+        x_none_of_these=answer.get(NONE, UNSET),
+    )
 
 
 def _usage(answered: TaskAnswers) -> Usage:

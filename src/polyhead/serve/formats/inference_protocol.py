@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
+from polyhead.engine.familiar import check_none_below
 from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
@@ -201,7 +202,15 @@ async def _infer(service: Service, request: Request) -> Response:
     )
     timeout = asked.parameters.timeout
     deadline = timeout / 1e6 if timeout else None
-    ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=gone(request))
+    ticket = await service.ask(
+        inputs,
+        names,
+        words=words,
+        deadline=deadline,
+        is_gone=gone(request),
+        familiar=asked.parameters.familiar,
+        none_below=asked.parameters.none_below,
+    )
     return await off_loop(size_of(ticket), _answered, service, model, asked, ticket)
 
 
@@ -211,6 +220,7 @@ def _read(
     """The request, its inputs and their words, and the tasks that it asks, as its model has them."""
     asked, binary = request_in(body, json_bytes)
     check_deadline(asked.parameters.timeout or None)
+    check_none_below(asked.parameters.none_below, model.loaded.tasks)
     _check_outputs(asked, {facts.name for facts in model.outputs})
     inputs, words = _inputs(model, tensor_texts(asked, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in asked.outputs}

@@ -57,6 +57,8 @@ class InferParameters(Wire):
 
     binary_data_output: bool = False
     timeout: int | None = None  # microseconds
+    familiar: bool = False  # as `/v1/predict` takes it, and so is the limit
+    none_below: float | None = None
 
 
 class InferRequest(Wire):

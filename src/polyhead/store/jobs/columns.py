@@ -14,6 +14,7 @@ from typing import Any
 from polyhead.data.columns import no_column
 from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import KEY
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells, calibrated_of
@@ -195,6 +196,7 @@ class Answers(Value):
     prefix: str = ""
     scores: bool = False
     calibrations: dict[str, Calibration] = {}  # tasks with columns for calibrated answers
+    told: dict[str, tuple[str, ...]] = {}  # what answers say of familiarity, by task
 
     @property
     def columns(self) -> tuple[NewColumn, ...]:
@@ -210,6 +212,10 @@ class Answers(Value):
                 NewColumn(name=self.prefix + name + cell.end, form=cell.form, fields=cell.fields)
                 for cell in self._calibrated(name)
             ]
+            columns += [
+                NewColumn(name=f"{self.prefix}{name}.{key}", form="number" if key == KEY else "flag")
+                for key in self.told.get(name, ())
+            ]
         return (*columns, NewColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
@@ -224,6 +230,7 @@ class Answers(Value):
                 cells.append(None if answer is None else answer["scores"])
             made = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
             cells += [None if made is None else cell.read(made) for cell in self._calibrated(name)]
+            cells += [None if answer is None else answer.get(key) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]
 
     def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:

@@ -75,6 +75,8 @@ class ScoreJob(Value):
         "prefix": "--prefix differs",
         "scores": "--scores differs",
         "calibrated": "--calibrated differs",
+        "familiar": "--familiar differs",
+        "none_below": "--none-below differs",
         "piece_rows": "pieces of another size",
         "survey": "what is read was found to hold other values",
     }
@@ -91,6 +93,8 @@ class ScoreJob(Value):
     prefix: str
     scores: bool
     calibrated: bool
+    familiar: bool
+    none_below: float | dict[str, float] | None
     piece_rows: int
     survey: Survey
 

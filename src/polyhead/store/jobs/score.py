@@ -13,6 +13,7 @@ from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.data.rows import Rows, Show, open_file
 from polyhead.data.tables import TABLES, Chunk, Writer, file_endings
+from polyhead.engine.familiar import check_none_below, told_of
 from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
@@ -37,6 +38,8 @@ class ScoreRequest(Value):
     prefix: str = ""  # prefix of added columns
     scores: bool = False  # also a column of scores for each task that scores labels or options
     calibrated: bool = False  # also columns of calibrated answers of tasks with a calibration
+    familiar: bool = False  # also a column for each task that can say how familiar a text is
+    none_below: float | dict[str, float] | None = None  # as `Session.predict` takes it
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -124,8 +127,15 @@ class _Work:
         _check_target(file, self.target, self.ending)
         self.records, self.summaries = session.records, session.summaries.lines
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
-        known = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
-        self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores, calibrations=known)
+        made = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
+        check_none_below(wish.none_below, session.loaded.tasks)
+        self.answers = Answers(
+            tasks=tasks,
+            prefix=wish.prefix,
+            scores=wish.scores,
+            calibrations=made,
+            told=told_of(session.loaded.known, tasks, familiar=wish.familiar, asked=wish.none_below),
+        )
 
     def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:
         """The description of the job; the survey is that of `begun` if it read the same bytes."""
@@ -153,6 +163,8 @@ class _Work:
             prefix=self.wish.prefix,
             scores=self.wish.scores,
             calibrated=self.wish.calibrated,
+            familiar=self.wish.familiar,
+            none_below=self.wish.none_below,
             piece_rows=piece_rows,
             survey=survey,
         )
@@ -195,13 +207,15 @@ class _Work:
         results: list[Result] = []
         if read:
             try:
-                answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks)
+                familiar = bool(self.answers.told)
+                answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks, familiar=familiar)
             except UnknownTask:  # one that was removed meanwhile
                 self._check_unchanged()
                 raise
             self._check_unchanged()
             check_machine(self.session, answered)
-            results = answered.results(calibrated=self.wish.calibrated)
+            wish = self.wish
+            results = answered.results(wish.calibrated, familiar=wish.familiar, none_below=wish.none_below)
         remaining = iter(results)
         return [next(remaining) if isinstance(row, RowInput) else row for row in rows]
 
