@@ -21,7 +21,8 @@ MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 (docs/project/log.md)."""
 
 BESIDE = 4
-"""Last layers whose mean vectors another linear head reads side by side."""
+"""Last layers whose mean vectors another linear head reads side by side: better than any mean of them on three sets
+(docs/project/log.md)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
@@ -126,12 +127,13 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             for of, name in _mixes(task).items()
             if of <= max(depth, 1)
         ]
+        best = linears[0]
         if task.pair != "separate" and depth >= BESIDE:  # layer by layer: their products would be too many inputs
             each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
-            name = f"linear, last {BESIDE} layers side by side"
-            linears.append(HeadCandidate(name=name, strategy=each, solver="linear"))
+            best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
+            linears.append(best)
         if self.words and task.long_texts == "cut":
-            linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
+            linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return (*linears, trained)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
