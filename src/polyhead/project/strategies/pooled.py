@@ -21,8 +21,8 @@ MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 (docs/project/log.md)."""
 
 BESIDE = 4
-"""Last layers whose mean vectors another linear head reads side by side: better than any mean of them on three of four sets
-(docs/project/log.md)."""
+"""Last layers whose mean vectors another linear head reads side by side: better than any mean of them on three of
+four sets (docs/project/log.md)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
