@@ -28,6 +28,7 @@ from polyhead.text.question import Question
 STRATEGIES = {
     "pooled": Pooled(layers="learned", positions="attention", heads=2, hidden=8),
     "mean": Pooled(layers="mean", of=2, positions="mean", hidden=0),
+    "beside": Pooled(layers="beside", of=2, positions="mean", hidden=8),
     "neighbours": Pooled(layers="learned", positions="mean", hidden=8, window=2),
     "branch": Branch(positions="first", layers=1),
     "branch-from-below": Branch(positions="attention", tap=0, layers=2),

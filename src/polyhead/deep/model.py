@@ -292,7 +292,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
     """
     depth = states.depth
     if pool.layers == "mean" and pool.of > depth:
-        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=depth)
+        raise PlanError("a pool reads more layers than its path runs", got=pool.of, allowed=depth)
     chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask

@@ -13,7 +13,7 @@ from polyhead.errors import PlanError
 from polyhead.values import Value
 
 TRUNK = "trunk"
-LayerMix = Literal["last", "mean", "learned", "all"]
+LayerMix = Literal["last", "mean", "beside", "learned", "all"]
 Positions = Literal["first", "mean", "attention", "tokens", "prompt", "all"]
 DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", "bottleneck", "prefix", "lora"]
 GeluPlace = Literal["none", "inside", "after"]
@@ -200,12 +200,12 @@ class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
     `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of its own prompt rows) give one
-    vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed: the stored
-    form.
+    vector; `tokens` gives the first sub-token of each word. Layers `beside` gives the vectors of the path's last layers
+    side by side, `of` times as wide. `all` (layers or positions) keeps them unmixed: the stored form.
     """
 
     layers: LayerMix = "last"
-    of: int = 1  # number of the path's last layers that `mean` averages
+    of: int = 1  # number of the path's last layers that `mean` averages, or `beside` reads side by side
     positions: Positions = "first"
     heads: int = 0  # of `attention`
     part: str | None = None  # owner of a learned mix or of an attention pooler
@@ -219,17 +219,26 @@ class Pool(Value, tag="pool"):
                 + ("needs a part that owns its arrays" if learned else "owns no arrays, so it has no part"),
                 got=self.part,
             )
-        if self.of < 1 or (self.of > 1 and self.layers != "mean"):
-            raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
+        if self.of < 1 or (self.of > 1 and self.layers not in ("mean", "beside")):
+            raise PlanError("only layers 'mean' and 'beside' read so many", got=f"{self.layers} of {self.of}")
+        if self.layers == "beside" and not (self.positions in ("first", "mean") and self.codec.before_mean):
+            raise PlanError(
+                "layers stand side by side as one vector each, and a codec encodes each alone",
+                got=f"positions '{self.positions}', before_mean {self.codec.before_mean}",
+                allowed="positions 'first' or 'mean', before_mean true",
+            )
 
     def stored(self) -> Pool:
-        """The form kept in a store: learned mixes and attention are not applied yet."""
+        """The form kept in a store: learned mixes and attention are not applied yet, nor are layers concatenated."""
         return Pool(
-            layers="all" if self.layers == "learned" else self.layers,
+            layers=_STORED.get(self.layers, self.layers),
             of=self.of,
             positions="all" if self.positions in ("attention", "prompt") else self.positions,
             codec=self.codec,
         )
+
+
+_STORED: dict[LayerMix, LayerMix] = {"learned": "all", "beside": "mean"}  # a codec before the mean keeps each layer
 
 
 class Head(Value, tag="head"):

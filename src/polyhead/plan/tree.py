@@ -29,6 +29,8 @@ class Path(Value):
                 got=[type(node).__name__ for node in self.nodes],
                 allowed="Embed, Layers..., Pool, Head",
             )
+        if 3 in order and self.head.separate and self.pool.layers == "beside":
+            raise PlanError("a head compares one vector of each text", got="layers 'beside'", allowed="last or mean")
         depth = 0
         for node in self.nodes:
             if isinstance(node, Layers) and node.start != depth:

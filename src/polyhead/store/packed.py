@@ -214,8 +214,8 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
         owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
     )
     slot = folded(path, own, hidden, pooler, width=column.width)
-    # Of a mean of layers, each encoded by itself, every layer has its share; a learned mix is folded already.
-    shares = 1 if path.pool.layers == "learned" else column.layers
+    # Of a mean of layers, each encoded by itself, every layer has its share; other maps have one for each already.
+    shares = column.layers if path.pool.layers == "mean" else 1
     affine = column.codec.format.affine(column.codec)
     shift = np.tile(affine.shift * np.ones(column.width), column.layers)
     if slot.scores is None or slot.values is None:

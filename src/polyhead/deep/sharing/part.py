@@ -54,7 +54,7 @@ class PooledPart(nn.Module):
         self.pool = AttentionPooler(width, node.heads, generator=generator) if node.positions == "attention" else None
         self.dropout = dropout
         self.head = HeadModule(
-            head_inputs(head, width),
+            head_inputs(head, width * node.of if node.layers == "beside" else width),
             head.width,
             hidden=head.hidden,
             bias=head.bias,
@@ -66,8 +66,14 @@ class PooledPart(nn.Module):
         self.words = HashedWords(head.words, head.width) if head.words else None
 
     def features(self, stored: Tensor, mask: Tensor) -> Tensor:
-        """(rows, width), or (rows, words, width) for a path that reads words, with their neighbours if it has them."""
-        mixed = self.mix(stored) if self.mix is not None else _mean(stored)
+        """(rows, width), or (rows, words, width) for a path that reads words, with their neighbours if it has them.
+
+        Of layers side by side, as many times the width.
+        """
+        if self.path.pool.layers == "beside":
+            mixed = stored.flatten(2)
+        else:
+            mixed = self.mix(stored) if self.mix is not None else _mean(stored)
         if self.positions == "tokens":
             return with_neighbours(mixed, mask, self.path.head.window)
         if self.positions == "prompt":

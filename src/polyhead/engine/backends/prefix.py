@@ -28,7 +28,7 @@ def stored_paths(paths: Sequence[Path]) -> list[Path]:
                 do="take positions 'all', and each word's first token of these",
             )
         if path.pool.layers == "mean" and path.pool.of > depth_of(path):
-            raise PlanError("a pool averages more layers than its path runs", got=path.pool.of, allowed=depth_of(path))
+            raise PlanError("a pool reads more layers than its path runs", got=path.pool.of, allowed=depth_of(path))
     return stored
 
 

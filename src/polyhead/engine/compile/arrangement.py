@@ -267,15 +267,15 @@ def depth(plan: Plan, index: int) -> int:
 
 
 def states_read(plan: Plan, read: Read, *, mixed: bool) -> list[State]:
-    """The states that a pool mixes, in order; with `mixed` one, where all are of one step and averaged uncoded."""
+    """The states that a pool reads, in order; with `mixed` one, where all are of one step and averaged uncoded."""
     pool, states = read.pool, list[State]()
     at = read.at
     while isinstance(plan.steps[at].node, Layers):
         states = [(at, number) for number in range(1, depth(plan, at) + 1)] + states
         at = plan.steps[at].parent
-    wanted = {"last": 1, "mean": pool.of, "learned": len(states), "all": len(states)}[pool.layers]
-    if pool.layers == "mean" and wanted > len(states):
-        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=len(states))
+    wanted = {"last": 1, "learned": len(states), "all": len(states)}.get(pool.layers, pool.of)
+    if pool.layers in ("mean", "beside") and wanted > len(states):
+        raise PlanError("a pool reads more layers than its path runs", got=pool.of, allowed=len(states))
     if not states:
         return [(read.at, 0)]
     states = states[len(states) - wanted :]
@@ -301,7 +301,7 @@ def slot_form(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared
     return SlotForm(
         pool=msgspec.structs.replace(pool, part=None if pool.part is None else ""),
         width=width,
-        layers=len(states) if pool.layers == "learned" else 1,
+        layers=len(states) if pool.layers in ("learned", "beside") else 1,
         mixed=states[0][1] < 0,
         hidden=0 if head.separate else head.hidden,
         activation=head.activation,

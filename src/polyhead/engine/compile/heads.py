@@ -32,7 +32,7 @@ class SlotForm(Value):
 
     pool: Pool  # whoever owns its arrays
     width: int  # of the states
-    layers: int  # how many states are read side by side: 1, or all that a learned mix reads
+    layers: int  # how many states are read side by side: 1, or all that `beside` or a learned mix reads
     mixed: bool  # the states come averaged already
     hidden: int  # outputs of the first map; 0: it is the whole head
     activation: Activation
@@ -155,7 +155,7 @@ def pad_slot(slot: Slot, form: SlotForm) -> Slot:
 
 def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
     """The values that poolers read from each state, (texts, positions, width), before codecs."""
-    count = form.layers if form.pool.layers == "learned" else 1 if form.mixed else form.pool.of
+    count = 1 if form.mixed else max(form.layers, form.pool.of)
     states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
     if form.pool.layers == "mean" and len(states) > 1 and not form.pool.codec.before_mean:
         states = [_mean(ops, states)]

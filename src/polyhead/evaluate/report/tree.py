@@ -97,7 +97,8 @@ def describe(node: Node) -> str:
 
 def _pool(node: Pool) -> str:
     mixes = {"last": "last layer", "learned": "learned mix of layers", "all": "all layers"}
-    mix = f"mean of last {node.of} layers" if node.layers == "mean" else mixes[node.layers]
+    several = {"mean": f"mean of last {node.of} layers", "beside": f"last {node.of} layers side by side"}
+    mix = (mixes | several)[node.layers]
     places = {
         "first": "first position",
         "mean": "mean of positions",

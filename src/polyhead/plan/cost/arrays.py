@@ -59,14 +59,17 @@ def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
 
 
 def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
-    """The states after the node; poolers and heads do not change width and depth."""
+    """The states after the node; a pooler may set several side by side, and a head changes neither width nor depth."""
     if isinstance(node, Head) and node.window and not before.words:
         raise PlanError("a head reads neighbours of words, and this path reads none", got=f"window {node.window}")
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
             what = "a pool by attention has heads, and reads states as wide as a multiple of them"
             raise PlanError(what, got=f"{node.heads} heads and width {before.width}")
-        return msgspec.structs.replace(before, words=node.positions == "tokens")
+        if node.layers == "beside" and node.of > before.depth:
+            raise PlanError("a pool reads more layers than its path runs", got=node.of, allowed=before.depth)
+        width = before.width * (node.of if node.layers == "beside" else 1)
+        return msgspec.structs.replace(before, words=node.positions == "tokens", width=width)
     if not isinstance(node, Layers):
         return before
     check_layers(node, before.width, shape)

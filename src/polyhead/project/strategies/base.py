@@ -256,6 +256,8 @@ def narrowed(shape: Architecture, *, multiple_of: int = 1) -> int:
 
 
 def with_codec(path: Path, codec: Codec) -> Path:
-    """The same path with another codec."""
+    """The same path with another codec; layers that stand side by side are encoded alone by any."""
+    if path.pool.layers == "beside":
+        codec = msgspec.structs.replace(codec, before_mean=True)
     nodes = [msgspec.structs.replace(node, codec=codec) if isinstance(node, Pool) else node for node in path.nodes]
     return Path(nodes=tuple(nodes))

@@ -8,6 +8,7 @@ import msgspec
 
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.project.numbers import check_least
 from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
@@ -18,6 +19,10 @@ from polyhead.values import Value
 MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 """Layers whose mean linear heads read. The first was the best of five, or within a point of it, on five sets
 (docs/project/log.md)."""
+
+BESIDE = 4
+"""Last layers whose mean vectors another linear head reads side by side: better than any mean of them on three of
+four sets (docs/project/log.md)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
@@ -36,8 +41,9 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     measured on two tweet tasks on validation (rows of results/first_light_quality.json).
     """
 
-    layers: Literal["last", "mean", "learned"] = "mean"
-    of: int = 4  # number of last layers that `mean` averages; at most the trunk's depth
+    layers: Literal["last", "mean", "beside", "learned"] = "mean"
+    # number of last layers that `mean` averages, or `beside` reads side by side; at most the trunk's depth
+    of: int = 4
     positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
@@ -53,6 +59,13 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
     def __post_init__(self) -> None:
         check_least("strategy.", self, {"of": 1, "heads": 1, "hidden": 0, "window": 0})
+        if self.layers == "beside" and self.positions not in ("first", "mean"):
+            raise ConfigError(
+                "strategy.layers 'beside' reads one vector of each layer",
+                got=f"positions '{self.positions}'",
+                allowed=["first", "mean"],
+                do="set strategy.positions to one of them, or leave 'layers' out",
+            )
         if self.codec is not None:
             CODECS.named(self.codec)
 
@@ -66,9 +79,18 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         if not kind.per_word:
             positions = "attention" if self.positions == "auto" else self.positions
         learned = self.layers == "learned" or positions == "attention"
+        if self.layers == "beside":
+            if kind.per_word or task.pair == "separate":
+                raise ConfigError(
+                    f"strategy.layers 'beside' cannot answer task '{task.name}', which compares texts or reads words",
+                    got=f"kind '{task.kind}', pair '{task.pair}'",
+                    allowed="tasks that answer a text, or a pair read as one",
+                    do="set strategy.layers to 'last', 'mean' or 'learned'",
+                )
+            codec = msgspec.structs.replace(codec, before_mean=True)
         pool = Pool(
             layers=self.layers,
-            of=min(self.of, shape.layers) if self.layers == "mean" else 1,
+            of=min(self.of, shape.layers) if self.layers in ("mean", "beside") else 1,
             positions=positions,
             heads=(self.heads or max(1, shape.width // 64)) if positions == "attention" else 0,
             part=owner if learned else None,
@@ -105,8 +127,13 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             for of, name in _mixes(task).items()
             if of <= max(depth, 1)
         ]
+        best = linears[0]
+        if task.pair != "separate" and depth >= BESIDE:  # layer by layer: their products would be too many inputs
+            each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
+            best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
+            linears.append(best)
         if self.words and task.long_texts == "cut":
-            linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
+            linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return (*linears, trained)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:

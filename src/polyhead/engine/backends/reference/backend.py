@@ -208,6 +208,8 @@ class ReferenceBackend:
         owned = {} if node.part is None else self._owned(task, node.part)
         if node.layers == "learned":
             mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", masked_softmax(owned["mix.weights"]), value)
+        elif node.layers == "beside":
+            mixed = value.reshape(*value.shape[:2], -1)
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
@@ -267,7 +269,7 @@ def _uncoded(states: _States, pool: Pool, batch: TokenBatch) -> Array:
     """
     layers = states.layers
     if pool.layers == "mean" and pool.of >= len(layers):
-        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=len(layers) - 1)
+        raise PlanError("a pool reads more layers than its path runs", got=pool.of, allowed=len(layers) - 1)
     mixed = layers[{"last": len(layers) - 1, "mean": len(layers) - pool.of, "all": 1}[pool.layers] :]
     widths = [states.shape[-1] for states in mixed]
     if len(set(widths)) > 1:
