@@ -1,6 +1,6 @@
 """Every benchmark and study, one after another, so that none shares the machine with another.
 
-But for `one_pass_gpu`, which needs a graphics card.
+But for `one_pass_gpu`, which needs a graphics card, and `many_rows`, which needs another checkout.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ COMMANDS = (
     "benchmarks.silent_scripts",
     "studies defaults run-entities",
     "studies defaults run",
+    "studies defaults run-setfit",
+    "studies defaults run-setfit --report",
+    "studies defaults run-pairs",
+    "studies defaults run-pairs --report",
+    "benchmarks.words_cost",
     "studies sample run",
     "benchmarks.front_door",
     "benchmarks.workbench_check",

@@ -112,6 +112,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The engine": ("one_pass", "engine", "precision"),
     "The store": ("store",),
     "Right by default": ("right",),
+    "Heads": ("heads",),
     "Nothing silently wrong": ("silent",),
     "The server": ("server",),
     "The sample": ("sample",),

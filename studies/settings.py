@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from polyhead.progress import duration
 from studies.results import Claim, Study, results, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +95,12 @@ def resumed(file: Path, name: str) -> Study:
         rows = json.loads(written.read_text(encoding="utf-8"))["rows"]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return Study(file)
+
+
+def say_left(rows: Sequence[dict], *, done: int, total: int) -> None:
+    """Prints how many runs are done, and the time left at the mean `run_seconds` of all rows."""
+    mean = statistics.mean(float(row["run_seconds"]) for row in rows)
+    say(f"{done} of {total} runs, about {duration(mean * (total - done))} left")
 
 
 def command() -> str:

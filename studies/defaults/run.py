@@ -326,13 +326,13 @@ def cosine(compared: np.ndarray) -> np.ndarray:
     return compared[:, compared.shape[1] * 3 // 4 :].mean(axis=1)
 
 
-def vectors(ready: Prepared, split: Split) -> Vectors:
+def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -> Vectors:
     """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
     from polyhead.deep.heads.linear import inputs_of
     from polyhead.deep.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
 
-    extractor = opened()
+    extractor = extractor or opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)
     path = strategy.path(
         ready.task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name="float16")

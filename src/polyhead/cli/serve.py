@@ -107,9 +107,7 @@ def command(
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
         ordered = in_order(ports)
-        sockets = (
-            [opened.enter_context(bound(host, port.number)) for port in ordered] if place is None else place.take()
-        )
+        sockets = place.take() if place else [opened.enter_context(bound(host, port.number)) for port in ordered]
         places = [(port.task, socket) for port, socket in zip(ordered, sockets, strict=True)]
         if place is None and settings.workers > 1:
             return supervise(sockets, settings, address=address_of(host, sockets[0]))

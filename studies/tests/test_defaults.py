@@ -1,0 +1,101 @@
+"""Studies of the default beside SetFit, on spans, choices and many rows: what rows claim, and what they say lacks."""
+
+import importlib
+import json
+import math
+
+import pytest
+
+from benchmarks import many_rows, words_cost
+from studies.defaults import run_pairs, run_setfit
+
+
+def setfit_row(name, size, draw, ours, theirs, *, steps=10, whole=10):
+    methods = {
+        run_setfit.OURS: {"accuracy": ours, "seconds": 4.0},
+        run_setfit.THEIRS: {"accuracy": theirs, "seconds": 40.0, "steps": steps, "steps_of_a_pass": whole},
+        run_setfit.REGRESSION: {"accuracy": 0.5, "seconds": 1.0},
+    }
+    return {"set": name, "size": size, "draw": draw, "rows": 48, "methods": methods, "run_seconds": 60.0}
+
+
+def pairs_row(name, size, draw, default, advised, constant):
+    methods = {
+        run_pairs.DEFAULT: {"score": default, "seconds": 4.0},
+        run_pairs.ADVISED: {"score": advised, "seconds": 40.0},
+        run_pairs.CONSTANT: {"score": constant},
+    }
+    return {"set": name, "size": size, "draw": draw, "methods": methods, "run_seconds": 60.0}
+
+
+def test_the_gain_over_setfit_is_a_mean_of_sets_and_counts_those_ahead():
+    """By set 10 and -2 points: mean 4, one ahead; of the other eight sets there is no row, so nothing holds."""
+    rows = [setfit_row("cr", "8", draw, 0.8, 0.7) for draw in (1, 2, 3)]
+    rows += [setfit_row("subj", "8", draw, 0.7, 0.72, steps=500, whole=5230) for draw in (1, 2, 3)]
+    mean, ahead = run_setfit.claims(rows)
+    assert mean.id == "heads.setfit_8" and mean.value == pytest.approx(4) and not mean.holds
+    assert ahead.value == 1 and "cr +10.0, subj -2.0" in ahead.note
+    assert "SetFit 71.0 in 40.0 s" in mean.note and "cut by max_steps: subj 500 of 5,230" in mean.note
+
+
+def test_all_sets_and_draws_above_setfit_hold():
+    rows = [setfit_row(name, "16", draw, 0.8, 0.7) for name in run_setfit.NAMES for draw in (1, 2, 3)]
+    assert [(claim.value, claim.holds) for claim in run_setfit.claims(rows)] == [(10, True), (10, True)]
+
+
+def test_steps_of_a_pass_are_those_of_all_pairs_listed(monkeypatch):
+    """Pairs of different texts one by one; the rarer of the two kinds is drawn as often as the other."""
+    monkeypatch.syspath_prepend(str(run_setfit.HERE))
+    labels = ("a",) * 5 + ("b",) * 3 + ("c",)
+    pairs = [labels[i] == labels[j] for i in range(len(labels)) for j in range(i)]
+    drawn = 2 * max(sum(pairs), len(pairs) - sum(pairs))
+    steps_of = importlib.import_module("setfit_train").steps_of
+    assert steps_of(labels, batch=4) == math.ceil(drawn / 4)
+
+
+def test_pairs_are_held_against_one_answer_and_what_advise_finds():
+    """copa is 10 points above one answer, squad half a point; advise adds 5 and 15, so 10 on average."""
+    rows = [pairs_row("copa", "500", draw, 0.6, 0.65, 0.5) for draw in (1, 2, 3)]
+    rows += [pairs_row("squad_v1", "500", draw, 0.065, 0.215, 0.06) for draw in (1, 2, 3)]
+    poor, gain = run_pairs.claims(rows)
+    assert poor.value == 1 and not poor.holds and gain.value == pytest.approx(10)
+    assert "copa default 60.0, advise 65.0, constant 50.0" in poor.note and "82.6 (Aghajanyan et al. 2021" in poor.note
+
+
+@pytest.mark.parametrize(
+    ("study", "row"),
+    [(run_setfit, setfit_row("cr", "8", 1, 0.8, 0.7)), (run_pairs, pairs_row("copa", "500", 1, 0.6, 0.65, 0.5))],
+    ids=["setfit", "pairs"],
+)
+def test_a_study_reports_from_its_rows_alone(study, row, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("studies.settings.RESULTS", tmp_path)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setattr("sys.argv", ["run", "--report", "--rows", str(tmp_path / "rows.jsonl")])
+    study.main()
+    assert json.loads((tmp_path / f"{study.NAME}.json").read_text())["rows"] == [row]
+    said = capsys.readouterr().out
+    assert "lacking: " in said and "all take about" in said
+
+
+def test_many_rows_are_compared_with_the_checkout_before():
+    before = {"who": "before", "train_rows": 50_000, "run_seconds": 1000.0, "bytes": 700e6, "accuracy": 0.65}
+    after = {"who": "after", "train_rows": 50_000, "run_seconds": 400.0, "bytes": 35e6, "accuracy": 0.66}
+    values = {claim.id: (claim.value, claim.holds) for claim in many_rows.claims([before, after])}
+    assert values == {
+        "heads.many_rows_time": (0.4, True),
+        "heads.many_rows_bytes": (0.05, True),
+        "heads.many_rows_points": (-1.0, True),
+    }
+    assert many_rows.claims([after]) == []
+
+
+def test_the_cost_of_words_is_a_ratio_of_one_repeat():
+    """A machine that is twice as slow in the second repeat changes no ratio."""
+    rows = [
+        {"what": "certificate", "kind": kind, "repeat": repeat, "seconds": slow * seconds}
+        for repeat, slow in ((1, 1), (2, 2), (3, 1))
+        for kind, seconds in ((words_cost.WITHOUT, 2.0), (words_cost.CHOSEN, 2.5), (words_cost.EVERY, 3.0))
+    ]
+    (claim,) = words_cost.claims(rows)
+    assert claim.id == "heads.cost_certificate" and claim.value == pytest.approx(1.25) and not claim.holds
+    assert "every 1.500 (1.500 to 1.500)" in claim.note
