@@ -274,16 +274,25 @@ def of_numbers(
 
 def of_words(ready: Prepared, train: Vectors, test: Vectors, draw: int) -> dict[str, float]:
     """Span F1 of logistic regression on each word's vector, and on the words around it alone."""
-    from sklearn.feature_extraction import DictVectorizer
-
     chosen = np.random.default_rng(draw).permutation(len(train[0]))[:WORDS]
     model = logistic(None).fit(train[0][chosen], train[1][chosen])
-    found = {"word vectors": tagged(ready, model.predict(test[0]), test[2])}
-    facts = DictVectorizer()
+    return {
+        "word vectors": tagged(ready, model.predict(test[0]), test[2], "span_f1"),
+        "words around": words_around(ready, draw, "span_f1"),
+    }
+
+
+def words_around(ready: Prepared, draw: int, metric: str) -> float:
+    """The score of logistic regression on the words around each word, without an encoder."""
+    from sklearn.feature_extraction import DictVectorizer
+
+    facts, targets = DictVectorizer(), np.concatenate(ready.whole.targets)
+    chosen = np.random.default_rng(draw).permutation(len(targets))[:WORDS]
     around = facts.fit_transform(facts_of_words(ready.whole))
-    model = logistic(None).set_params(C=10.0).fit(around[chosen], train[1][chosen])
-    held = facts.transform(facts_of_words(ready.test.examples))
-    return found | {"words around": tagged(ready, model.predict(held), test[2])}
+    model = logistic(None).set_params(C=10.0).fit(around[chosen], targets[chosen])
+    predicted = model.predict(facts.transform(facts_of_words(ready.test.examples)))
+    lengths = [len(target) for target in ready.test.examples.targets]
+    return tagged(ready, predicted, np.repeat(np.arange(len(lengths)), lengths), metric)
 
 
 def facts_of_words(examples: Examples) -> list[dict[str, object]]:
@@ -304,15 +313,15 @@ def facts_of_words(examples: Examples) -> list[dict[str, object]]:
     return rows
 
 
-def tagged(ready: Prepared, predicted: np.ndarray, members: np.ndarray) -> float:
-    """Span F1 of the labels predicted for the words of all examples."""
+def tagged(ready: Prepared, predicted: np.ndarray, members: np.ndarray, metric: str) -> float:
+    """The score of the labels predicted for the words of all examples."""
     outputs, width = [], len(ready.task.labels)
     for index, target in enumerate(ready.test.examples.targets):
         answered = np.zeros((len(target), width), np.float32)
         own = predicted[members == index]
         answered[np.arange(len(own)), own] = 1
         outputs.append(answered)
-    return float(ready.test.examples.scores(ready.task, outputs)["span_f1"])
+    return float(ready.test.examples.scores(ready.task, outputs)[metric])
 
 
 def logistic(balance: str | None):
