@@ -209,7 +209,7 @@ class ReferenceBackend:
         if node.layers == "learned":
             mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", masked_softmax(owned["mix.weights"]), value)
         elif node.layers == "beside":
-            mixed = value.reshape(*value.shape[:2], -1)
+            mixed = value.reshape(*value.shape[:2], value.shape[2] * value.shape[3])
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
