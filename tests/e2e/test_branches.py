@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +18,9 @@ from polyhead.plan import TRUNK, Layers, cost
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk
 from support import tiny_project
-from support.commands import run, shell
+from support.commands import SOURCE, run, shell
 
-DEPTH = 3
+DEPTH, TESTS = 3, Path(__file__).parents[1]
 HEAD = """
 bundle = "bundle"
 
@@ -284,7 +286,9 @@ def test_same_seed_same_bytes_of_the_whole_bundle_and_another_seed_others(home, 
 
 KILL = """
 import os, signal
-import torch
+import pytest, torch
+from support import head_search
+head_search.shorten(pytest.MonkeyPatch())
 torch.set_num_threads(1)
 from polyhead.deep.loop import fit
 fit.SAVE_SECONDS = 0.0
@@ -304,7 +308,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
 ):
     """Killed outright in the depth search, then interrupted in a student: each run goes on after the last epoch."""
     path, root = written(home, tmp_path / "killed"), tmp_path / "killed" / "bundle"
-    done = shell(["train", path], before=KILL)
+    done = shell(["train", path], before=KILL, env={"PYTHONPATH": os.pathsep.join((str(SOURCE), str(TESTS)))})
     assert done.code == -signal.SIGKILL, done.err
     assert tuple(Bundle.open(root).tasks) == ("topics",)  # three epochs; two more in the search
     saved, trained = fit.Curriculum.save, []

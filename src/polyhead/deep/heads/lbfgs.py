@@ -11,7 +11,7 @@ from torch import Tensor
 
 EVALUATIONS = 180  # evaluations of the function
 HISTORY = 20  # pairs of a step and its change of the gradient
-FLAT, STILL = 3e-6, 1e-8  # stopping criteria: the largest entry of a gradient, and the change of a value or a step
+FLAT, STILL = 3e-6, 1e-8  # stopping criteria: the largest entry of a gradient, the change of a value or a step
 DECREASE, CURVATURE = 1e-4, 0.9  # of the line search
 STEPS = 25  # steps that it tries
 ROUNDING = 1e-7  # relative precision of a value, as in float32
@@ -29,7 +29,13 @@ def minimise(function: Function, start: Tensor, *, iterations: int, history: int
     """
     point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=history)
     value, gradient = function(point)
-    evaluations = 1
+    unit, evaluations = min(1.0, abs(value)) or 1.0, 1  # criteria are in proportion to a value that is near 0
+    value, gradient = value / unit, gradient / unit
+
+    def scaled(place: Tensor) -> tuple[float, Tensor]:
+        value, gradient = function(place)
+        return value / unit, gradient / unit
+
     for _ in range(iterations):
         if evaluations >= EVALUATIONS or float(gradient.abs().max()) <= FLAT:
             break
@@ -38,7 +44,7 @@ def minimise(function: Function, start: Tensor, *, iterations: int, history: int
         if slope >= 0:  # rounding
             break
         length = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
-        reached, tries = _searched(function, point, value, direction, slope, length)
+        reached, tries = _searched(scaled, point, value, direction, slope, length)
         evaluations += tries
         if reached is None:
             break
