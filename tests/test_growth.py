@@ -49,6 +49,7 @@ def _sorted(folder, n):
     return lambda: sorted(f"{number * 7919 % n}" for number in range(n))
 
 
+@pytest.mark.slow
 def test_what_grows_with_the_square_is_seen_in_its_calls_or_its_time(monkeypatch):
     clock = [0.0]
 

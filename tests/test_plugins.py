@@ -56,6 +56,7 @@ def own(tmp_path):
     return environment
 
 
+@pytest.mark.slow
 def test_commands_know_what_an_installed_package_registers(own, tmp_path):
     rows = [{"text": row["text"], "level": LEVELS[min(len(row["topics"]), 2)]} for row in tiny_project.messages(40)]
     tiny_project.write_jsonl(tmp_path / "rows.jsonl", rows)

@@ -6,6 +6,8 @@ import json
 import re
 from collections import Counter
 
+import pytest
+
 from polyhead.project.tables import read_project
 from studies.sample.texts import near_duplicates
 from support.commands import run
@@ -193,6 +195,7 @@ def test_sample_proportions_stay_in_the_documented_ranges():
     assert 0.40 <= sum(pair["same_request"] == "yes" for pair in PAIRS) / len(PAIRS) <= 0.50
 
 
+@pytest.mark.slow
 def test_sample_has_no_near_duplicates():
     """No two rows share many words or a run of them, nor does one repeat another with its details exchanged."""
     assert near_duplicates(MESSAGES, PAIRS) == []

@@ -13,6 +13,7 @@ pytest.importorskip("sphinx", reason="the site's generator is not installed: pip
 pytest.importorskip("furo", reason="the site's theme is not installed: pip install '.[docs]'")
 pytest.importorskip("myst_parser", reason="the site's reader of Markdown is not installed: pip install '.[docs]'")
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 KEPT = ("bundle-format.md", "compat.md")  # pages of the project that users need
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}

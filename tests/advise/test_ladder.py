@@ -34,6 +34,7 @@ def ladder(home, folder, said=None, names=("mood", "names"), **budget):
     return Ladder(tasks, folder, Budget(**budget), Events(say=(said if said is not None else []).append))
 
 
+@pytest.mark.slow
 def test_the_choice_is_within_the_budget_and_its_project_reads(home, tmp_path):
     said = []
     asked = ladder(home, tmp_path, said, amount=3, frozen=True)
@@ -52,6 +53,7 @@ def test_the_choice_is_within_the_budget_and_its_project_reads(home, tmp_path):
         assert task.tried[task.chosen] == task.score and {"pooled-heads", "branch-1"} <= set(task.tried)
 
 
+@pytest.mark.slow
 def test_the_same_call_trains_nothing_anew(home, tmp_path, monkeypatch):
     first = ladder(home, tmp_path, amount=3, frozen=True).run()
     from polyhead.deep.branch import task
@@ -82,6 +84,7 @@ def test_what_takes_longer_than_the_minutes_is_named(home, tmp_path):
     assert len(advice.left_out) == 2 and {task.chosen for task in advice.tasks.values()} <= HEADS
 
 
+@pytest.mark.slow
 def test_milliseconds_are_measured_and_kept_to(home, tmp_path):
     advice = ladder(home, tmp_path, amount=1e4, unit="ms", frozen=True).run()
     assert 0 < advice.cost <= 1e4 and advice.unit == "ms"

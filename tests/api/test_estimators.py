@@ -227,6 +227,7 @@ def test_a_column_of_pyarrow_is_a_list_of_texts_and_one_text_is_none(fitted):
         fitted.predict("the lamp is good")
 
 
+@pytest.mark.slow
 def test_a_sparse_matrix_of_labels_is_the_dense_one(trunk):
     """It was an internal IndexError."""
     from scipy import sparse

@@ -98,6 +98,7 @@ def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_p
     assert {*later.predict(texts_of(FIVE * 4))["mood"]} & set(FIVE), "what was known is known"
 
 
+@pytest.mark.slow
 def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):
     """Rows of a task lay in one file, so that threads learned those of another: here all write before any learns."""
     made, count = Quick(trunk, backend="reference", verbose=False), 4

@@ -66,6 +66,7 @@ def test_a_task_is_learned_and_asked_in_a_line_each(model):
     assert model.evaluate("mood", texts, moods)["accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.slow
 def test_kinds_are_guessed_from_labels_and_said(trunk, capsys):
     texts, moods, things = rows()
     made = Model(trunk, backend="reference")
@@ -80,6 +81,7 @@ def test_kinds_are_guessed_from_labels_and_said(trunk, capsys):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["list", "pandas", "polars"])
 def test_several_labels_in_a_string_are_several_labels(trunk, library):
     """They were recognised, and then refused with an option of the command line."""
@@ -112,6 +114,7 @@ def test_several_labels_in_a_string_are_several_labels(trunk, library):
         made.fit("other", texts, cells, separator="/")
 
 
+@pytest.mark.slow
 def test_labels_that_a_frame_made_floats_are_labels(trunk):
     """Python trained a regression where the command line asked."""
     pandas = pytest.importorskip("pandas")
@@ -279,6 +282,7 @@ def test_pairs_words_questions_and_spans(trunk):
     assert made.predict([texts[0], pairs[0]])["same"][0] is None
 
 
+@pytest.mark.slow
 def test_passages_are_read_as_pairs_of_question_and_context(trunk):
     """By `fit`, which takes their kind for granted, `evaluate` and `predict`; by no task over other pairs."""
     texts, moods, things = rows()
@@ -299,6 +303,7 @@ def test_passages_are_read_as_pairs_of_question_and_context(trunk):
         same.evaluate("mood", passages, moods)
 
 
+@pytest.mark.slow
 def test_questions_are_of_the_kind_that_chooses(trunk):
     """Their labels, numbers or texts, would be names of classes."""
     texts, _, things = rows()
@@ -310,6 +315,7 @@ def test_questions_are_of_the_kind_that_chooses(trunk):
     assert 0 <= made.evaluate("which", asked, things)["accuracy"] <= 1
 
 
+@pytest.mark.slow
 def test_tables_of_settings_may_be_dicts(trunk):
     """A strategy and its training were to be given as values that no public name makes."""
     training, strategy = {"epochs": 2, "seed": 3}, {"kind": "pooled", "layers": "last"}

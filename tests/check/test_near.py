@@ -1,6 +1,7 @@
 """Pairs of near texts, against every pair compared one by one."""
 
 import numpy as np
+import pytest
 
 from polyhead.check import duplicates as near
 from support.labelled_files import text
@@ -16,6 +17,7 @@ def likeness(first, second):
     return len(one & other) / len(one | other)
 
 
+@pytest.mark.slow
 def test_every_pair_that_is_told_is_near_and_hardly_one_is_missed():
     generator = np.random.default_rng(1)
     texts = []

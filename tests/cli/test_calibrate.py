@@ -82,6 +82,7 @@ def test_calibrate_refuses_what_it_cannot_use(bundle, rows):
     run("calibrate", bundle, rows["held"], "--task", "mood", "--coverage", "0.999").refuses("999 or more")
 
 
+@pytest.mark.slow
 def test_training_anew_says_that_the_calibration_is_left_behind(bundle, rows, home):
     assert run("calibrate", bundle, rows["held"], "--task", "mood").code == 0
     folder = bundle.parent
@@ -116,6 +117,7 @@ def test_drift_finds_other_texts_and_none_in_rows_like_those_that_it_knows(bundl
     assert "good good" in other.out
 
 
+@pytest.mark.slow
 def test_drift_compares_two_files_for_tasks_of_every_form(bundle, rows):
     found = told("drift", bundle, rows["other"], "--known", rows["held"], "--tasks", "mood,names,urgency")
     assert [set(task["aspects"]) for task in found["tasks"]] == [{"texts", "lengths", "answers"}] * 3

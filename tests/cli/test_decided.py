@@ -61,6 +61,7 @@ def test_a_task_that_is_added_again_is_removed_no_longer(work):
     assert "trained already, unchanged: mood, urgency" in run("train", path).out
 
 
+@pytest.mark.slow
 def test_a_change_that_fails_leaves_what_was_decided_as_it_was(work, monkeypatch):
     """Of a rollback, a removal and a training that cannot be proven: bundle.json is the bytes that it was."""
     from polyhead.certify import proof as certify

@@ -176,6 +176,7 @@ def test_a_missing_test_file_is_named(work):
     run("evaluate", path).refuses("messages-gone.jsonl")
 
 
+@pytest.mark.slow
 def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     recipe = FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
     whole = tiny_project.project(work, "mood", "names", "urgency")
@@ -191,6 +192,7 @@ def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     assert [one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]] == ["names"]
 
 
+@pytest.mark.slow
 def test_a_round_that_was_stopped_between_its_stages_is_left_out(work):
     learn = TrunkOnly(micro_batches=1, steps=1)
     whole = tiny_project.project(work, "mood", "names", "urgency")

@@ -132,6 +132,7 @@ def test_a_changed_byte_is_found(folder):
     run("features", "verify", "store", cwd=folder).refuses(data.name)
 
 
+@pytest.mark.slow
 def test_an_encoder_without_a_bundle_is_named_as_in_a_project(folder):
     pytest.importorskip("torch")
     run("features", "extract", "no/such/folder/x", "texts.jsonl", "store", cwd=folder).refuses("no/such/folder/x")

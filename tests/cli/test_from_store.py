@@ -45,6 +45,7 @@ def test_a_corpus_is_encoded_once_trained_on_and_answered(work):
     assert "mood" in run("features", "info", store, cwd=folder).out
 
 
+@pytest.mark.slow
 def test_scores_of_a_file_and_of_a_store_teach_another_task(work):
     """What `score --scores` and `backfill --scores` write is read as it stands."""
     folder, store, project = work

@@ -92,6 +92,7 @@ def test_members_are_added_under_other_names(root):
     run("tasks", "update", root, root, *GROUP, *same).refuses("one task", code=2)
 
 
+@pytest.mark.slow
 def test_merging_proves_every_task_also_where_families_get_other_names(root, theirs, tmp_path):
     out = tmp_path / "made"
     found = told(run("merge", out, f"{root}:alone,short,{','.join(GROUP)}", f"{theirs}:long", "--json", "-"))

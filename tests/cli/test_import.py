@@ -133,6 +133,7 @@ def test_wrong_words_are_refused(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_a_task_of_another_precision_is_told(made, tmp_path):
     """A bundle with a task that was trained in bfloat16, as `train` may do."""
     out = tmp_path / "bundle"

@@ -136,6 +136,7 @@ def live_files(root):
     return sorted(p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
 
 
+@pytest.mark.slow
 def test_one_changed_bit_in_any_file_is_found_and_the_file_is_named(bundle):
     looked_at = 0
     for name in live_files(bundle):

@@ -34,6 +34,7 @@ def test_answers_are_numbers_or_names_and_each_is_written(work, moods):
     assert "3 labels: " in done.out
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_and_asks_for_no_text_twice(work, moods):
     run(*WORDS, cwd=work, stdin="1\n2\nq\n")
     with (work / "labelled.jsonl").open("a", encoding="utf-8") as file:
@@ -80,6 +81,7 @@ def test_texts_are_written_to_a_file_and_labels_are_taken_back(work, moods):
     assert [point["labels"] for point in json.loads((work / "told.json").read_text())["curve"]] == [24]
 
 
+@pytest.mark.slow
 def test_labels_that_are_there_already_are_learned_from(work, moods):
     rows = [{"text": text, "label": mood if i < 20 else ""} for i, (text, mood) in enumerate(moods.items())]
     write(work / "texts.jsonl", rows)

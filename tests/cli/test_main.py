@@ -129,6 +129,7 @@ def test_pipe_closed_by_its_reader_gives_no_traceback(home):
         assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_are_said(home):
     python = f"{sys.executable} -m polyhead"
     bundle = home / "bundle"
@@ -142,6 +143,7 @@ def test_closed_standard_streams_are_said(home):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_closed_standard_error_does_no_harm(home):
     command = f"echo hi | {sys.executable} -m polyhead predict {home / 'bundle'} --backend reference 2>&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment())
@@ -149,6 +151,7 @@ def test_closed_standard_error_does_no_harm(home):
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_still_gets_the_tree(home):
     done = shell(["inspect", home / "bundle"], env={"PYTHONIOENCODING": "ascii"})
     assert done.code == 0

@@ -66,6 +66,7 @@ def test_merging_proves_every_task_and_says_what_it_saves(alone, tmp_path):
     Bundle.open(tmp_path / "made").verify()
 
 
+@pytest.mark.slow
 def test_the_certificate_holds_the_bits_of_the_bundles_apart(alone, tmp_path):
     """Against digests computed here from each bundle's own outputs; and the bundle can be verified by it."""
     done = run("merge", tmp_path / "made", alone / "a", alone / "a-b", "--json", tmp_path / "told.json")
@@ -97,6 +98,7 @@ def test_the_plan_is_the_one_that_inspect_draws(alone, tmp_path):
     assert drawn == inspected[inspected.index(drawn[0]) :][: len(drawn)]
 
 
+@pytest.mark.slow
 def test_bytes_saved_are_the_trunks_that_are_no_longer_there(alone, tmp_path):
     """By hand: two tasks that read all four layers of one trunk."""
     write_bundle(tmp_path / "x", TRUNK)
@@ -124,6 +126,7 @@ def test_chosen_tasks_of_a_trained_bundle_are_taken_apart_and_put_together_again
     assert list(Bundle.open(tmp_path / "all").tasks) == ["names", "mood", "same", "topics", "urgency", "alike"]
 
 
+@pytest.mark.slow
 def test_a_folder_may_have_a_colon_in_its_name(alone, tmp_path):
     odd = tmp_path / "odd:one"
     shutil.copytree(alone / "a", odd)
@@ -150,6 +153,7 @@ def added(root, name, *, trained_with, probes):
     return root
 
 
+@pytest.mark.slow
 def test_tasks_of_different_precisions_are_each_proven_in_their_own(alone, tmp_path):
     probes = [{"text": list(text)} for text in TEXTS]
     one, other = (

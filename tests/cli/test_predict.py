@@ -264,6 +264,7 @@ def test_lone_surrogates_are_replaced_and_counted(home):
     assert done.rows[0]["id"] == "\ufffd"
 
 
+@pytest.mark.slow
 def test_a_million_characters_are_cut_and_the_receipt_says_so(home):
     done = predict(home, stdin="lamp " * 200_000)
     assert done.code == 0
@@ -378,6 +379,7 @@ def test_a_long_line_in_small_pieces_is_one_line():
     assert found == [[(1, b"abc")], [(2, b"d")], [], [(5, b"e")]]
 
 
+@pytest.mark.slow
 def test_ten_million_bytes_in_one_line_are_one_line():
     from polyhead.store.jobs.lines import pieces
 

@@ -102,6 +102,7 @@ def test_the_next_command_can_be_typed_where_folders_have_spaces(folders, tmp_pa
     assert words[4:] == [str(names[1]), str(names[2]), "--base", str(names[0])]
 
 
+@pytest.mark.slow
 def test_what_import_will_do_with_adapters_is_told_and_the_next_command_does_it(tmp_path):
     for seed, name in enumerate(("mood", "names")):
         adapters.adapter(tmp_path / name, name, layers=(2, 3), seed=seed)

@@ -5,6 +5,8 @@ import shutil
 import sys
 import unicodedata
 
+import pytest
+
 from polyhead.cli.output import Printer, json_shown, note, shown, text_table
 from support.cases import cases
 from support.commands import run, shell
@@ -108,6 +110,7 @@ def test_answers_in_which_a_text_stands_are_shown_escaped(home):
     assert done.rows[0]["id"] == EVIL
 
 
+@pytest.mark.slow
 def test_the_log_is_shown_escaped():
     script = f"import atexit, logging; atexit.register(logging.warning, {EVIL!r})"
     done = shell(["inspect", "nowhere"], before=script)

@@ -171,6 +171,7 @@ def test_ten_changed_answers_are_printed_and_all_are_kept(bundle, other):
     assert sum(" -> " in line and line.startswith("    ") for line in done.out.splitlines()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_of(NAMES))
 def test_update_from_a_task_of_another_name_and_rollback_restore_the_old_files(bundle, home, name):
     """Every kind: the same arrays under another name give the same answers, so none has changed."""
@@ -327,6 +328,7 @@ def test_a_model_is_no_version_of_a_task_that_reads_the_trunk(writers):
     assert tree(one) == before
 
 
+@pytest.mark.slow
 def test_models_are_updated_and_rolled_back_several_at_once_and_with_others(writers, tmp_path):
     one, two = writers
     add_model(one, draft("short"))
@@ -381,6 +383,7 @@ def test_verify_names_what_was_touched_and_ends_with_1(bundle, tmp_path):
     assert done.code == 0 and "6 tasks: the bits of the certificates on 72 probes" in done.out
 
 
+@pytest.mark.slow
 def test_verify_says_when_the_last_change_left_no_certificate(bundle):
     assert "had no certificate yet" in run("tasks", "verify", bundle).out
     add(bundle, mood("extra"), trunk=Bundle.open(bundle).trunk(), probes=[])
@@ -433,6 +436,7 @@ def test_commands_work_where_torch_is_missing(bundle, other):
     assert done.code == 0 and "not seen by a certificate made under these numerics: extra" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", first_of(["openvino", "reference"]))
 def test_tasks_trained_in_bfloat16_are_proven_where_torch_is_missing(tmp_path, backend):
     """In float32 where that is all there is; the certificate says so."""

@@ -178,6 +178,7 @@ def test_skipped_rows_are_counted_in_the_plan(work):
     assert "1 lone surrogates replaced" in said
 
 
+@pytest.mark.slow
 def test_a_million_characters_are_cut_and_counted(work):
     tiny_project.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
     done = run("train", project_of(work, {"train": "x.jsonl"}))
@@ -329,6 +330,7 @@ def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow
 def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=100_000, patience=100_000)
     path = write_project(work, "mood", "topics", training=training)

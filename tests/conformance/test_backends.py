@@ -10,6 +10,7 @@ from polyhead.engine.backends import BACKENDS, open_backend
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
 from support import compiled_graphs
 
+SLOW = {"openvino": pytest.mark.slow}  # it compiles graph after graph
 CODED = tuple(
     f"{check}, {codec}"
     for codec in CODECS
@@ -47,6 +48,7 @@ def ran(checks):
     return count
 
 
+@pytest.mark.parametrize("name", [pytest.param(each, marks=SLOW.get(each, ())) for each in BACKENDS], indirect=True)
 def test_backend_passes_one_check_of_each_kind(name):
     """Names of a kind differ behind the first comma: in codecs, batches and widths."""
     checks = {}

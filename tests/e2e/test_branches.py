@@ -331,6 +331,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
     assert contents(root) == contents(bundle)
 
 
+@pytest.mark.slow
 def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answer_as_before(home, bundle, tmp_path):
     """The project file knows nothing of the tasks that are there; their answers are asked for before and after."""
     shutil.copytree(bundle, tmp_path / "bundle")

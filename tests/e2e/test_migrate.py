@@ -66,6 +66,7 @@ def write(path, project):
     path.write_text(to_toml(project))
 
 
+@pytest.mark.slow
 def test_a_corpus_moves_to_a_learned_encoder(folder):
     extract = ("features", "extract", "joint", "corpus.jsonl", "new-store", "--tap", "mean2:sign", *REFERENCE)
     killed = shell(extract, before=f"import os\nos.chdir({str(folder)!r})\n{DIES}")

@@ -84,6 +84,7 @@ def tasks_of(trunk, heads):
     return tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_of(SHAPES))
 def test_encoders_of_any_shape_give_what_the_reference_gives(name):
     trunk = trunk_of(SHAPES[name])

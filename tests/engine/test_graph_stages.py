@@ -118,6 +118,7 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     np.testing.assert_array_equal(wordless, np.zeros((1, *wanted_shape), np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [walk.TEXTS, walk.WORDS], ids=["texts", "words"])
 def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
     for count in range(1, 3 * sizes[-1]):

@@ -157,6 +157,7 @@ def test_damaged_answers_are_named(trained, tmp_path, cut):
     run("evaluate", path, "--task", "mood").refuses("nothing was scored", file.name, "cannot be read")
 
 
+@pytest.mark.slow
 def test_two_versions_are_compared_on_rows_that_neither_learned_from(trained, tmp_path):
     """It said that v0001 does not exist, and listed it."""
     root, path = copied(trained, tmp_path)
@@ -221,6 +222,7 @@ def test_wrong_rows_as_a_table_have_the_words_of_pairs(trained, tmp_path):
     assert len(rows) == score["wrong"] and all(row["text"] and row["text_b"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -580,6 +580,7 @@ def test_the_text_to_ask_is_one_word_of_a_shell_that_predict_reads_as_the_text(t
 KINDS = {"single_text": "single_label", "pair": "single_label"}
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["trec6", "glue_rte", "copa", "snips_slots", "subjqa_grocery", "sick_relatedness"])
 def test_real_sets_are_what_they_are(tmp_path, name):

@@ -5,6 +5,8 @@ import io
 import json
 import tomllib
 
+import pytest
+
 from support.cases import cases
 from support.commands import run
 
@@ -248,6 +250,7 @@ def content_of(columns, ending):
     return file.getvalue()
 
 
+@pytest.mark.slow
 @cases("columns, wanted", TABLES.values(), ids=TABLES)
 def test_init_says_of_a_table_what_a_reader_would(tmp_path, columns, wanted):
     """Or asks. None is taken for something else."""

@@ -87,6 +87,7 @@ def test_the_same_upload_again_changes_nothing_and_says_so(root, tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_family_under_another_name_here_is_no_change_either(tmp_path):
     from support.prompt_groups import adapters
     from support.prompt_groups import add as add_group
@@ -300,6 +301,7 @@ def test_a_caller_who_hangs_up_stops_no_change(root, tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_a_whole_bundle_and_says_so(root, tmp_path):
     """The true process, killed when it begins, and then not."""
 
@@ -390,6 +392,7 @@ def test_no_route_changes_anything_where_it_was_not_asked_for(root, tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_task_that_owns_its_model_is_removed_and_not_uploaded(root, tmp_path, monkeypatch):
     from bundle.test_models import add_model
     from bundle.test_models import draft as model

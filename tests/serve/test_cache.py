@@ -260,6 +260,7 @@ def test_without_being_asked_for_nothing_is_kept(root):
     assert service.cache is None and again.results[0].receipt.passes == 1 and first.cached == again.cached == 0
 
 
+@pytest.mark.slow
 def test_it_is_right_while_many_ask_and_tasks_change(tmp_path):
     """Versions alternate while texts are asked again and again: each answer is its version's own."""
     root = tiny_root(tmp_path / "b")

@@ -182,6 +182,7 @@ def test_what_is_tried_is_what_callers_are_answered_with(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_answers_that_move_though_their_task_did_not_change_stop_a_change(root, monkeypatch):
     async def scenario():
         async with served(root) as (client, service):
@@ -271,6 +272,7 @@ def test_tasks_are_listed_while_one_of_them_is_gone_from_the_folder_already(root
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_change_of_families_is_taken_over(tmp_path):
     from polyhead.bundle.create import write_bundle
     from support.prompt_groups import adapters
@@ -291,6 +293,7 @@ def test_a_change_of_families_is_taken_over(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_task_that_owns_its_model_is_tried_and_comes_and_goes(root, monkeypatch):
     from bundle.test_models import add_model
     from bundle.test_models import draft as model
@@ -327,6 +330,7 @@ def test_a_task_that_owns_its_model_is_tried_and_comes_and_goes(root, monkeypatc
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["openvino", "torch"])
 def test_backends_that_are_not_deterministic_are_held_to_their_tolerance(root, backend):
     if backend == "openvino":

@@ -116,6 +116,7 @@ def test_a_body_that_does_not_come_in_time_is_refused(port, clock):
         assert status(read_all(own)) == 408
 
 
+@pytest.mark.slow
 def test_many_requests_at_once_are_no_header_without_end(tmp_path):
     """Whole requests of more bytes than headers may have, of which the first and the last arrive in two parts."""
     whole = request_bytes(ASKED)
@@ -228,6 +229,7 @@ def test_the_limit_of_open_files_follows_that_of_connections():
     assert done.stdout.split() == ["261", "1256", "4000"]  # 5 times and 256 more; never over the hard one
 
 
+@pytest.mark.slow
 def test_a_refused_caller_that_sends_on_is_closed(patient):
     """What it sends is thrown away, for a second."""
     with connected(patient) as own:

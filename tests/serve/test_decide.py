@@ -154,6 +154,7 @@ def test_any_json_to_decisions_is_answered_or_told_as_clients_read_it(guessing, 
         assert reply.status_code == 400 and isinstance(reply.json()["error"]["message"], str)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(altered(SYSTEM_ONE) | JSON)
 def test_any_json_to_system_one_is_answered_or_told_as_clients_read_it(guessing, body):

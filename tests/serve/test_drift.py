@@ -156,6 +156,7 @@ def test_requests_are_looked_at_seldom(home, monkeypatch):
     service.queue.close()
 
 
+@pytest.mark.slow
 def test_a_new_version_begins_anew(home, tmp_path):
     root = tmp_path / "b"
     shutil.copytree(home / "bundle", root)
@@ -178,6 +179,7 @@ def test_scores_of_an_answer_are_those_of_its_outputs(name):
     np.testing.assert_allclose(np.stack([scores_in(task, answer) for answer in answers]), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_summary_that_is_gone_stops_no_server(home, tmp_path, caplog):
     root = tmp_path / "b"
     shutil.copytree(home / "bundle", root)

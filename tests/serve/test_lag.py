@@ -59,6 +59,7 @@ def asked(root, monkeypatch, deadline, *, age=0.0, late=0.0, is_idle=False):
         return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("age", "late"), [(6.0, 0.0), (0.0, 6.0)], ids=["unread", "late"])
 def test_what_a_late_loop_takes_is_not_there_for_the_queue(root, monkeypatch, age, late):
     """Six seconds before it was read, or twice what reading and writing are expected to take by now."""

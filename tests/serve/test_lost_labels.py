@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from support.admin_server import add, asked, labelled, lines, make, served, upload
 
 
@@ -27,6 +29,7 @@ def test_an_upload_does_not_lose_labels_unless_that_is_said(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_candidate_with_fewer_labels_is_tried_and_not_promoted_in_silence(tmp_path):
     root = make(tmp_path / "b", "topics")
     add(root, "mood", 1, task=labelled("mood", "good", "bad", "fine"))

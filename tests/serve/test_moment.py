@@ -11,6 +11,7 @@ from polyhead.serve.app import application
 from polyhead.tasks.calibration import Calibration
 from polyhead.testing import tiny_part
 from support.loopback_server import TASKS, service_of, tiny_root
+from support.tiers import first_of
 
 TEXTS = ["good lamp is late", "bad"]
 WISHES = {"options": {"calibrated": {"mood": {"unsure_below": 0.1}, "topics": False}, "receipt": False}}
@@ -49,8 +50,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("when", ["before it is asked", "after it is answered"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", first_of(["before it is asked", "after it is answered"]))
+@pytest.mark.parametrize("change", first_of(CHANGES))
 @pytest.mark.parametrize("route", BODIES)
 def test_a_change_in_the_middle_of_a_request_changes_nothing_of_it(root, monkeypatch, route, change, when):
     service = service_of(root, deterministic=True)

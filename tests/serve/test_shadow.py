@@ -50,6 +50,7 @@ async def settle(service):
     await asyncio.to_thread(service.hidden_tasks[-1].settle)
 
 
+@pytest.mark.slow
 def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_answers(root, tmp_path):
     texts = [f"{text} {number}" for number in range(8) for text in TEXTS]
 
@@ -108,6 +109,7 @@ def test_promoting_makes_the_certified_change_and_dropping_forgets(root, tmp_pat
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_candidate_that_is_being_promoted_keeps_its_files(root, tmp_path):
     """Dropping it, another candidate and a second promotion are refused meanwhile, also once the caller hung up."""
 
@@ -223,6 +225,7 @@ def test_texts_of_flips_are_shown_where_they_are_asked_for_and_memory_is_bounded
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_change_of_the_live_task_begins_the_count_anew(root, tmp_path):
     async def scenario():
         async with served(root) as (client, service):

@@ -110,6 +110,7 @@ def test_all_questions_cost_one_pass_of_the_text(guessing):
     assert first["usage"]["input_tokens"] == alone["tokens"] + first["x_receipt"]["options"]["tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_questions_never_see_each_other(root, backend):
     """Alone, reversed, renamed and among others: the same bits."""

@@ -86,6 +86,7 @@ def _close(one, other):
         assert one == other
 
 
+@pytest.mark.slow
 def test_ten_times_too_many_are_refused_or_answered_in_time(root):
     """Only 429, and answers within the deadline; what waits is bounded, and afterwards all is as before."""
     waiting, timeout = 64, 20.0

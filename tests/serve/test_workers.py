@@ -250,6 +250,7 @@ def test_any_worker_tells_the_counts_of_all_to_who_has_the_key(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_server_of_two_workers_answers_changes_and_ends(tmp_path):
     """The command itself: a change of the bundle reaches both, one that is killed comes back, SIGTERM ends all."""
     root = make(tmp_path / "b", "mood", "topics")

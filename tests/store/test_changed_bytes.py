@@ -75,6 +75,7 @@ def changes(raw, count, rng):
     yield "no text", b"\xff\xfe" + raw[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first_of([PlainStore, LanceStore]), ids=["plain", "lance"])
 def test_a_changed_byte_of_any_file_is_seen_or_changes_nothing_that_is_read(kind, tmp_path, capfd):
     """Sixteen of sixteen flipped bits of a Lance store, and 42 of 90 of facts about columns, went by in silence."""

@@ -356,6 +356,7 @@ def filling(kind, location, wanted):
             return
 
 
+@pytest.mark.slow
 def test_two_writers_and_one_that_fills_a_column_at_once_lose_nothing_and_keep_nothing_twice(kind, tmp_path):
     location = str(tmp_path / "store")
     context = multiprocessing.get_context("fork" if kind is PlainStore else "spawn")  # Lance does not survive a fork

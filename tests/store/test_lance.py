@@ -75,6 +75,7 @@ def test_a_dataset_that_another_program_changed_is_refused(store, tmp_path):
         store.refresh()
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):

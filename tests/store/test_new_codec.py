@@ -99,6 +99,7 @@ def test_answers_are_the_same_bits_whatever_stands_beside_them(bundle, backend):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])
 def test_every_backend_computes_it(backend):
     pytest.importorskip(backend)

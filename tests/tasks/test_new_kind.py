@@ -90,6 +90,7 @@ def test_one_file_was_written_and_the_package_knows_nothing_of_it():
     assert not [path for path in sources if re.search(r"\bordinal\b", path.read_text(), re.IGNORECASE)]
 
 
+@pytest.mark.slow
 def test_it_is_trained_and_bundled_beside_other_kinds(home):
     folder, outcome, _ = home
     scores = outcome.trained["topics"]

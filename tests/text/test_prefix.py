@@ -100,6 +100,7 @@ def _same_but_for_the_odd_token(whole, begun):
     assert len(whole.ids) == len(begun.ids)
 
 
+@pytest.mark.slow
 def test_the_tokens_that_are_kept_are_those_of_the_whole_text(content):
     """The beginning is made so short that nearly every text is longer; tokens that are spare stay as many."""
     _compare(content)

@@ -326,6 +326,7 @@ def test_windows_that_cannot_move_or_fit_are_refused():
         ours(byte_level(), 5).encode([("a", "b")])
 
 
+@pytest.mark.slow
 def test_a_million_characters_are_read_and_cut_to_the_limit(raw):
     for text in ("the cat sat " * 83_334, "x" * 1_000_000):
         one = ours(raw).encode([(text,)])[0]

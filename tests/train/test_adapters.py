@@ -170,6 +170,7 @@ def test_pairs_are_read_joined(tmp_path):
 # beside other tasks
 
 
+@pytest.mark.slow
 def test_an_adapter_and_a_checkpoint_with_a_frozen_prefix_share_a_trunk(tmp_path):
     model = adapters.adapter(tmp_path / "mood", layers=(2, 3))
     whole = checkpoints.trained("names", frozen=3)

@@ -220,6 +220,7 @@ def straight(home, kept, tmp_path_factory):
     return grown(home, kept, folder)[1], folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", first_of([2, 4, 8]), ids=["teacher", "first student", "second student"])
 def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
     home, kept, straight, tmp_path, monkeypatch, trained, after
@@ -455,6 +456,7 @@ def options_of(folder):
     return msgspec.json.decode(file.read_bytes(), type=OptionsFile)
 
 
+@pytest.mark.slow
 def test_options_of_tasks_that_a_run_leaves_out_stay(fresh):
     """`polyhead allocate` then chose among those of the last run alone."""
     made = project(fresh, "mood", "urgency", strategy=FIXED)
@@ -608,6 +610,7 @@ def test_a_budget_holds_when_one_task_alone_is_trained_anew(contested, tmp_path)
     assert "mood" in outcome.trained and layers_of(folder) == before and spent(folder) <= 4
 
 
+@pytest.mark.slow
 def test_a_budget_counts_branches_that_leave_no_choice(fresh):
     """One task has its depth said: a larger budget later must still leave room for it."""
 
@@ -648,6 +651,7 @@ def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(
     assert one == two
 
 
+@pytest.mark.slow
 def test_a_budget_after_the_cache_was_deleted_trains_what_it_must_compare(fresh):
     runs(fresh, "mood", "urgency", allocation=budget(6))
     shutil.rmtree(fresh / "bundle-cache")
@@ -704,6 +708,7 @@ def test_another_seed_gives_other_branches(home, tmp_path):
     assert all(np.isfinite(np.frombuffer(b, np.float32)).all() for b in found[2].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_live_answers_score_what_training_wrote(home, tmp_path, precision):
     """In bfloat16 the served layers are those that validation was scored with; few rows may round otherwise."""

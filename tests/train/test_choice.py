@@ -67,6 +67,7 @@ def test_the_standard_error_is_about_that_of_a_paired_difference():
     assert 0.4 * expected < estimated < 2 * expected
 
 
+@pytest.mark.slow
 def test_the_best_of_many_rounds_of_chance_is_no_better_than_chance():
     """Of 16 rows the best of 30 rounds is right in seven of ten."""
     targets, generator, found, best = [i % 2 for i in range(16)], np.random.default_rng(1), [], []

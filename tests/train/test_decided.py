@@ -152,6 +152,7 @@ def answers(root, home, task):
 WHAT = {"mood": ("label", "accuracy"), "topics": ("labels", "micro_f1"), "names": ("spans", "span_f1")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", WHAT)
 def test_the_old_and_the_new_score_and_the_answers_that_changed_are_said(train, home, task):
     """By another backend: scores of both versions, and how many rows have another answer."""

@@ -217,6 +217,7 @@ def test_a_head_that_is_asked_for_stands_beside_the_same_baselines(home, tmp_pat
     assert found[0] == found[1] and "linear" in asked.scores("mood")["baselines"]
 
 
+@pytest.mark.slow
 def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path, brief):
     """It was shown as an accuracy of 0.95. Texts here say nothing of the rare label."""
     rng, data = np.random.default_rng(0), tmp_path / "data"
@@ -387,6 +388,7 @@ def test_many_rows_are_validated_within_a_pass_and_read_once_before_updates_end(
     assert Training().schedule(steps, whole=True).updates == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, None], ids=["folds", "rows of validation"])
 def test_labels_inside_tokens_are_told_once_whichever_head_learns(home, tmp_path, brief, share):
     """Thai letters are one token here: no answer can begin at the second of them."""
@@ -409,6 +411,7 @@ def test_labels_inside_tokens_are_told_once_whichever_head_learns(home, tmp_path
     assert [line.startswith(begins) for line in told].count(True) == 1, told
 
 
+@pytest.mark.slow
 def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_path, brief):
     """On three rows nothing but the cosine can be learned: answers rise with it."""
     data = tmp_path / "pairs.jsonl"

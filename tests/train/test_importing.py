@@ -130,6 +130,7 @@ def test_tagging_answers_are_those_of_each_words_first_token(session):
     assert looked_at > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", first_of(checkpoints.FAMILIES))
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both heads of the family, pairs of checkpoints without a base; torch and the reference agree too."""
@@ -206,6 +207,7 @@ def test_one_folder_alone_is_its_own_trunk(tmp_path):
     assert (outcome.tasks[0].tap, outcome.tasks[0].layers, outcome.trunk_layers) == (4, 0, 4)
 
 
+@pytest.mark.slow
 def test_without_a_base_the_trunk_is_the_deepest_prefix_that_two_share(tmp_path):
     folders = [checkpoints.trained("mood", frozen=k, seed=k) for k in (1, 3, 2)]
     outcome = import_folders(wanted(*folders), tmp_path / "b", TEXTS)
@@ -474,6 +476,7 @@ def shifted(shift, monkeypatch):
     monkeypatch.setattr(importing, "foreign_arrays", faulty)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("high", [5.0, 10000.0])
 def test_a_wide_range_allows_no_larger_difference(tmp_path, monkeypatch, high):
     """The allowed one follows what the checkpoint answers, not what somebody says that it could."""
@@ -593,6 +596,7 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
         assert not [path for path in out.parent.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_what_a_killed_proof_left_is_removed_by_the_next_import(tmp_path):
     """It may be hundreds of megabytes: all arrays of all tasks. Another one at work is waited for, and named."""
     folder, left = checkpoints.trained("mood"), tmp_path / ".importing-b"

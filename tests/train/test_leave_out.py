@@ -172,6 +172,7 @@ def test_events_say_of_which_round_they_are(home, tmp_path):
     assert {row["run"] for row in rows if row["event"] == "epoch"} == {"mood", "same"}
 
 
+@pytest.mark.slow
 def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_path):
     groups = {"messages": ("mood", "urgency"), "pairs": ("same",)}
     grouped = msgspec.structs.replace(RECIPE, leave="group", groups=groups)
@@ -187,6 +188,7 @@ def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_p
     assert Bundle.open(tmp_path / "all" / "all-tasks").digest == one.trunk
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_between_the_stages_goes_on_and_a_whole_one_is_kept(home, tmp_path, monkeypatch):
     straight = train_project(project(home, tmp_path / "straight"), folder=home)
     made = project(home, tmp_path / "out")

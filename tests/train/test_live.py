@@ -369,6 +369,7 @@ def test_names_of_groups_that_differ_in_case_alone_are_refused_before_any_work(h
     assert "case" in error.what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", first_of([GROUP, ROWS, ENDS, POOLER]), ids=["group", "rows", "adapters", "pooler"])
 def test_a_unit_is_trained_again_in_its_bundle_and_grows(home, tmp_path, strategy):
     root = tmp_path / "bundle"
@@ -398,6 +399,7 @@ def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_tha
     assert set(trained(home, root, ENDS, retrain=("urgency",)).trained) == set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [GROUP, ROWS, ENDS, ALL, POOLER], ids=["group", "rows", "ends", "all", "pooler"])
 @pytest.mark.parametrize("learns", first_of([False, True]), ids=["frozen", "joint"])
 def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learns):

@@ -120,6 +120,7 @@ def test_rows_that_other_splits_cost_are_told_with_their_task(home, tmp_path):
     assert any(line.startswith(f"t1: {back} of") for line in said) == (back > 0)
 
 
+@pytest.mark.slow
 def test_a_unit_whose_data_is_as_before_is_not_trained_again(home, tmp_path):
     made = project(entry(0), entry(1), recipe=Frozen(), strategy=Prompted(hidden=6), bundle=str(tmp_path / "bundle"))
     train_project(made, folder=home)

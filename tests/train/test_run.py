@@ -245,6 +245,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run_byte_for_byte(
         assert tiny_project.part_bytes(folder / "bundle", name) == baseline(name, *names)
 
 
+@pytest.mark.slow
 def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(home, tmp_path, monkeypatch):
     strategy = msgspec.structs.replace(tiny_project.STRATEGY, codec="uint8")
     auto = msgspec.structs.replace(strategy, positions="auto")
@@ -376,6 +377,7 @@ def readable(folder):
     return tuple(bundle.tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["max_tokens", "weights"])
 def test_a_bundle_of_another_trunk_is_refused(home, tmp_path, change):
     from polyhead.testing import tiny_trunk

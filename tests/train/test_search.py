@@ -64,6 +64,7 @@ def best_key(scores):
     return sorted(scores, key=lambda key: (-scores[key], key[0], key[1]))[0]
 
 
+@pytest.mark.slow
 def test_the_grid_is_the_best_of_separately_trained_teachers_byte_for_byte(home, kept, alone, trained):
     found = grid(branches(home, kept), DEPTHS, SEEDS)
     assert sorted(trained.values()) == [EPOCHS] * 6
@@ -125,6 +126,7 @@ def halved(home, kept):
     return halving(branches(home, kept), DEPTHS, SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", first_of([2, 7, 9]), ids=["first rung", "second rung", "last rung"])
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""

@@ -82,6 +82,7 @@ def assert_same(kept, expected):
     np.testing.assert_allclose(kept.scores, expected.scores, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_arrays_scores_and_passes_are_those_without_it(home, monkeypatch):
     """The texts are read anyway: of tasks over one text no pass is added."""
     names = ("mood", "topics", "urgency", "names")
@@ -111,6 +112,7 @@ def test_rows_of_folds_are_kept_without_scores(home):
     assert seen.scores.shape == (40, 0)
 
 
+@pytest.mark.slow
 def test_drift_works_at_once_after_train(tmp_path):
     tiny_project.write_data(tmp_path / "data", train=24, other=120)
     path = tmp_path / "polyhead.toml"

@@ -156,6 +156,7 @@ def student(taught, name, **changes):
     return msgspec.structs.replace(oracle, tasks=(entry,), bundle="students")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "labels"), [("mood", ("good", "bad")), ("topics", ("card", "order", "bill"))])
 def test_a_task_learns_from_the_scores_of_a_backfill(taught, name, labels):
     """Without a single label, and with its labels in another order than the oracle's."""

@@ -161,6 +161,7 @@ def test_live_answers_score_what_training_said(home):
     assert found.scores == outcome.trained["brief"]["test"]
 
 
+@pytest.mark.slow
 def test_the_bundle_s_model_is_one_that_transformers_can_run(home):
     """Its folder opens there; greedy writing gives the answers of the session."""
     folder, _, _ = home
@@ -353,6 +354,7 @@ def test_a_touched_model_is_found_and_a_model_can_be_removed(both, tmp_path):
     assert set(Session(root).tasks) == {"mood"} and not checked(root).findings
 
 
+@pytest.mark.slow
 def test_a_summarizer_that_was_rolled_back_or_removed_stays_so(tmp_path):
     """As tasks that read the trunk; and its old and new summaries are compared."""
     lines = []

@@ -290,6 +290,7 @@ def learned(folder, way, **changes):
     return project, train_project(project, folder=folder).trained["far"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", first_of(WAYS))
 def test_answers_beyond_the_first_window_are_learned_and_scored_as_they_are_answered(tmp_path, way):
     project, scores = learned(tmp_path, way, long_texts="windows")

@@ -114,6 +114,7 @@ def test_a_browser_shows_the_page_and_asks_nothing_else(tmp_path):
         assert not page.log("browser")
 
 
+@pytest.mark.slow
 def test_a_page_of_many_rows_is_as_small_as_one_of_few():
     """Long texts, a column of many values, 120 labels: eight times the rows add a tenth to the page at most."""
     sizes = []

@@ -22,6 +22,7 @@ from polyhead.errors import ConfigError, PolyheadError, TrunkError, WeightsMisma
 from support import summarizers
 from support.tiny_project import write_trunk
 
+pytestmark = pytest.mark.slow  # folders of trunks, which are read alike, are of the first tier
 PLANT = """
 import pathlib
 pathlib.Path({marker!r}).write_text("run")

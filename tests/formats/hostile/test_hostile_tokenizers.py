@@ -162,11 +162,13 @@ def test_a_tokenizer_that_cannot_read_every_text_is_refused(name):
     refused(BROKEN[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_a_tokenizer_that_makes_far_more_of_a_text_is_refused(name):
     refused(LARGE[name])
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_takes_too_long_is_refused():
     """Of a word that may be of any length, every part of it is looked up."""
     assert "1 s" in str(refused(changed(model=TINY["model"] | {"max_input_chars_per_word": 10**18})))
@@ -260,6 +262,7 @@ IMPOSSIBLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", IMPOSSIBLE, ids=str)
 def test_an_impossible_trunk_is_refused_for_all_backends(tmp_path, change):
     root = resealed(write(tmp_path / "bundle").root, architecture=change)
@@ -276,6 +279,7 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_trunk_with_a_hostile_tokenizer_is_refused_for_all_backends(tmp_path, name):
     root = resealed(write(tmp_path / "bundle").root, tokenizer=TOKENIZERS[name])
