@@ -23,7 +23,7 @@ SHORT = {"advise", "api", "bundle", "cli", "e2e", "evaluate", "project", "report
 TRAINED = SHORT | {"tasks"}  # folders of tests that train heads
 # Where heads must have learned what a word of each text says, and where the search is looked at, or a process of its
 # own must train the same bytes.
-LEARNED = {"test_estimators.py", "test_model.py"}
+LEARNED = {"test_estimators.py", "test_model.py", "test_taggers.py", "test_word_heads.py"}
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
 COMPILES = {"test_openvino.py", "test_graph_openvino.py"}
