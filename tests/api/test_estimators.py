@@ -96,6 +96,7 @@ def test_a_matrix_of_labels_is_answered_by_one(trunk):
     assert np.mean(answers == matrix) > 0.8
 
 
+@pytest.mark.slow
 def test_search_cross_validation_and_pipelines(trunk):
     classifier = PolyheadClassifier(trunk, training=SHORT, backend="reference")
     scores = cross_val_score(classifier, TEXTS, MOODS, cv=3)

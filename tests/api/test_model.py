@@ -256,6 +256,7 @@ def test_arrays_and_series_are_lists(model):
     assert model.predict(np.array(three)) == model.predict(three) == model.predict(tuple(three))
 
 
+@pytest.mark.slow
 def test_pairs_words_questions_and_spans(trunk):
     drawn, made = random.Random(3), Model(trunk, backend="reference", verbose=False)
     texts, moods, things = rows()

@@ -51,6 +51,7 @@ def test_nothing_is_trained_again_and_arrays_keep_their_bytes(trained):
     assert said.count("its test rows are others than those of its scores") == 4 and "0 trained, 4 kept" in said
 
 
+@pytest.mark.slow
 def test_the_new_rows_are_scored_and_no_baseline_of_other_rows_stands_beside(trained):
     path, changed = trained
     first = run("evaluate", path)

@@ -35,6 +35,7 @@ def bundle(tmp_path_factory):
     return tiny_bundle(tmp_path_factory.mktemp("backend") / "b", trunk, tiny_paths(Pooled(codec="float32"), trunk))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_it_passes_every_check(check):
     check.run()

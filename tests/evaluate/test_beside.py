@@ -224,6 +224,7 @@ def test_a_session_that_is_open_takes_the_calibration_when_it_reads_the_bundle_a
     assert KEY in asked.predict(TEXTS)[0].answers["mood"]
 
 
+@pytest.mark.slow
 def test_the_server_shows_and_overrides_it(root):
     pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
     from support.admin_server import served

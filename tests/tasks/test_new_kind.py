@@ -101,6 +101,7 @@ def test_it_is_trained_and_bundled_beside_other_kinds(home):
     assert set(bundle.tasks) == {"topics", "mood"} and set(outcome.trained["mood"]["validation"]) >= {"accuracy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["reference", "onnxruntime", "openvino"])
 def test_it_is_served(home, backend):
     """Answers are those of the file's own words: the label nearest to the mean place, by the softmax of outputs."""

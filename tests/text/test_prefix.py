@@ -125,6 +125,7 @@ def _compare_windows(content, texts):
     assert len(begun) <= len(whole)
 
 
+@pytest.mark.slow
 def test_windows_of_the_beginning_are_those_of_the_whole_text(content):
     _compare_windows(content)
 

@@ -502,6 +502,7 @@ def test_a_choice_is_made_again_where_a_search_kept_several_depths(home, tmp_pat
     assert layers_of(folder) == {"mood": 1}
 
 
+@pytest.mark.slow
 def test_options_of_tasks_that_were_trained_before_stay_in_the_file(fresh):
     runs(fresh, "mood")
     first = options_of(fresh).options
@@ -521,6 +522,7 @@ def spent(folder):
     return max(tap_of(r.path) for r in records) + sum(len(private_layers(r.path)) for r in records)
 
 
+@pytest.mark.slow
 def test_a_budget_holds_for_all_branches_of_the_project(home, tmp_path, trained):
     folder = copied(home, tmp_path)
     for layers in (2, 3, 4, 6):

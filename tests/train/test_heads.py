@@ -192,6 +192,7 @@ def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):
     assert "folds" not in notes and "refitted" not in notes
 
 
+@pytest.mark.slow
 def test_scores_stand_beside_the_best_constant_and_the_best_linear_head(home, tmp_path):
     bundle, lines, project = trained(home, tmp_path / "b", "mood", "urgency", "names")
     prepared = {p.task.name: p for p in prepare(project, home)}
@@ -254,6 +255,7 @@ def rare(folder, name, count, seed, chance):
     return str(folder / name)
 
 
+@pytest.mark.slow
 def test_a_part_with_an_offset_answers_as_its_scores_say(home, tmp_path):
     """The offset was added once more for the baseline, to the part that is kept."""
     project, chance = tiny_project.project(home, "mood", strategy=AUTO, training=QUICK), np.random.default_rng(0)

@@ -89,6 +89,7 @@ def answers(session, task, inputs=TEXTS):
 # answers
 
 
+@pytest.mark.slow
 def test_single_label_answers_are_the_softmax_of_transformers_in_its_order(session):
     theirs = logits_of(checkpoints.trained("mood", frozen=2), TEXTS)
     for answer, (logits, _) in zip(answers(session, "mood"), theirs, strict=True):

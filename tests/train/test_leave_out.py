@@ -83,6 +83,7 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
     assert kept == {"mood": 44 - long, "same": 44 - long}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["task", "nothing"])
 def test_rows_that_are_held_out_teach_no_trunk_and_are_held_out_once(home, tmp_path, monkeypatch, leave):
     """Three tasks over one file of texts too short to be looked for, each holding out a share of it."""

@@ -77,6 +77,7 @@ def copied(home, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
     """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
     from polyhead.deep.extract import Extractor
@@ -500,6 +501,7 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
     assert len(codecs["mood"].scale) == 1 and len(codecs["urgency"].scale) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", first_of(["float16", "uint8", "sign", "pca1", "token1"]))
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
 def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):

@@ -113,6 +113,7 @@ def test_halving_keeps_the_better_half_on_validation_and_its_winner_is_a_run_of_
     assert untimed(found.best.fitted) == untimed(alone[best].fitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [grid, halving])
 def test_a_search_again_finds_the_same_bytes(home, kept, search):
     short = seeded(epochs=2, patience=2)

@@ -79,6 +79,7 @@ def test_a_linear_head_answers_the_mean_of_what_it_learned(loss):
         assert solution.losses(inputs).shape == (80,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [STRATEGY, Pooled(of=2, hidden=8)], ids=["steps", "chosen"])
 def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):
     """A column of ones and zeros beside no label at all: the same arrays as from labels, up to rounding."""
@@ -103,6 +104,7 @@ def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):
             np.testing.assert_allclose(soft.part(name)[key], array, atol=0.03, err_msg=f"{name} {key}")
 
 
+@pytest.mark.slow
 def test_a_head_learns_the_doubt_of_its_rows(tmp_path):
     """Rows of 0.7 and 0.3: certain labels of the same rows make the answers far more certain."""
     project = tiny_project.project(tmp_path, "mood", strategy=STRATEGY)

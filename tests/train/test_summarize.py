@@ -213,6 +213,7 @@ def test_a_name_that_a_task_of_the_trunk_has_is_refused_before_training(tmp_path
         train_project(msgspec.structs.replace(whole, tasks=(named,), bundle="bundle"), folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
     """Stopped in its third epoch, with a checkpoint after each."""
     training = msgspec.structs.replace(TRAINING, epochs=4, dropout=0.1)

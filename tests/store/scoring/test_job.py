@@ -89,6 +89,7 @@ def test_runs_that_are_killed_again_and_again_come_to_the_end(bundle, tmp_path):
     assert [row["id"] for row in read(tmp_path / "out.jsonl")] == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_a_full_disk_at_any_step_keeps_the_pieces_and_the_older_file(session, tmp_path, monkeypatch, ending):
     monkeypatch.setattr("os.fsync", fsync)
