@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.cli import predict
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, ConfigError, UnknownTask
@@ -202,3 +203,12 @@ def test_commands_say_it_of_lines_and_of_rows(root, tmp_path):
     run(*table, "--task", "mood", "--familiar", "--none-below", "0.05", "--backend", "reference")
     (row,) = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
     assert row["mood.none_of_these"] == "true" and float(row["mood.familiar"]) == pytest.approx(answer["familiar"])
+
+
+def test_a_limit_of_0_reaches_the_tasks(root, monkeypatch):
+    """It means never, also for a task with a limit of its own; it was taken for no limit."""
+    asked, plain = [], predict._by_session
+    monkeypatch.setattr(predict, "_by_session", lambda *given: asked.append(given[2]) or plain(*given))
+    for limit in ([], ["--none-below", "0"]):
+        run("predict", str(root), "good lamp", "--task", "mood", *limit, "--backend", "reference")
+    assert asked == [{}, {"none_below": 0.0}]

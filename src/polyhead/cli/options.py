@@ -112,7 +112,7 @@ class BackendOptions(Value):
 
 
 class FamiliarOptions(Value):
-    """What answers say of how familiar a text is."""
+    """Whether answers say how familiar a text is."""
 
     familiar: Annotated[
         bool, option("Also say which share of the rows known of a task lies as far out as the text.")

@@ -82,8 +82,10 @@ def command(
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    told = {name: value for name, value in msgspec.structs.asdict(known).items() if value not in (False, None)}
-    check_explained(explain, why.json_to, server=server, output=output != DASH, **dict.fromkeys(told, True), **named)
+    wanted: dict[str, Any] = {"familiar": True} if known.familiar else {}
+    if known.none_below is not None:  # 0 is a limit too: never
+        wanted["none_below"] = known.none_below
+    check_explained(explain, why.json_to, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
@@ -94,13 +96,13 @@ def command(
     inputs = given_in(given)
     if named:
         target = _table_target(inputs, named, server, output)
-        request = table.request(tasks, **told)
+        request = table.request(tasks, **wanted)
         return answer_rows(Printer(), how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    return _answer_lines(_asked(bundle, tasks, told, remote=remote, how=how), bundle, inputs, output, form)
+    return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form)
 
 
 def _answer_lines(
@@ -164,12 +166,12 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 @contextlib.contextmanager
 def _asked(
-    bundle: str, names: tuple[str, ...], told: Mapping[str, Any], *, remote: ServerOptions, how: SessionOptions
+    bundle: str, names: tuple[str, ...], wanted: Mapping[str, Any], *, remote: ServerOptions, how: SessionOptions
 ) -> Iterator[Answering]:
     if remote.server is None:
-        yield partial(_by_session, how.open(bundle, names), names or None, told)
+        yield partial(_by_session, how.open(bundle, names), names or None, wanted)
         return
-    with contextlib.closing(Remote(remote.server, key_file=remote.key_file, tasks=names or None, **told)) as server:
+    with contextlib.closing(Remote(remote.server, key_file=remote.key_file, tasks=names or None, **wanted)) as server:
         yield server.answers
 
 
@@ -217,12 +219,12 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
 
 
 def _by_session(
-    session: Session, names: tuple[str, ...] | None, told: Mapping[str, Any], lines: list[InputLine]
+    session: Session, names: tuple[str, ...] | None, wanted: Mapping[str, Any], lines: list[InputLine]
 ) -> list[dict[str, Any]]:
     inputs, words = [line.input for line in lines], [line.words for line in lines]
-    reads_vectors = session.tells_familiar(names, **told)
+    reads_vectors = session.tells_familiar(names, **wanted)
     columns = all_columns(session, inputs, words, tasks=names, familiar=reads_vectors)
-    return [msgspec.to_builtins(result) for result in columns.results(**{"familiar": False, **told})]
+    return [msgspec.to_builtins(result) for result in columns.results(**{"familiar": False, **wanted})]
 
 
 def _folder(bundle: str | None) -> str:

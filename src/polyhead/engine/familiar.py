@@ -146,20 +146,22 @@ def is_wanted(known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, fami
     return any(familiar or none_below(task, asked) > 0 for name, task in tasks.items() if name in known)
 
 
-def told_of(
+def reported_keys(
     known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow
 ) -> dict[str, tuple[str, ...]]:
     """By task, what its answers add; raises ConfigError where something is asked of tasks that cannot say it."""
-    told = {name: (KEY,) * familiar + (NONE,) * _has_limit(tasks[name], asked) for name in tasks if name in known}
-    told = {name: keys for name, keys in told.items() if keys and known[name].rows is not None}
-    if (familiar or asked) and not told:
+    keys_by_task = {
+        name: (KEY,) * familiar + (NONE,) * _has_limit(tasks[name], asked) for name in tasks if name in known
+    }
+    keys_by_task = {name: keys for name, keys in keys_by_task.items() if keys and known[name].rows is not None}
+    if (familiar or asked) and not keys_by_task:
         raise ConfigError(
             "none of the tasks can say how familiar a text is",
             got=list(tasks),
             allowed=f"tasks of one text whose bundle keeps {LEAST} rows or more",
             do="leave out --familiar and --none-below",
         )
-    return told
+    return keys_by_task
 
 
 def _has_limit(task: Task, asked: NoneBelow) -> bool:

@@ -233,9 +233,9 @@ def _told_as_infinity(answered: TaskAnswers) -> Response:
 
 
 def _of_each(answered: TaskAnswers, key: str) -> Any:
-    """What each answer says under a key; UNSET where one does not."""
-    told = [answer[key] for answer in answered.answers if key in answer]
-    return told if len(told) == len(answered.answers) else UNSET
+    """The value of a key in each answer; UNSET unless all have it."""
+    values = [answer[key] for answer in answered.answers if key in answer]
+    return values if len(values) == len(answered.answers) else UNSET
 
 
 async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:

@@ -13,7 +13,7 @@ from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.data.rows import Rows, Show, open_file
 from polyhead.data.tables import TABLES, Chunk, Writer, file_endings
-from polyhead.engine.familiar import check_none_below, told_of
+from polyhead.engine.familiar import check_none_below, reported_keys
 from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
@@ -134,7 +134,7 @@ class _Work:
             prefix=wish.prefix,
             scores=wish.scores,
             calibrations=made,
-            told=told_of(session.loaded.known, tasks, familiar=wish.familiar, asked=wish.none_below),
+            told=reported_keys(session.loaded.known, tasks, familiar=wish.familiar, asked=wish.none_below),
         )
 
     def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:
