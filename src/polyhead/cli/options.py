@@ -127,6 +127,11 @@ class FamiliarOptions(Value):
         ),
     ] = None
 
+    def given(self) -> dict[str, Any]:
+        """The options that were given; a limit of 0 is one, and means never."""
+        limit = {} if self.none_below is None else {"none_below": self.none_below}
+        return ({"familiar": True} if self.familiar else {}) | limit
+
 
 class SessionOptions(BackendOptions):
     """How a session computes."""

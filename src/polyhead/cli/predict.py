@@ -82,9 +82,7 @@ def command(
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    wanted: dict[str, Any] = {"familiar": True} if known.familiar else {}
-    if known.none_below is not None:  # 0 is a limit too: never
-        wanted["none_below"] = known.none_below
+    wanted = known.given()
     check_explained(explain, why.json_to, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
