@@ -14,8 +14,8 @@ def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
 
     few = linear.PENALTIES[tried]
 
-    def short(inputs, penalties=linear.PENALTIES):
-        return _remembered(inputs, few if penalties == linear.PENALTIES else penalties)
+    def short(inputs, penalties=linear.PENALTIES, **settings):
+        return _remembered(inputs, few if penalties == linear.PENALTIES else penalties, **settings)
 
     monkeypatch.setattr(trials, "FOLDS", folds)
     monkeypatch.setattr(linear, "ITERATIONS", steps)
@@ -45,7 +45,9 @@ def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
     from polyhead.deep.heads import linear
 
-    _replace(monkeypatch, lambda inputs, penalties=linear.PENALTIES: _remembered(inputs, penalties))
+    _replace(
+        monkeypatch, lambda inputs, penalties=linear.PENALTIES, **settings: _remembered(inputs, penalties, **settings)
+    )
 
 
 def _replace(monkeypatch, solutions):
@@ -55,16 +57,16 @@ def _replace(monkeypatch, solutions):
     monkeypatch.setattr(linear, "solutions", solutions)
 
 
-def _remembered(inputs, penalties):
+def _remembered(inputs, penalties, *, axes=None, near=0.0):
     from polyhead.deep.heads import linear
 
-    solutions = _own["solutions"]
+    solutions, settings = _own["solutions"], {"axes": axes} | ({"near": near} if near else {})
     if inputs.values.numel() > MOST:
-        yield from solutions(inputs, penalties)
+        yield from solutions(inputs, penalties, **settings)
         return
-    key = _key(inputs, linear.ITERATIONS, penalties)
+    key = _key(inputs, axes or (), linear.ITERATIONS, penalties, near)
     if key not in _known:
-        _known[key] = [], solutions(inputs, penalties)
+        _known[key] = [], solutions(inputs, penalties, **settings)
     solved, more = _known[key]
     place = 0
     while True:
@@ -80,9 +82,9 @@ def _remembered(inputs, penalties):
         place += 1
 
 
-def _key(inputs, *settings):
+def _key(inputs, axes, *settings):
     told = hashlib.sha256(repr((inputs.loss, inputs.outputs, inputs.cosine, settings)).encode())
-    for tensor in (inputs.values, inputs.targets, inputs.weights, inputs.prior):
+    for tensor in (inputs.values, inputs.targets, inputs.weights, inputs.prior, *axes):
         array = np.zeros(0) if tensor is None else tensor.numpy()
         told.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return told.digest()

@@ -31,7 +31,8 @@ def test_the_minimum_is_that_of_scipy(penalty):
         value, gradient = function(point.numpy())
         return value, torch.from_numpy(gradient)
 
-    solved = minimise(in_torch, torch.from_numpy(start), iterations=200)
+    curvature = torch.from_numpy(np.geomspace(0.1, 10, len(start)) ** 2 / 4 + penalty)
+    solved = minimise(in_torch, torch.from_numpy(start), curvature=curvature, iterations=200)
     expected = minimize(function, start, jac=True, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9})
     assert function(solved.numpy())[0] == pytest.approx(expected.fun, rel=1e-5)
     np.testing.assert_allclose(solved.numpy(), expected.x, rtol=0.05, atol=1e-3)
@@ -46,7 +47,9 @@ def test_a_quadratic_is_solved_in_few_steps_and_the_start_is_left_alone():
         apart = point - goal
         return float((curvature * apart * apart).sum()) / 2, curvature * apart
 
-    np.testing.assert_allclose(minimise(function, start, iterations=50).numpy(), goal.numpy(), atol=1e-4)
+    np.testing.assert_allclose(
+        minimise(function, start, curvature=torch.ones_like(start), iterations=50).numpy(), goal.numpy(), atol=1e-4
+    )
     assert len(evaluations) < 30 and not start.any()
 
 
@@ -58,10 +61,14 @@ def test_it_ends_where_the_value_cannot_be_lowered_or_is_no_number():
         evaluations.append(1)
         return 1.0, torch.ones(2)
 
-    assert torch.isfinite(minimise(level, start, iterations=50)).all() and len(evaluations) <= 100
+    assert (
+        torch.isfinite(minimise(level, start, curvature=torch.ones(2), iterations=50)).all() and len(evaluations) <= 100
+    )
 
     def cliff(point):
         return (1.0 if torch.equal(point, start) else float("nan")), torch.ones(2)
 
-    assert torch.equal(minimise(cliff, start, iterations=50), start)
-    assert torch.equal(minimise(lambda point: (0.0, torch.zeros(2)), start, iterations=50), start)
+    assert torch.equal(minimise(cliff, start, curvature=torch.ones(2), iterations=50), start)
+    assert torch.equal(
+        minimise(lambda point: (0.0, torch.zeros(2)), start, curvature=torch.ones(2), iterations=50), start
+    )

@@ -11,35 +11,47 @@ from torch import Tensor
 
 EVALUATIONS = 180  # evaluations of the function
 HISTORY = 20  # pairs of a step and its change of the gradient
-FLAT, STILL = 3e-6, 1e-8  # stopping criteria: the largest entry of a gradient, and the change of a value or a step
+NEAR = 1e-7  # what a Newton step would still gain where the search ends, as a share of the value
 DECREASE, CURVATURE = 1e-4, 0.9  # of the line search
 STEPS = 25  # steps that it tries
 ROUNDING = 1e-7  # relative precision of a value, as in float32
+STUCK = 3  # steps that do not lower the value: rounding hides what is left
 LEAST_CURVATURE = 1e-10  # of a kept pair
 
 Function = Callable[[Tensor], tuple[float, Tensor]]
 """The value at a point, and the gradient there, of the point's shape."""
 
 
-def minimise(function: Function, start: Tensor, *, iterations: int, history: int = HISTORY) -> Tensor:
+def minimise(
+    function: Function, start: Tensor, *, curvature: Tensor, iterations: int, near: float = NEAR, history: int = HISTORY
+) -> Tensor:
     """The minimum (numbers,) of a smooth convex function (Liu and Nocedal 1989, algorithm 2.1).
 
-    `start` is not changed; `history` pairs of its size are kept. Ends after `iterations`, or when rounding hides any
-    further descent. Where the least value is itself near 0, as with a weak penalty on labels that can be separated, the
-    criteria end the search early: some that could reach 0.001 end at 0.002.
+    `curvature` (numbers,), all above 0, estimates the second derivative along each number: the search is in numbers
+    scaled to a curvature of 1. Ends when a Newton step, with the curvature known so far, would gain `near` of the value
+    (Boyd and Vandenberghe 2004, 9.5.1), when rounding hides any further descent, or after `iterations`. `start` is not
+    changed; `history` pairs of its size are kept.
     """
+    scale = curvature.rsqrt()
+
+    def scaled(point: Tensor) -> tuple[float, Tensor]:
+        value, gradient = function(point * scale)
+        return value, gradient * scale
+
+    return _minimised(scaled, start / scale, iterations, near, history) * scale
+
+
+def _minimised(function: Function, start: Tensor, iterations: int, near: float, history: int) -> Tensor:
+    """The minimum of a function whose curvature is about 1 along every number."""
     point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=history)
     value, gradient = function(point)
-    evaluations = 1
+    evaluations, stuck = 1, 0
     for _ in range(iterations):
-        if evaluations >= EVALUATIONS or float(gradient.abs().max()) <= FLAT:
-            break
         direction = _direction(gradient, pairs)
         slope = float(torch.dot(gradient, direction))
-        if slope >= 0:  # rounding
+        if evaluations >= EVALUATIONS or -slope / 2 <= near * abs(value):  # also where rounding turns it uphill
             break
-        length = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
-        reached, tries = _searched(function, point, value, direction, slope, length)
+        reached, tries = _searched(function, point, value, direction, slope)
         evaluations += tries
         if reached is None:
             break
@@ -47,9 +59,10 @@ def minimise(function: Function, start: Tensor, *, iterations: int, history: int
         curvature = float(torch.dot(reached.step, change))
         if curvature > LEAST_CURVATURE:
             pairs.append((reached.step, change, curvature))
-        fell, point, value, gradient = value - reached.value, point + reached.step, reached.value, reached.gradient
-        if fell < STILL or float(reached.step.abs().max()) < STILL:
+        stuck += reached.value >= value
+        if stuck == STUCK:
             break
+        point, value, gradient = point + reached.step, reached.value, reached.gradient
     return point
 
 
@@ -62,14 +75,14 @@ class _Reached(NamedTuple):
 
 
 def _searched(
-    function: Function, point: Tensor, value: float, direction: Tensor, slope: float, length: float
+    function: Function, point: Tensor, value: float, direction: Tensor, slope: float
 ) -> tuple[_Reached | None, int]:
     """A step along the direction that lowers the value, and the number of function calls; None without one.
 
     It fulfils the weak Wolfe conditions (Lewis and Overton 2013) if STEPS suffice. Lengths are interpolated between the
     longest that is too short and the shortest that is too long.
     """
-    short, short_value, short_slope, long = 0.0, value, slope, float("inf")
+    length, short, short_value, short_slope, long = 1.0, 0.0, value, slope, float("inf")
     reached: _Reached | None = None
     for number in range(1, STEPS + 1):
         step = direction * length

@@ -12,22 +12,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from polyhead.deep.heads.lbfgs import minimise
+from polyhead.deep.heads.lbfgs import NEAR, minimise
 from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
-from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, curvatures, ranking_each
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import NotFinite
+from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedText
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
 rows: scikit-learn's C is 1 / (rows * penalty)."""
 
-RISES = 3  # successive rises of the held-out loss after which weaker penalties are not tried
+RISES = 2  # successive rises of the held-out loss after which weaker penalties are not tried
+NEAR_ENOUGH = 1e-5  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
 ITERATIONS = 150  # for each penalty
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+AXES_ROWS = 4  # rows for each input that say enough of the principal axes
+LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +43,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     values: Tensor  # (rows, inputs)
     targets: Tensor  # in the form of the loss
     members: Tensor  # (rows,) int64: the example of each row
-    loss: str
+    loss: LossName
     outputs: int
     places: Tensor | None = None  # (rows,) int64: which of its words it is, else 0
     cosine: int | None = None
@@ -134,7 +138,7 @@ def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) ->
 
 
 @torch.no_grad()
-def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
+def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: LossName, outputs: int) -> Inputs:
     """The head's inputs for the examples. Words without a token are omitted.
 
     If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
@@ -179,38 +183,76 @@ def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor, T
     return read, targets, members, torch.zeros_like(members)
 
 
-def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
+class PrincipalAxes(NamedTuple):
+    """Principal axes of inputs: coordinates along them are uncorrelated, so that L-BFGS takes a fifth of the steps."""
+
+    centre: Tensor  # (inputs,)
+    directions: Tensor  # (inputs, axes), orthonormal; rows differ in these alone
+
+
+def axes_of(values: Tensor) -> PrincipalAxes:
+    """The axes of inputs (rows, inputs); of many rows, evenly spaced ones say enough."""
+    rows, count = values.shape
+    if rows > AXES_ROWS * count:
+        values = values[torch.linspace(0, rows - 1, AXES_ROWS * count).long()]
+    centre = values.mean(dim=0)
+    apart = values - centre
+    if rows >= count:
+        return PrincipalAxes(centre, torch.linalg.eigh(apart.T @ apart)[1])
+    apart = apart.double()
+    lengths, vectors = torch.linalg.eigh(apart @ apart.T)
+    kept = lengths > LEAST * lengths[-1].clamp(min=LEAST)
+    return PrincipalAxes(centre, (apart.T @ (vectors[:, kept] / lengths[kept].sqrt())).float())
+
+
+def solutions(
+    inputs: Inputs, penalties: Sequence[float] = PENALTIES, *, axes: PrincipalAxes | None = None, near: float = NEAR
+) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts from the previous solution.
 
     The loss of a row with several labels is the sum of theirs, so that each label has an independent head. With a prior
     the penalty is on `W` minus the prior. Inputs are scaled to a mean squared length of 1. The bias has no penalty. For
     a pair that is read separately the cosine is one more input; its weight has a small penalty, 1 / rows (that of
     scikit-learn's LogisticRegression), and none for numbers. The first solution then reads the cosine alone, as with an
-    infinite penalty.
+    infinite penalty. `axes` are those of rows among which the inputs' are, by default the inputs' own; the
+    search ends `near` the minimum.
     """
-    rows, count = inputs.values.shape
-    has_cosine = inputs.cosine is not None
+    axes = axes or axes_of(inputs.values)
+    rows, count, has_cosine = len(inputs.values), axes.directions.shape[1], inputs.cosine is not None
     values = torch.ones(rows, count + has_cosine + 1)  # the last input is the constant of the bias
-    torch.div(inputs.values, inputs.scale, out=values[:, :count])
+    torch.mm(inputs.values, axes.directions / inputs.scale, out=values[:, :count])
+    values[:, :count] -= axes.centre @ axes.directions / inputs.scale
     if inputs.cosine is not None:
-        values[:, count] = inputs.values[:, inputs.cosine :].mean(dim=1)
+        values[:, count] = (inputs.values - axes.centre)[:, inputs.cosine :].mean(dim=1)
     prior = torch.zeros(inputs.outputs, values.shape[1])
     if inputs.prior is not None:
-        prior[:, :count] = inputs.prior
+        prior[:, :count] = inputs.prior @ axes.directions
     weight, own = prior.clone(), torch.zeros(values.shape[1])
+    weight[:, -1] = _logits(inputs)
     own[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
     if has_cosine:
-        weight[:, count:] = _solved(inputs, values[:, count:], own[count:], prior[:, count:], weight[:, count:])
-        yield _unscaled(inputs, weight, math.inf)
+        cosine = (values[:, count:], own[count:], prior[:, count:], weight[:, count:])
+        weight[:, count:] = _solved(inputs, *cosine, near)
+        yield _turned_back(inputs, axes, prior, weight, math.inf)
     for penalty in penalties:
         own[:count] = penalty
-        weight = _solved(inputs, values, own, prior, weight)
-        yield _unscaled(inputs, weight, penalty)
+        weight = _solved(inputs, values, own, prior, weight, near)
+        yield _turned_back(inputs, axes, prior, weight, penalty)
+
+
+def _logits(inputs: Inputs) -> Tensor:
+    """The logit of each label's share of the rows, (outputs,); 0 for options and numbers."""
+    targets, rows = inputs.targets, len(inputs.values)
+    if inputs.loss not in ("cross_entropy", "binary_cross_entropy"):
+        return torch.zeros(inputs.outputs)
+    counts = targets.sum(dim=0) if targets.ndim == 2 else torch.bincount(targets, minlength=inputs.outputs)
+    return torch.log((counts + 0.5) / (rows - counts + 0.5))
 
 
 def solution_of(inputs: Inputs, penalty: float, penalties: Sequence[float] = PENALTIES) -> Solution:
-    """The head of this penalty; stronger ones come first, and each starts from the previous solution."""
-    return next(solution for solution in solutions(inputs, penalties) if solution.penalty <= penalty)
+    """The head of this penalty, which starts from that of the next stronger one."""
+    stronger = [each for each in penalties if each >= penalty]
+    return next(each for each in solutions(inputs, stronger[-2:]) if each.penalty <= penalty)
 
 
 class Swept(NamedTuple):
@@ -227,7 +269,8 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
     Each of `sides` is a pair: training rows and held-out rows.
     """
     rises, least = 0, math.inf
-    for heads in zip(*(solutions(train, penalties) for train, _ in sides), strict=True):
+    axes = axes_of(torch.cat([side.values for side in sides[0]]))  # all rows are on the first two sides
+    for heads in zip(*(solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides), strict=True):
         pairs = list(zip(heads, (held for _, held in sides), strict=True))
         losses = np.concatenate([head.losses(held) for head, held in pairs])
         yield Swept(heads, np.concatenate([head.outputs(held).numpy() for head, held in pairs]), losses)
@@ -237,10 +280,14 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
             return
 
 
-def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor) -> Tensor:
+def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor, near: float) -> Tensor:
     """The weights (outputs, inputs) with the least loss plus penalties, (inputs,), of their distance to the prior."""
     loss = LOSSES[inputs.loss]
     labels = inputs.outputs if inputs.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
+    variances = values.square().mean(dim=0)
+    curvature = (
+        curvatures(inputs.loss, values @ start.T, inputs.targets, inputs.weights)[:, None] * variances + penalties
+    )
 
     def function(point: Tensor) -> tuple[float, Tensor]:
         weight = point.view(start.shape)
@@ -251,15 +298,24 @@ def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, st
         pulled = penalties * apart
         return value.item() + float((pulled * apart).sum()) / 2, torch.addmm(pulled, gradient.T, values).flatten()
 
-    return minimise(function, start.flatten(), iterations=ITERATIONS).view(start.shape)
+    curvature = curvature.clamp(min=LEAST).flatten()
+    found = minimise(function, start.flatten(), curvature=curvature, iterations=ITERATIONS, near=near)
+    return found.view(start.shape)
 
 
-def _unscaled(inputs: Inputs, weight: Tensor, penalty: float) -> Solution:
-    """The head for unscaled inputs; the cosine's weight is distributed over the inputs that it is the mean of."""
-    count = inputs.values.shape[1]
-    solved = weight[:, :count] / inputs.scale
+def _turned_back(inputs: Inputs, axes: PrincipalAxes, prior: Tensor, weight: Tensor, penalty: float) -> Solution:
+    """The head for the inputs as they are; the cosine's weight is distributed over the inputs that it is the mean of.
+
+    Where the rows do not differ, the weight stays the prior's.
+    """
+    count = axes.directions.shape[1]
+    solved = (weight - prior)[:, :count] @ axes.directions.T
+    if inputs.prior is not None:
+        solved += inputs.prior
+    solved /= inputs.scale
     if inputs.cosine is not None:
-        solved[:, inputs.cosine :] += weight[:, count : count + 1] / (count - inputs.cosine)
+        solved[:, inputs.cosine :] += weight[:, count : count + 1] / (len(axes.centre) - inputs.cosine)
     if not bool(torch.isfinite(solved).all()):
         raise NotFinite("a weight of a linear head is not finite", do="check the features of the task's texts")
-    return Solution(weight=solved, bias=weight[:, -1].clone(), penalty=penalty)
+    bias = weight[:, -1] - solved @ axes.centre
+    return Solution(weight=solved, bias=bias, penalty=penalty)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyhead.data.read import Examples
 from polyhead.deep.heads.lbfgs import minimise
-from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.loop.loss import LOSSES, curvatures
 from polyhead.engine.familiar import reads_one_text
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -116,5 +116,8 @@ def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, sta
         gradient = torch.cat([turned @ slope + pulled, slope.sum(dim=0, keepdim=True)])
         return value.item() + float((pulled * weight[:-1]).sum()) / 2, gradient.flatten()
 
-    found = minimise(function, start.flatten(), iterations=ITERATIONS, history=HISTORY)
+    squares = torch.cat([torch.sparse.sum(values * values, dim=0).to_dense() / rows, torch.ones(1)])[:, None]
+    penalties = torch.full_like(squares, 1 / (strength * rows))
+    curvature = curvatures(kind.loss, values @ start[:-1] + start[-1], targets, None) * squares + penalties
+    found = minimise(function, start.flatten(), curvature=curvature.flatten(), iterations=ITERATIONS, history=HISTORY)
     return found.view(columns + 1, outputs)

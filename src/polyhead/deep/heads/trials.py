@@ -70,6 +70,7 @@ class Trials:
         self._prepared, self._source, self._threads = prepared, source, threads
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
+        self._parts: list[list[int]] = []  # the rows that each fold holds out
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
         self._priors: dict[Path, Tensor | None] = {}
@@ -94,6 +95,7 @@ class Trials:
         parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
         if len(parts) < 2:
             return
+        self._parts = parts
         for held in parts:
             kept = sorted(set(range(len(whole.targets))) - set(held))
             self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
@@ -203,10 +205,12 @@ class Trials:
         """
         module = self._module(path)
         pairs = self.sides
-        progress = self._events.progress(
-            f"{self._prepared.task.name} ({candidate.name})", unit="penalties", at_most=True
-        )
-        sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
+        label = f"{self._prepared.task.name} ({candidate.name})"
+        progress = self._events.progress(label, unit="penalties", at_most=True)
+        if (whole := self._prepared.whole) is not None and self._folds:
+            sides = self._inputs(module, _split(whole)).sides(self._parts)
+        else:
+            sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the heads with the smallest loss, then heads with weaker penalties
         for strength in (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,):
