@@ -8,7 +8,7 @@ import pytest
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.tagged import UNREAD, allowed_transitions, best, best_path
+from polyhead.tasks.kinds.tagged import UNREAD, allowed_transitions, best, best_path, log_transitions
 from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 
@@ -29,15 +29,46 @@ def log_softmax(outputs):
     return outputs - np.log(np.exp(outputs).sum(axis=-1, keepdims=True))
 
 
-def by_hand(outputs, labels):
+def by_hand(outputs, labels, learned=None):
     """The best of all sequences, and its sum of log-probabilities; a row of NaN costs nothing, whatever it gets."""
     scores = np.nan_to_num(log_softmax(outputs.astype(np.float64)))
+    learned = np.zeros((len(labels) + 1, len(labels))) if learned is None else learned
     found = (
-        (sum(scores[word, label] for word, label in enumerate(path)), path)
+        (sum(scores[word, label] + learned[row, label] for word, (row, label) in enumerate(steps(path))), path)
         for path in itertools.product(range(len(labels)), repeat=len(outputs))
         if valid([labels[label] for label in path])
     )
     return max(found)
+
+
+def steps(path):
+    """For each word the row of the transitions, 0 at the beginning, and its label."""
+    return list(zip([0, *(label + 1 for label in path[:-1])], path, strict=True))
+
+
+def test_with_learned_transitions_too_the_path_is_the_best_of_all():
+    chance, changed = np.random.default_rng(7), 0
+    for _ in range(40):
+        outputs = chance.normal(size=(chance.integers(1, 6), len(LABELS)))
+        learned = chance.normal(size=(len(LABELS) + 1, len(LABELS)))
+        found = best_path(outputs, LABELS, tuple(map(tuple, learned.tolist())))
+        assert found.tolist() == list(by_hand(outputs, LABELS, learned)[1])
+        changed += found.tolist() != best_path(outputs, LABELS).tolist()
+    assert changed > 5
+
+
+def test_transitions_say_how_much_more_often_a_label_follows_another():
+    """Without smoothing's half word and one word it is log p(to | from) / p(to), counted one by one."""
+    chance = np.random.default_rng(9)
+    rows = [chance.choice(3, size=chance.integers(1, 9), p=[0.6, 0.3, 0.1]) for _ in range(3000)]
+    pairs = [(row, label) for each in rows for row, label in steps(each.tolist())]
+    labels = [label for _, label in pairs]
+    found = log_transitions(rows, 3)
+    for before, label in itertools.product(range(4), range(3)):
+        after = [to for row, to in pairs if row == before]
+        expected = np.log(after.count(label) / len(after) / (labels.count(label) / len(labels)))
+        assert found[before, label] == pytest.approx(expected, abs=0.02)
+    assert np.isfinite(log_transitions([np.array([0, -100, 2])], 4)).all()  # labels that no row has
 
 
 @pytest.mark.parametrize("labels", [LABELS, LAST_O])
@@ -149,3 +180,12 @@ def test_labels_of_any_begin_become_bio_with_the_same_spans(labels):
         learned = [labels[i] for i in kind_of(one).encode(one, list(given), Example(input=("a b c d",)))]
         assert valid(learned) and spans_of(learned) == spans_of(list(given))
         assert not valid(given) or learned == list(given)
+
+
+def test_transitions_of_other_labels_are_refused():
+    several = ((0.0,) * len(LABELS),) * (len(LABELS) + 1)
+    Task(name="t", kind="tagging", labels=LABELS, decoder="constrained", transitions=several)
+    for wrong in ({"transitions": several[1:]}, {"decoder": "greedy"}):
+        given = {"decoder": "constrained", "transitions": several} | wrong
+        with pytest.raises(ConfigError, match="train the task again"):
+            Task(name="t", kind="tagging", labels=LABELS, **given)

@@ -3,14 +3,20 @@
 import json
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.heads.transitions import choose_weight, weighted
 from polyhead.engine.session import Session
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.tasks.kinds.tagged import chosen
+from polyhead.tasks.task import Task
+from polyhead.train.data.prepared import Split
 from polyhead.train.run import train_project
 from support.tiny_project import write_trunk
 
@@ -73,3 +79,32 @@ def test_without_words_and_neighbours_neither_is_tried(tmp_path):
     assert bundle.tasks["t"].path.head.window == bundle.tasks["t"].path.head.words == 0
     assert not any("words" in name for name in bundle.part("t"))
     assert np.isfinite(bundle.part("t")["head.output.weight"]).all()
+
+
+def test_transitions_count_where_outputs_alone_cannot_tell():
+    """`x` and `y` alternate, and outputs hardly know them apart but at the beginning; alone, half of them are wrong."""
+    chance = np.random.default_rng(2)
+    task = Task(name="t", kind="tagging", labels=("O", "B-x", "B-y"), decoder="constrained")
+    targets = [1 + (np.arange(8) + chance.integers(2)) % 2 for _ in range(60)]
+    sure = np.where(np.arange(8) < 1, 4.0, 0.5)[:, None]
+    outputs = [np.eye(3)[target] * sure + chance.normal(scale=0.5, size=(8, 3)) for target in targets]
+
+    def split(rows):
+        words = [np.arange(8)[:, None] * 2 + np.array([0, 1])] * len(rows)
+        inputs = [("a b c d e f g h",)] * len(rows)
+        report = ReadReport()
+        return Split(
+            name="t", examples=Examples(inputs=inputs, targets=rows, words=words, rows=[*range(30)], report=report)
+        )
+
+    sides = [(split(targets[:30]), split(targets[30:])), (split(targets[30:]), split(targets[:30]))]
+    weight, scores = choose_weight(task, sides, outputs[30:] + outputs[:30])
+    plain = choose_weight(msgspec.structs.replace(task, decoder="greedy"), sides, outputs[30:] + outputs[:30])
+    assert weight > 0 == plain[0]
+    assert scores["span_f1"] > plain[1]["span_f1"] + 0.05
+    assert weighted(task, targets, 0.0) == task
+    right = [
+        (chosen(weighted(task, targets, 1.0), row) == target).all()
+        for row, target in zip(outputs, targets, strict=True)
+    ]
+    assert np.mean(right) > 0.9

@@ -134,7 +134,11 @@ class TaskEntry(Columns, kw_only=True):
 
     def task(self) -> Task:
         """The task that the entry declares."""
-        shared = {name: getattr(self, name) for name in Task.__struct_fields__ if name not in ("pair", "decoder")}
+        shared = {
+            name: getattr(self, name)
+            for name in Task.__struct_fields__
+            if name not in ("pair", "decoder", "transitions")
+        }
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
         if self.decoder is None and "decoder" in self.known_kind.uses and is_bio(task):

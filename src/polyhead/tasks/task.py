@@ -68,6 +68,8 @@ class Task(Value):
     long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # span: whether a text may have no answer
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or the best allowed BIO sequence
+    # tagging, learned: what the best sequence adds for each label that comes first, then for each that follows another
+    transitions: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -6,7 +6,7 @@ can learn both sides; answers consist of whole words, so such a span can never b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -116,7 +116,7 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
     own = outputs[~is_part]
     labels = best(own)
     if task.decoder == "constrained":
-        labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels))
+        labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels, task.transitions))
     if not is_part.any():
         return labels
     repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]
@@ -157,8 +157,36 @@ def allowed_transitions(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray
     return ~inside, ~inside[None, :] | (begun[:, None] & (name[:, None] == name[None, :]))
 
 
-def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+def log_transitions(targets: Iterable[np.ndarray], labels: int) -> np.ndarray:
+    """How much more often a label comes first, or follows another, than its share of the words says.
+
+    float64 (labels + 1, labels): the logarithm of that ratio, for the first word, then by the label of the word before.
+    Each row is given one word with the shares of all, and each share half a word.
+    """
+    counts = np.zeros((labels + 1, labels))
+    for row in targets:
+        known = np.maximum(row, -1)  # below 0: no label is known
+        np.add.at(counts, (np.concatenate([[0], known[:-1] + 1]), known), known >= 0)
+    shares = (counts.sum(axis=0) + 0.5) / (counts.sum() + 0.5 * labels)
+    likely = (counts + shares) / (counts.sum(axis=1, keepdims=True) + 1)
+    logarithms: np.ndarray = np.log(likely / shares)
+    return logarithms
+
+
+@lru_cache(maxsize=16)
+def _scores_of(labels: tuple[str, ...], transitions: tuple[tuple[float, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """What is added for the first label, (labels,), and for one after another, (from, to): -inf if not allowed."""
+    first, follows = allowed_transitions(labels)
+    learned = np.asarray(transitions or np.zeros((len(labels) + 1, len(labels))))
+    return np.where(first, learned[0], -np.inf), np.where(follows, learned[1:], -np.inf)
+
+
+def best_path(
+    outputs: np.ndarray, labels: Sequence[str], transitions: tuple[tuple[float, ...], ...] = ()
+) -> np.ndarray:
     """The allowed sequence of label indices with the largest sum of log-probabilities, int64 (words,).
+
+    With `transitions` (labels + 1, labels), of log-probabilities and transitions (Viterbi 1967).
 
     `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number per word,
     which all sequences share. A NaN word gets some label that its neighbours allow: a span that continues after it may
@@ -167,15 +195,16 @@ def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     """
     scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
     scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)
-    first, follows = allowed_transitions(tuple(labels))
+    first, follows = _scores_of(tuple(labels), transitions)
     greedy: np.ndarray = scores.argmax(axis=-1).astype(np.int64)
-    if not len(greedy) or (first[greedy[0]] and follows[greedy[:-1], greedy[1:]].all()):
+    if not len(greedy):
         return greedy
-    closed = np.where(follows, 0.0, -np.inf)
-    total = np.where(first, scores[0], -np.inf)
+    if not transitions and first[greedy[0]] == 0 and (follows[greedy[:-1], greedy[1:]] == 0).all():
+        return greedy
+    total = first + scores[0]
     before = np.zeros(scores.shape, np.int64)  # (words, labels): the best label of the word before
     for word in range(1, len(scores)):
-        through = total[:, None] + closed  # (from, to)
+        through = total[:, None] + follows  # (from, to)
         before[word] = through.argmax(axis=0)
         total = through[before[word], np.arange(len(labels))] + scores[word]
     path = np.empty(len(scores), np.int64)

@@ -35,7 +35,7 @@ class Tagging(Kind):
     other_names = ("ner", "token_classification", "pos", "chunking", "sequence_labeling", "sequence_labelling")
     loss = "word_cross_entropy"
     scores = "softmax"
-    uses = ("labels", "long_texts", "decoder")
+    uses = ("labels", "long_texts", "decoder", "transitions")
     per_word = label_is_list = True
     column_keys = ("tokens", "tags", "spans")
 
@@ -50,6 +50,15 @@ class Tagging(Kind):
                 got=task.labels,
                 allowed="BIO labels: 'O', 'B-x', 'I-x'",
                 do="leave 'decoder' out",
+                task=task.name,
+            )
+        shape, wanted = [len(row) for row in task.transitions], [len(task.labels)] * (len(task.labels) + 1)
+        if shape and (shape != wanted or task.decoder != "constrained"):
+            raise ConfigError(
+                f"task '{task.name}': its transitions are those of other labels, or of another decoder",
+                got=f"decoder '{task.decoder}', {len(shape)} rows",
+                allowed=f"decoder 'constrained', {len(wanted)} rows of {len(task.labels)} numbers",
+                do="train the task again",
                 task=task.name,
             )
 
@@ -265,7 +274,7 @@ def _span_scores(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 def _greedy(task: Task) -> Task:
     """The task without a decoder, which would change the labels to be decoded."""
-    return msgspec.structs.replace(task, decoder="greedy")
+    return msgspec.structs.replace(task, decoder="greedy", transitions=())
 
 
 def _plain(items: Any) -> list[dict[str, object]]:

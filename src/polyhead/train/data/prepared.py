@@ -15,7 +15,7 @@ from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import read_alone
 
-TRAINER = 1  # incremented when the same declaration and data would train another part
+TRAINER = 2  # incremented when the same declaration and data would train another part
 
 
 FOLDED_BELOW, FOLDS = 1000, 5  # labelled rows, and the folds in which fewer are held out

@@ -52,6 +52,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     refitted: bool = False  # whether it was trained on the validation rows too, after they had chosen it
     baselines: Baselines = {}  # baselines -> split -> metric -> value
     held: HeldRows | None = None  # their profile is stored with the task, their outputs in the cache
+    transitions: tuple[tuple[float, ...], ...] = ()  # of the task
 
     def notes(self) -> dict[str, Any]:
         """The notes stored with the part: scores, baselines, candidate heads, and the history of training.
@@ -92,7 +93,7 @@ def drafts_of(
         facts = {**fingerprint, "data": split_rows(p.splits), "numerics": dict(label)}
         facts |= {NO_ROWS: unseen} if (unseen := labels_without_rows(p)) else {}
         record = TaskRecord(
-            task=p.task,
+            task=msgspec.structs.replace(p.task, transitions=trained.transitions),
             path=trained.path,
             trunk=data.digest,
             trained_with={"fingerprint": tag(fingerprint), "polyhead": __version__, **facts},
