@@ -102,7 +102,7 @@ def test_bundle_with_families_written_today_has_the_files_and_keys_of_the_golden
 
 
 DECIDED = Path(__file__).parent / "decided"
-SECOND = "a479d423ec1cfaadafcea54e59368678eb66e22b99a99b0afc472427e1c6364e"
+SECOND = "bab43fc26cfb49b2cd8b40bb89b7e3b3c18095506e625834c5f6079860480acf"
 
 
 def test_golden_bundle_about_which_something_was_decided_says_what_it_said():

@@ -9,7 +9,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.transitions import choose_weight, weighted
+from polyhead.deep.heads.transitions import choose_weight, with_transitions
 from polyhead.engine.session import Session
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
@@ -102,9 +102,9 @@ def test_transitions_count_where_outputs_alone_cannot_tell():
     plain = choose_weight(msgspec.structs.replace(task, decoder="greedy"), sides, outputs[30:] + outputs[:30])
     assert weight > 0 == plain[0]
     assert scores["span_f1"] > plain[1]["span_f1"] + 0.05
-    assert weighted(task, targets, 0.0) == task
+    assert with_transitions(task, targets, 0.0) == task
     right = [
-        (chosen(weighted(task, targets, 1.0), row) == target).all()
+        (chosen(with_transitions(task, targets, 1.0), row) == target).all()
         for row, target in zip(outputs, targets, strict=True)
     ]
     assert np.mean(right) > 0.9

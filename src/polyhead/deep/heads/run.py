@@ -13,7 +13,7 @@ from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads import tf_idf
 from polyhead.deep.heads.rule import choosing_score
-from polyhead.deep.heads.transitions import choose_weight, weighted
+from polyhead.deep.heads.transitions import choose_weight, with_transitions
 from polyhead.deep.heads.trials import Trial, Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
@@ -84,11 +84,11 @@ def train_task(
         module, fitted = trials.kept(best)
         scores = {"validation": trials.held.scores(task, best.outputs)}
         baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
-        weight, with_transitions = choose_weight(task, trials.sides, best.outputs)
+        weight, decoded = choose_weight(task, trials.sides, best.outputs)
         if weight:
-            scores["validation"] = with_transitions
+            scores["validation"] = decoded
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
-        task = weighted(task, learned.targets, weight)
+        task = with_transitions(task, learned.targets, weight)
         if prepared.test is not None:
             answering = msgspec.structs.replace(prepared, task=task)
             scores["test"] = evaluate_part(module, answering, prepared.test, best.path, source)

@@ -17,7 +17,7 @@ WEIGHTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 0.3 all won (docs/project/log.md)."""
 
 
-def weighted(task: Task, targets: Iterable[np.ndarray], weight: float) -> Task:
+def with_transitions(task: Task, targets: Iterable[np.ndarray], weight: float) -> Task:
     """The task with the transitions in these labels, times a weight."""
     if not weight:
         return task
@@ -38,7 +38,7 @@ def choose_weight(
     bounds = np.cumsum([0, *counts]).tolist()
     for weight in WEIGHTS if task.decoder == "constrained" else (0.0,):
         several = [
-            held.examples.scores(weighted(task, train.examples.targets, weight), outputs[start:stop])
+            held.examples.scores(with_transitions(task, train.examples.targets, weight), outputs[start:stop])
             for (train, held), start, stop in zip(sides, bounds, bounds[1:], strict=False)
         ]
         scores = {name: float(np.average([each[name] for each in several], weights=counts)) for name in several[0]}
