@@ -29,10 +29,10 @@ from sklearn.model_selection import KFold
 from transformers import AutoModel, AutoTokenizer
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
-from polyhead.deep.heads.rule import best_penalty
 from polyhead.deep.nn.load import find_encoder
 from polyhead.tasks.task import Task
+from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
+from polyhead.train.heads.rule import best_penalty
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, report, resumed, say
 
@@ -87,9 +87,9 @@ class Rows(NamedTuple):
 
     def inputs(self) -> Inputs:
         return Inputs(
-            values=torch.from_numpy(self.values),
-            targets=torch.from_numpy(self.targets),
-            members=torch.arange(len(self.values)),
+            values=self.values,
+            targets=self.targets,
+            members=np.arange(len(self.values)),
             loss=self.loss,
             outputs=self.outputs,
         )

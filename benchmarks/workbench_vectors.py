@@ -16,7 +16,7 @@ from polyhead.codecs import HALF
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.held_out import whole_of
-from polyhead.deep.heads.linear import inputs_of
+from polyhead.deep.heads.inputs import inputs_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.sharing.part import PooledPart
@@ -74,5 +74,5 @@ def _means(project: Project, entry: TaskEntry, part: SplitRows, source: Extracto
     for path in paths:
         module = PooledPart(path, shape.width, dropout=0.0, generator=torch.Generator().manual_seed(1))
         examples = examples_of(prepared, prepared.train, path, source)
-        several.append(inputs_of(module, examples, loss="cross_entropy", outputs=2).values.numpy())
+        several.append(inputs_of(module, examples, loss="cross_entropy", outputs=2).values)
     return several

@@ -337,7 +337,7 @@ def cosine(compared: np.ndarray) -> np.ndarray:
 
 def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -> Vectors:
     """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
-    from polyhead.deep.heads.linear import inputs_of
+    from polyhead.deep.heads.inputs import inputs_of
     from polyhead.deep.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
 
@@ -354,7 +354,7 @@ def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -
         loss=kind_of(ready.task).loss,
         outputs=path.head.width,
     )
-    return read.values.numpy(), read.targets.numpy(), read.members.numpy()
+    return read.values, read.targets, read.members
 
 
 OPENED: list[Extractor] = []

@@ -10,7 +10,8 @@ _known, _own = {}, {}
 
 def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
     """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
-    from polyhead.deep.heads import linear, trials
+    from polyhead.deep.heads import trials
+    from polyhead.train.heads import linear
 
     few = linear.PENALTIES[tried]
 
@@ -43,7 +44,7 @@ def hurry(monkeypatch):
 
 def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
-    from polyhead.deep.heads import linear
+    from polyhead.train.heads import linear
 
     _replace(
         monkeypatch, lambda inputs, penalties=linear.PENALTIES, **settings: _remembered(inputs, penalties, **settings)
@@ -51,17 +52,17 @@ def remember(monkeypatch):
 
 
 def _replace(monkeypatch, solutions):
-    from polyhead.deep.heads import linear
+    from polyhead.train.heads import linear
 
     _own.setdefault("solutions", linear.solutions)
     monkeypatch.setattr(linear, "solutions", solutions)
 
 
 def _remembered(inputs, penalties, *, axes=None, near=0.0):
-    from polyhead.deep.heads import linear
+    from polyhead.train.heads import linear
 
     solutions, settings = _own["solutions"], {"axes": axes} | ({"near": near} if near else {})
-    if inputs.values.numel() > MOST:
+    if inputs.values.size > MOST:
         yield from solutions(inputs, penalties, **settings)
         return
     key = _key(inputs, axes or (), linear.ITERATIONS, penalties, near)
@@ -84,7 +85,7 @@ def _remembered(inputs, penalties, *, axes=None, near=0.0):
 
 def _key(inputs, axes, *settings):
     told = hashlib.sha256(repr((inputs.loss, inputs.outputs, inputs.cosine, settings)).encode())
-    for tensor in (inputs.values, inputs.targets, inputs.weights, inputs.prior, *axes):
-        array = np.zeros(0) if tensor is None else tensor.numpy()
+    for array in (inputs.values, inputs.targets, inputs.weights, inputs.prior, *axes):
+        array = np.zeros(0) if array is None else array
         told.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return told.digest()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.rule import best_of, choosing_score, of_best_rounds, paired_error
 from polyhead.tasks.task import Task
+from polyhead.train.heads.rule import best_of, choosing_score, of_best_rounds, paired_error
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
 

@@ -14,11 +14,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.extract import Extractor
-from polyhead.deep.heads import linear
 from polyhead.deep.heads import run as choosing
 from polyhead.deep.heads import trials as heads
 from polyhead.deep.heads.folds import rounds_of
-from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.heads.trials import Trials
 from polyhead.deep.nn.load import load_trunk
@@ -34,6 +32,8 @@ from polyhead.train.candidates import candidate_paths, candidates
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
+from polyhead.train.heads import linear
+from polyhead.train.heads.rule import choosing_score
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
 from support import tiny_project

@@ -7,15 +7,17 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.examples import batch_targets, option_rows
-from polyhead.deep.heads import linear
-from polyhead.deep.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, inputs_of, solutions, swept
-from polyhead.deep.heads.rule import best_penalty
+from polyhead.deep.heads import inputs as reading
+from polyhead.deep.heads.inputs import inputs_of
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.tasks.task import Task
+from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, solutions, swept
+from polyhead.train.heads.rule import best_penalty
 
 RNG = np.random.default_rng(5)
 
@@ -28,12 +30,7 @@ def _own_numbers(request, monkeypatch):
 
 def inputs(values, targets, *, loss="cross_entropy", outputs=3, cosine=None):
     return Inputs(
-        values=torch.from_numpy(values),
-        targets=torch.from_numpy(targets),
-        members=torch.arange(len(values)),
-        loss=loss,
-        outputs=outputs,
-        cosine=cosine,
+        values=values, targets=targets, members=np.arange(len(values)), loss=loss, outputs=outputs, cosine=cosine
     )
 
 
@@ -53,9 +50,7 @@ def test_the_solution_is_that_of_scikit_learn(penalty):
     model = LogisticRegression(C=1 / (len(values) * penalty), tol=1e-8, max_iter=5000)
     model.fit(values / given.scale, labels)
     np.testing.assert_allclose(
-        torch.softmax(given.values @ found.weight.T + found.bias, dim=1).numpy(),
-        model.predict_proba(values / given.scale),
-        atol=2e-3,
+        softmax(found.outputs(given), axis=1), model.predict_proba(values / given.scale), atol=2e-3
     )
 
 
@@ -69,8 +64,8 @@ def noisy(rows, width, classes):
 
 def objective(given, weight, bias, penalty):
     """Mean loss and penalty, in float64 by numpy; a row with several labels has the sum of their losses."""
-    outputs = given.values.numpy().astype(np.float64) / given.scale @ weight.T + bias
-    targets = given.targets.numpy()
+    outputs = given.values.astype(np.float64) / given.scale @ weight.T + bias
+    targets = given.targets
     if given.loss == "squared_error":
         losses = (outputs[:, 0] - targets) ** 2
     elif given.loss == "binary_cross_entropy":
@@ -82,11 +77,7 @@ def objective(given, weight, bias, penalty):
 
 def best_of_scikit_learn(given, penalty):
     """Weights and biases that scikit-learn finds, (outputs, inputs) and (outputs,)."""
-    values, targets, rows = (
-        given.values.numpy().astype(np.float64) / given.scale,
-        given.targets.numpy(),
-        len(given.values),
-    )
+    values, targets, rows = (given.values.astype(np.float64) / given.scale, given.targets, len(given.values))
     if given.loss == "squared_error":
         model = Ridge(alpha=rows * penalty / 2).fit(values, targets)
         return model.coef_[None], np.array([model.intercept_])
@@ -129,7 +120,7 @@ def test_every_head_is_as_good_as_that_of_scikit_learn(loss, outputs, rows, widt
         targets[:2] = [[0.0], [1.0]]  # each label is there, and is not
     given = inputs(values, targets, loss=loss, outputs=outputs)
     for found in list(solutions(given))[1::4]:
-        weight, bias = found.weight.double().numpy() * given.scale, found.bias.double().numpy()
+        weight, bias = found.weight.astype(np.float64) * given.scale, found.bias.astype(np.float64)
         least = objective(given, *best_of_scikit_learn(given, found.penalty), found.penalty)
         assert objective(given, weight, bias, found.penalty) <= least * 1.0005, found.penalty
 
@@ -137,14 +128,14 @@ def test_every_head_is_as_good_as_that_of_scikit_learn(loss, outputs, rows, widt
 def test_axes_of_more_rows_change_nothing_but_the_way():
     """They span the rows; with fewer rows than inputs, weights lie in what the rows span."""
     values, labels = noisy(60, 100, 3)
-    given, among = inputs(values[:40], labels[:40]), axes_of(torch.from_numpy(values))
+    given, among = inputs(values[:40], labels[:40]), axes_of(values)
     assert among.directions.shape == (100, 59)
     few = PENALTIES[:8]
     for own, other in zip(solutions(given, few), solutions(given, few, axes=among), strict=True):
         np.testing.assert_allclose(own.outputs(given), other.outputs(given), atol=0.02, rtol=0.01)
     apart = values[:40] - values[:40].mean(axis=0)
     basis = np.linalg.svd(apart, full_matrices=False)[2][:39]
-    weight = own.weight.numpy()
+    weight = own.weight
     np.testing.assert_allclose(weight @ basis.T @ basis, weight, atol=1e-3 * abs(weight).max())
 
 
@@ -153,7 +144,7 @@ def test_rows_that_do_not_differ_are_answered_by_the_shares_of_labels():
     given = inputs(np.full((6, 4), 0.5, np.float32), labels)
     for found in solutions(given):
         assert not found.weight.any()
-        np.testing.assert_allclose(torch.softmax(found.outputs(given), dim=1)[0], [1 / 2, 1 / 3, 1 / 6], atol=1e-3)
+        np.testing.assert_allclose(softmax(found.outputs(given), axis=1)[0], [1 / 2, 1 / 3, 1 / 6], atol=1e-3)
 
 
 def test_a_label_learns_the_same_whatever_other_labels_there_are():
@@ -196,7 +187,7 @@ def test_the_solution_of_a_regression_is_that_of_ridge_regression():
     for found in solutions(given, PENALTIES[:6]):
         # mean (y - f)^2 + p / 2 |w|^2 is, times the rows, Ridge's with alpha = rows p / 2.
         model = Ridge(alpha=len(values) * found.penalty / 2).fit(values / given.scale, targets)
-        outputs = (given.values @ found.weight.T + found.bias)[:, 0].numpy()
+        outputs = found.outputs(given)[:, 0]
         np.testing.assert_allclose(outputs, model.predict(values / given.scale), atol=2e-3)
 
 
@@ -217,7 +208,7 @@ def test_the_first_solution_of_pairs_reads_the_cosine():
     targets = (0.5 + 0.4 * cosine).astype(np.float32)
     given = inputs(compared, targets, loss="squared_error", outputs=1, cosine=3 * width)
     found = next(solutions(given))
-    outputs = (given.values @ found.weight.T + found.bias)[:, 0].numpy()
+    outputs = found.outputs(given)[:, 0]
     np.testing.assert_allclose(outputs, targets, atol=1e-3)
 
 
@@ -229,15 +220,15 @@ def test_the_cosine_alone_is_the_logistic_regression_of_scikit_learn():
     compared = np.concatenate([u, v, abs(u - v), u * v], axis=1).astype(np.float32)
     cosine = (u * v).sum(axis=1, keepdims=True) / width
     found = next(solutions(inputs(compared, labels, cosine=3 * width)))
-    outputs = torch.from_numpy(compared) @ found.weight.T + found.bias
+    outputs = compared @ found.weight.T + found.bias
     model = LogisticRegression(tol=1e-8).fit(cosine, labels)
-    np.testing.assert_allclose(torch.softmax(outputs, dim=1).numpy(), model.predict_proba(cosine), atol=2e-3)
+    np.testing.assert_allclose(softmax(outputs, axis=1), model.predict_proba(cosine), atol=2e-3)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy"])
 def test_label_weights_are_those_of_the_loss(loss):
     values, labels = clouds()
-    weights = torch.tensor([1.0, 4.0, 0.5])
+    weights = np.array([1.0, 4.0, 0.5], np.float32)
     targets = labels if loss == "cross_entropy" else np.eye(3, dtype=np.float32)[labels]
     given = msgspec.structs.replace(inputs(values, targets, loss=loss), weights=weights)
     found = next(one for one in solutions(given) if one.penalty == PENALTIES[4])
@@ -245,7 +236,7 @@ def test_label_weights_are_those_of_the_loss(loss):
         each = np.array([1.0, 4.0, 0.5])[labels]
         model = LogisticRegression(C=1 / (each.sum() * found.penalty), tol=1e-8, max_iter=5000)
         model.fit(values / given.scale, labels, sample_weight=each)
-        shares = torch.softmax(given.values @ found.weight.T + found.bias, dim=1).numpy()
+        shares = softmax(found.outputs(given), axis=1)
         np.testing.assert_allclose(shares, model.predict_proba(values / given.scale), atol=2e-3)
         return
     for label, weight in enumerate(weights.tolist()):  # each label has a loss of its own
@@ -253,14 +244,14 @@ def test_label_weights_are_those_of_the_loss(loss):
         each = np.where(here, weight, 1.0)
         model = LogisticRegression(C=1 / (len(values) * found.penalty), tol=1e-8, max_iter=5000)
         model.fit(values / given.scale, here, sample_weight=each)
-        shares = torch.sigmoid(given.values @ found.weight[label] + found.bias[label]).numpy()
+        shares = expit(given.values @ found.weight[label] + found.bias[label])
         np.testing.assert_allclose(shares, model.predict_proba(values / given.scale)[:, 1], atol=2e-3)
 
 
 def test_options_of_some_of_the_examples_are_read_where_all_are_too_many(monkeypatch):
     """Examples that were left out counted as ones without options."""
     given = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
-    monkeypatch.setattr(linear, "MOST_NUMBERS", 300 * OPTIONS * WIDTH)
+    monkeypatch.setattr(reading, "MOST_NUMBERS", 300 * OPTIONS * WIDTH)
     some = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
     assert len(given.values) == 600 * OPTIONS and len(some.values) == 300 * OPTIONS
     losses = [list(solutions(one))[-1].losses(one) for one in (given, some)]
@@ -303,11 +294,11 @@ class Reads:
 
 def test_options_of_some_examples_compete_among_themselves():
     """Three examples of two, three and two options; those of the outer two are numbered anew."""
-    examples = torch.tensor([0, 0, 1, 1, 1, 2, 2])
-    right = torch.tensor([1, 0, 0, 0, 1, 0, 1])
+    examples = np.array([0, 0, 1, 1, 1, 2, 2])
+    right = np.array([1, 0, 0, 0, 1, 0, 1])
     whole = Inputs(
-        values=torch.arange(7.0)[:, None],
-        targets=torch.stack([examples, right], dim=1),
+        values=np.arange(7.0, dtype=np.float32)[:, None],
+        targets=np.stack([examples, right], axis=1),
         members=examples,
         loss="ranking",
         outputs=1,

@@ -11,7 +11,6 @@ from polyhead.deep.loop.loss import (
     UNLABELLED,
     by_example,
     competing,
-    curvatures,
     options_of,
     place_counts,
     ranking_each,
@@ -123,26 +122,3 @@ def test_span_equals_the_loss_of_transformers_where_every_token_is_a_place():
     places = torch.arange(7)[:, None]
     targets = torch.stack([(places == torch.stack([a, b])).long() for a, b in zip(first, last, strict=True)])
     torch.testing.assert_close(LOSSES["span_cross_entropy"](outputs, targets, None), answer.loss)
-
-
-@pytest.mark.parametrize("name", ["cross_entropy", "binary_cross_entropy", "squared_error", "ranking"])
-def test_curvatures_are_the_diagonal_of_the_second_derivative(name):
-    """Of the sum over rows of one output's shift, by autograd; of the options of an example, each one's own."""
-    drawn = torch.Generator().manual_seed(3)
-    count = 1 if name in ("ranking", "squared_error") else 4
-    outputs = torch.randn(24, count, generator=drawn, dtype=torch.float64)
-    weights = torch.tensor([1.0, 3.0, 0.5, 2.0]) if name == "binary_cross_entropy" else None
-    targets = {
-        "cross_entropy": torch.arange(24) % 4,
-        "binary_cross_entropy": (torch.rand(24, 4, generator=drawn) < 0.3).double(),
-        "squared_error": torch.rand(24, generator=drawn, dtype=torch.float64),
-        "ranking": torch.stack([torch.arange(24) // 3, torch.arange(24) % 3 == 0], dim=1).long(),
-    }[name]
-    labels = count if name == "binary_cross_entropy" else 1  # over which that loss is a mean
-
-    def mean_loss(rows):
-        return LOSSES[name](rows.view(outputs.shape), targets, weights) * labels
-
-    second = torch.autograd.functional.hessian(mean_loss, outputs.flatten()).diagonal().view(outputs.shape)
-    found = curvatures(name, outputs, targets, weights)
-    np.testing.assert_allclose(found.numpy(), second.sum(dim=0).numpy(), rtol=1e-6)

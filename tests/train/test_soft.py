@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.heads.linear import Inputs, solutions
 from polyhead.deep.loop.loss import cross_entropy
 from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
@@ -18,6 +17,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
+from polyhead.train.heads.linear import Inputs, solutions
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.stores import make_store, stored_path
@@ -65,15 +65,9 @@ def test_a_linear_head_answers_the_mean_of_what_it_learned(loss):
     chance = np.random.default_rng(2)
     values = chance.normal(size=(80, 4)).astype(np.float32)
     targets = chance.dirichlet(np.ones(3), size=80).astype(np.float32)
-    inputs = Inputs(
-        values=torch.from_numpy(values),
-        targets=torch.from_numpy(targets),
-        members=torch.arange(80),
-        loss=loss,
-        outputs=3,
-    )
+    inputs = Inputs(values=values, targets=targets, members=np.arange(80), loss=loss, outputs=3)
     for solution in solutions(inputs, penalties=(0.1, 0.01)):
-        outputs = (inputs.values @ solution.weight.T + solution.bias).numpy()
+        outputs = solution.outputs(inputs)
         answered = softmax(outputs) if loss == "cross_entropy" else 1 / (1 + np.exp(-outputs.astype(float)))
         np.testing.assert_allclose(answered.mean(axis=0), targets.mean(axis=0), atol=5e-4)
         assert solution.losses(inputs).shape == (80,)

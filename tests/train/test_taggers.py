@@ -9,7 +9,6 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.transitions import choose_weight, with_transitions
 from polyhead.engine.session import Session
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
@@ -17,6 +16,7 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds.tagged import chosen
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Split
+from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.run import train_project
 from support.tiny_project import write_trunk
 

@@ -5,16 +5,15 @@ import json
 import msgspec
 import numpy as np
 import pytest
-import torch
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.heads.words import HashedSpan
 from polyhead.engine.session import Session
 from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.text.hashing import hashed_text
 from polyhead.train.candidates import word_columns
+from polyhead.train.heads.span import HashedSpan
 from polyhead.train.run import train_project
 from support.tiny_project import TRAINING, write_jsonl, write_trunk
 
@@ -40,17 +39,15 @@ def test_a_ridge_in_the_span_of_the_texts_is_that_of_all_columns():
     weighted = rows * idf
     expected = idf[:, None] * np.linalg.solve(weighted.T @ weighted + penalty * np.eye(COLUMNS), weighted.T @ targets)
     span = HashedSpan(hashed, COLUMNS)
-    coordinates = span.coordinates(hashed).double().numpy()
+    coordinates = span.coordinates(hashed).astype(np.float64)
     inner = np.linalg.solve(
         coordinates.T @ coordinates + penalty * np.eye(coordinates.shape[1]), coordinates.T @ targets
     )
-    weights = span.weights(torch.from_numpy(inner.T).float()).numpy()
+    weights = span.weights(inner.T.astype(np.float32))
     np.testing.assert_allclose(weights, expected, atol=1e-4)
     unseen = ("the zebra is good", "what else?")
     np.testing.assert_allclose(
-        span.coordinates([hashed_text(text, COLUMNS) for text in unseen]).numpy() @ inner,
-        rows_of(unseen) @ expected,
-        atol=1e-4,
+        span.coordinates([hashed_text(text, COLUMNS) for text in unseen]) @ inner, rows_of(unseen) @ expected, atol=1e-4
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.trials import Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.plan import Codec, Path
@@ -19,6 +18,7 @@ from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import choosing_score
 from polyhead.train.runs import stream
 from polyhead.values import Value
 

@@ -8,14 +8,13 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
+from polyhead.deep.heads.inputs import inputs_of
 from polyhead.deep.heads.label_words import STRENGTHS, prior_of
-from polyhead.deep.heads.linear import PENALTIES, Inputs, inputs_of, solution_of, swept
 from polyhead.deep.nn.runtime import precision_of, single_thread
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.deep.sharing.part import PooledPart
@@ -32,6 +31,7 @@ from polyhead.train.data.prepared import FEW, FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events
+from polyhead.train.heads.linear import PENALTIES, Inputs, solution_of, swept
 from polyhead.train.runs import cache_folder, stream
 
 
@@ -90,7 +90,7 @@ def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> 
         return inputs_of(part, examples, loss=kind_of(prepared.task).loss, outputs=part.path.head.width)
 
 
-def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | None:
+def words_prior(prepared: Prepared, source: FeatureSource) -> np.ndarray | None:
     """The prior weights of such a head from labels' words; None if the source cannot encode, or all are equal."""
     if not source.encodes:
         return None
@@ -121,15 +121,15 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
     The penalty is the one with the smallest mean loss over all rows.
     """
     inputs, task = linear_inputs(prepared, source, events), prepared.task
-    rows = np.unique(inputs.members.numpy())
+    rows = np.unique(inputs.members)
     read = prepared.train.examples.take(rows.tolist())
-    inputs = msgspec.structs.replace(inputs, members=torch.arange(len(rows)))
+    inputs = msgspec.structs.replace(inputs, members=np.arange(len(rows)))
     parts = folds(read, FOLDS, stream(prepared.training.seed, "folds", task.name), task)
     with single_thread():
         best = min(swept(inputs.sides(parts)), key=lambda step: float(step.losses.mean()))
         outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
         outputs[np.concatenate(parts)] = best.outputs
-    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values.numpy(), penalty=best.heads[0].penalty)
+    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values, penalty=best.heads[0].penalty)
 
 
 TRIED = PENALTIES[::2]  # for a waiting person: every second one
@@ -147,13 +147,13 @@ class FewLabelsFit(msgspec.Struct, frozen=True, kw_only=True):
 class FewLabels:
     """All texts as inputs of a linear head, (texts, inputs); `prior` (labels, inputs) comes from labels' words."""
 
-    def __init__(self, values: Tensor, labels: int, prior: Tensor | None) -> None:
+    def __init__(self, values: np.ndarray, labels: int, prior: np.ndarray | None) -> None:
         self._values, self._labels, self._prior = values, labels, prior
 
     @property
     def values(self) -> np.ndarray:
         """float32 (texts, inputs)"""
-        return self._values.numpy()
+        return self._values
 
     def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
         """A head trained on these texts; penalty and prior are those with the smallest loss over five folds."""
@@ -162,14 +162,14 @@ class FewLabels:
         with single_thread():
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
             solution = solution_of(whole.drawn(self._prior, strength), penalty, TRIED)
-            outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values)).numpy()
+            outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values))
         return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
 
     def _inputs(self, rows: np.ndarray, labels: np.ndarray) -> Inputs:
         return Inputs(
-            values=self._values[torch.from_numpy(rows)],
-            targets=torch.from_numpy(labels),
-            members=torch.arange(len(rows)),
+            values=self._values[rows],
+            targets=labels,
+            members=np.arange(len(rows)),
             loss="cross_entropy",
             outputs=self._labels,
         )
@@ -180,7 +180,7 @@ class FewLabels:
         if len(folds) < 2:
             return (*strongest, None)
         sides = whole.sides(folds)
-        targets = np.concatenate([held.targets.numpy() for _, held in sides])
+        targets = np.concatenate([held.targets for _, held in sides])
         best: tuple[float, float, float, float] | None = None
         few = self._prior is not None and len(whole.values) <= FEW * self._labels
         for strength in (0.0, *STRENGTHS) if few else (0.0,):

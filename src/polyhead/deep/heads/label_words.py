@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyhead.deep.examples import FeatureExamples
-from polyhead.deep.heads.linear import inputs_of
+from polyhead.deep.heads.inputs import inputs_of
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
@@ -48,7 +46,7 @@ def _in_words(label: str) -> str:
     return apart.strip()
 
 
-def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> Tensor | None:
+def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> np.ndarray | None:
     """Weights (labels, inputs) of mean length 1, whose head answers the nearest sentence; None if all are equal.
 
     Missing sentences are encoded separately, so that the texts' batches do not change.
@@ -61,9 +59,9 @@ def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> Tensor | 
     return centred(values)
 
 
-def centred(values: Tensor) -> Tensor | None:
+def centred(values: np.ndarray) -> np.ndarray | None:
     """Rows of length 1, minus their mean, of mean length 1; None if they are equal."""
-    values = torch.nn.functional.normalize(values, dim=1)
-    apart = values - values.mean(dim=0)
-    length = float(apart.norm(dim=1).mean())
+    values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+    apart = values - values.mean(axis=0)
+    length = float(np.linalg.norm(apart, axis=1).mean())
     return apart / length if length > 1e-3 else None

@@ -12,8 +12,6 @@ import numpy as np
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads import tf_idf
-from polyhead.deep.heads.rule import choosing_score
-from polyhead.deep.heads.transitions import choose_weight, with_transitions
 from polyhead.deep.heads.trials import Trial, Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
@@ -26,6 +24,8 @@ from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import Baselines, HeldRows, Trained
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from polyhead.data.read import Examples
-from polyhead.deep.heads.lbfgs import minimise
-from polyhead.deep.loop.loss import LOSSES, curvatures
+from polyhead.deep.loop.loss import LOSSES
 from polyhead.engine.familiar import reads_one_text
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import starts_of
 from polyhead.text.hashing import word_hashes, words_to_hash
 from polyhead.text.question import TaskInput, texts_of
+from polyhead.train.heads.lbfgs import minimise
+from polyhead.train.heads.losses import curvatures
 
 NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
 LEAST_COLUMNS, MOST_COLUMNS = 2**12, 2**18
@@ -107,17 +108,19 @@ def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, sta
     if targets.is_floating_point():
         targets = targets.float()
 
-    def function(point: Tensor) -> tuple[float, Tensor]:
-        weight = point.view(columns + 1, outputs)
+    def function(point: np.ndarray) -> tuple[float, np.ndarray]:
+        weight = torch.from_numpy(point).view(columns + 1, outputs)
         scores = (values @ weight[:-1] + weight[-1]).requires_grad_()
         value = loss(scores, targets, None) * labels
         (slope,) = torch.autograd.grad(value, scores)
         pulled = weight[:-1] / (strength * rows)
         gradient = torch.cat([turned @ slope + pulled, slope.sum(dim=0, keepdim=True)])
-        return value.item() + float((pulled * weight[:-1]).sum()) / 2, gradient.flatten()
+        return value.item() + float((pulled * weight[:-1]).sum()) / 2, gradient.flatten().numpy()
 
-    squares = torch.cat([torch.sparse.sum(values * values, dim=0).to_dense() / rows, torch.ones(1)])[:, None]
-    penalties = torch.full_like(squares, 1 / (strength * rows))
-    curvature = curvatures(kind.loss, values @ start[:-1] + start[-1], targets, None) * squares + penalties
-    found = minimise(function, start.flatten(), curvature=curvature.flatten(), iterations=ITERATIONS, history=HISTORY)
-    return found.view(columns + 1, outputs)
+    squares = torch.cat([torch.sparse.sum(values * values, dim=0).to_dense() / rows, torch.ones(1)])[:, None].numpy()
+    scores = (values @ start[:-1] + start[-1]).numpy()
+    curvature = curvatures(kind.loss, scores, targets.numpy(), None) * squares + np.float32(1 / (strength * rows))
+    found = minimise(
+        function, start.flatten().numpy(), curvature=curvature.ravel(), iterations=ITERATIONS, history=HISTORY
+    )
+    return torch.from_numpy(found).view(columns + 1, outputs)

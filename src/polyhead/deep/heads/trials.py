@@ -13,17 +13,14 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.examples import FeatureExamples, module_outputs, tell_unread
 from polyhead.deep.features import examples_of, hashed_words
-from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
+from polyhead.deep.heads.inputs import inputs_of, set_head
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
-from polyhead.deep.heads.linear import PENALTIES, Inputs, Swept, inputs_of, set_head, solution_of, swept
-from polyhead.deep.heads.words import HashedSpan
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
@@ -33,6 +30,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
+from polyhead.train.heads import rule
+from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
+from polyhead.train.heads.span import HashedSpan
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
 REFITTED_BELOW = 10_000  # labelled rows: with fewer, a head trained in steps is trained once more, on all of them
@@ -73,7 +73,7 @@ class Trials:
         self._parts: list[list[int]] = []  # the rows that each fold holds out
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
-        self._priors: dict[Path, Tensor | None] = {}
+        self._priors: dict[Path, np.ndarray | None] = {}
         self._spans: dict[Path, HashedSpan] = {}
         self.held = prepared.validation.examples
         whole = prepared.whole
@@ -250,7 +250,7 @@ class Trials:
         hashed = hashed_words(split.examples, module.path)
         return inputs if hashed is None else inputs.beside(self._span(module.path, inputs.values), hashed)
 
-    def _span(self, path: Path, values: Tensor) -> HashedSpan:
+    def _span(self, path: Path, values: np.ndarray) -> HashedSpan:
         """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs (rows, inputs)."""
         if path not in self._spans:
             each = hashed_words(self._prepared.whole or self._prepared.train.examples, path) or []
@@ -258,19 +258,19 @@ class Trials:
             self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
         return self._spans[path]
 
-    def _prior(self, module: PooledPart) -> Tensor | None:
+    def _prior(self, module: PooledPart) -> np.ndarray | None:
         if module.path not in self._priors:
             applied = applies(self._prepared, self._source)
             self._priors[module.path] = prior_of(module, self._prepared.task, self._source) if applied else None
         return self._priors[module.path]
 
-    def _class_weights(self) -> Tensor | None:
+    def _class_weights(self) -> np.ndarray | None:
         """Class weights, if the task wants them."""
         prepared = self._prepared
         if not prepared.training.class_weights:
             return None
         balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
-        return None if balanced is None else torch.from_numpy(balanced)
+        return None if balanced is None else balanced.astype(np.float32)
 
     # Heads trained in steps
 
@@ -375,6 +375,7 @@ class Trials:
     ) -> Course:
         """A training run; without `validation` nothing stops it early, and its last weights are kept."""
         prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
+        weights = self._class_weights()
 
         def score() -> float | None:
             if validation is None:
@@ -387,7 +388,7 @@ class Trials:
             loss=LOSSES[kind.loss],
             score=score,
             training=prepared.training,
-            weights=self._class_weights(),
+            weights=None if weights is None else torch.from_numpy(weights),
             checkpoint=checkpoint,
             events=events,
             label=f"{task.name} ({module.path.pool.positions})",

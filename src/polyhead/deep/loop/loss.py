@@ -117,27 +117,6 @@ def token_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None
     )
 
 
-def curvatures(name: LossName, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-    """The second derivatives of the mean loss by each row's output, added up over the rows: (outputs,).
-
-    For losses of linear heads on outputs (rows, outputs); that of several labels is their sum. Weights of labels that
-    exclude each other are ignored.
-    """
-    match name:
-        case "squared_error":
-            return torch.tensor([2.0])
-        case "binary_cross_entropy":
-            shares = torch.sigmoid(outputs)
-            positive = 1.0 if weights is None else 1 + (weights - 1) * targets
-            return (positive * shares * (1 - shares)).mean(dim=0)
-        case "ranking":
-            shares = torch.softmax(by_example(outputs[:, 0], targets), dim=1)
-            return (shares * (1 - shares)).sum().reshape(1) / len(shares)
-        case _:
-            shares = torch.softmax(outputs, dim=1)
-            return (shares * (1 - shares)).mean(dim=0)
-
-
 LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy,
     "binary_cross_entropy": binary_cross_entropy,

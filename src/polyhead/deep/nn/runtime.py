@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from polyhead.machine import processor, processors
+from polyhead.machine import one_blas_thread, processor, processors
 from polyhead.project.recipes import Training
 
 
@@ -25,7 +25,8 @@ def single_thread() -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield before
+        with one_blas_thread():
+            yield before
     finally:
         torch.set_num_threads(before)
 

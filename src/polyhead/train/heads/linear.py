@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
-from polyhead.deep.heads.lbfgs import NEAR, minimise
-from polyhead.deep.heads.words import HashedSpan
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
-from polyhead.deep.loop.loss import LOSSES, UNLABELLED, curvatures, ranking_each
-from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import NotFinite
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedText
+from polyhead.train.heads.lbfgs import NEAR, minimise
+from polyhead.train.heads.losses import curvatures, row_losses
+from polyhead.train.heads.span import HashedSpan
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
@@ -28,8 +23,6 @@ rows: scikit-learn's C is 1 / (rows * penalty)."""
 RISES = 2  # successive rises of the held-out loss after which weaker penalties are not tried
 NEAR_ENOUGH = 1e-5  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
 ITERATIONS = 150  # for each penalty
-AT_ONCE = 256  # examples whose inputs are computed at a time
-MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
 AXES_ROWS = 4  # rows for each input that say enough of the principal axes
 LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
 
@@ -40,51 +33,55 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     `cosine` is the first of the last inputs, whose mean is the cosine of a pair read separately, or None.
     """
 
-    values: Tensor  # (rows, inputs)
-    targets: Tensor  # in the form of the loss
-    members: Tensor  # (rows,) int64: the example of each row
+    values: np.ndarray  # (rows, inputs)
+    targets: np.ndarray  # in the form of the loss
+    members: np.ndarray  # (rows,) int64: the example of each row
     loss: LossName
     outputs: int
-    places: Tensor | None = None  # (rows,) int64: which of its words it is, else 0
+    places: np.ndarray | None = None  # (rows,) int64: which of its words it is, else 0
     cosine: int | None = None
-    weights: Tensor | None = None  # per label, in the form of the loss
+    weights: np.ndarray | None = None  # per label, in the form of the loss
     # (outputs, inputs): the weights that penalties pull towards, for inputs with mean square 1 per row
-    prior: Tensor | None = None
+    prior: np.ndarray | None = None
 
     @property
     def scale(self) -> float:
         """The root of the mean squared length of a row."""
-        return float(self.values.square().sum(dim=1).mean().sqrt()) or 1.0
+        return float(np.sqrt(np.einsum("ri,ri->r", self.values, self.values).mean())) or 1.0
 
     def of(self, members: Sequence[int]) -> Inputs:
         """The rows of these examples."""
-        kept = torch.isin(self.members, torch.tensor(members, dtype=torch.int64))
+        kept = np.isin(self.members, members)
         targets = self.targets[kept]
         if self.loss == "ranking":
-            targets = _numbered(targets)
+            targets = numbered(targets)
         places = None if self.places is None else self.places[kept]
         return msgspec.structs.replace(
             self, values=self.values[kept], targets=targets, members=self.members[kept], places=places
         )
 
-    def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
+    def drawn(self, prior: np.ndarray | None, strength: float) -> Inputs:
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
         if prior is None or not strength:
             return self
         before = self.values.shape[1] - prior.shape[1]
-        return msgspec.structs.replace(self, prior=strength * functional.pad(prior, (before, 0)))
+        return msgspec.structs.replace(self, prior=strength * np.pad(prior, ((0, 0), (before, 0))))
 
     def beside(self, span: HashedSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
         """The same with each row's hashed text, option or word as the first inputs; `each` are the examples'."""
         assert self.places is not None
         if self.loss == "ranking":
-            texts = [text for member in torch.unique_consecutive(self.members).tolist() for text in each[member]]
+            texts = [
+                text
+                for member in self.members[np.diff(self.members, prepend=-1) != 0].tolist()
+                for text in each[member]
+            ]
         else:
             rows = zip(self.members.tolist(), self.places.tolist(), strict=True)
             texts = [each[member][place] for member, place in rows]
         words = span.coordinates(texts)
         cosine = None if self.cosine is None else self.cosine + words.shape[1]
-        return msgspec.structs.replace(self, values=torch.cat([words, self.values], dim=1), cosine=cosine)
+        return msgspec.structs.replace(self, values=np.concatenate([words, self.values], axis=1), cosine=cosine)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
         """For each fold the training and held-out examples, numbered without gaps."""
@@ -92,117 +89,49 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return [(self.of(sorted(everything - set(held))), self.of(held)) for held in folds]
 
 
-def _numbered(targets: Tensor) -> Tensor:
+def numbered(targets: np.ndarray) -> np.ndarray:
     """Targets of `ranking` with their examples renumbered from 0 without gaps."""
-    return torch.stack([torch.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], dim=1)
+    return np.stack([np.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], axis=1)
 
 
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
     """A linear head: outputs are `values @ weight.T + bias`."""
 
-    weight: Tensor  # (outputs, inputs)
-    bias: Tensor  # (outputs,)
+    weight: np.ndarray  # (outputs, inputs)
+    bias: np.ndarray  # (outputs,)
     penalty: float
 
-    def outputs(self, inputs: Inputs) -> Tensor:
+    def outputs(self, inputs: Inputs) -> np.ndarray:
         """(rows, outputs)"""
-        return inputs.values @ self.weight.T + self.bias
+        outputs: np.ndarray = inputs.values @ self.weight.T + self.bias
+        return outputs
 
     def losses(self, inputs: Inputs) -> np.ndarray:
         """The loss of each row, float64 (rows,); for options that of each example, (examples,)."""
-        outputs, targets, weights = self.outputs(inputs), inputs.targets, inputs.weights
-        match inputs.loss:
-            case "ranking":
-                losses = ranking_each(outputs, targets)
-            case "squared_error":
-                losses = (outputs[:, 0] - targets).square()
-            case "binary_cross_entropy":
-                each = functional.binary_cross_entropy_with_logits(
-                    outputs, targets, reduction="none", pos_weight=weights
-                )
-                losses = each.sum(dim=1)
-            case _:
-                losses = functional.cross_entropy(outputs, targets, reduction="none", weight=weights)
-        return losses.double().numpy()
-
-
-@torch.no_grad()
-def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) -> None:
-    """Copies the solution into the part's head; `span` is of the hashed words that it reads, if any."""
-    dense = module.head.output.weight.shape[1]
-    module.head.output.weight.copy_(solution.weight[:, -dense:])
-    module.head.output.bias.copy_(solution.bias)
-    if module.words is not None and span is not None:
-        module.words.weight.copy_(span.weights(solution.weight[:, :-dense]))
-    module.eval()
-
-
-@torch.no_grad()
-def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: LossName, outputs: int) -> Inputs:
-    """The head's inputs for the examples. Words without a token are omitted.
-
-    If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
-    """
-    module.eval()
-    sample = _read(module, examples.batch(np.arange(min(AT_ONCE, examples.count))))
-    most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.numel(), 1))
-    spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
-    pieces: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
-        batch = examples.batch(members)
-        pieces.append(_rows(_read(module, batch), batch))
-    values, targets, examples_of_rows, places = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    if loss == "ranking":
-        targets = _numbered(targets)
-    return Inputs(
-        values=values,
-        targets=targets,
-        members=examples_of_rows,
-        places=places,
-        loss="cross_entropy" if loss == "word_cross_entropy" else loss,
-        outputs=outputs,
-        cosine=values.shape[1] * 3 // 4 if module.separate else None,
-    )
-
-
-def _read(module: PooledPart, batch: TrainingBatch) -> Tensor:
-    arguments: Any = batch.arguments
-    return module.inputs(*arguments)
-
-
-def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Inputs, targets, examples and places in these: one row for each text, each labelled word, or each option."""
-    targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
-    if read.ndim == 3:
-        labelled = targets != UNLABELLED
-        rows, places = labelled.nonzero(as_tuple=True)
-        return read[labelled], targets[labelled], members[rows], places
-    if targets.ndim == 2 and not targets.is_floating_point():
-        members = members[targets[:, 0]]
-        return read, torch.stack([members, targets[:, 1]], dim=1), members, torch.zeros_like(members)
-    return read, targets, members, torch.zeros_like(members)
+        losses = row_losses(inputs.loss, self.outputs(inputs), inputs.targets, inputs.weights).losses
+        return losses.astype(np.float64)
 
 
 class PrincipalAxes(NamedTuple):
     """Principal axes of inputs: coordinates along them are uncorrelated, so that L-BFGS takes a fifth of the steps."""
 
-    centre: Tensor  # (inputs,)
-    directions: Tensor  # (inputs, axes), orthonormal; rows differ in these alone
+    centre: np.ndarray  # (inputs,)
+    directions: np.ndarray  # (inputs, axes), orthonormal; rows differ in these alone
 
 
-def axes_of(values: Tensor) -> PrincipalAxes:
+def axes_of(values: np.ndarray) -> PrincipalAxes:
     """The axes of inputs (rows, inputs); of many rows, evenly spaced ones say enough."""
     rows, count = values.shape
     if rows > AXES_ROWS * count:
-        values = values[torch.linspace(0, rows - 1, AXES_ROWS * count).long()]
-    centre = values.mean(dim=0)
+        values = values[np.linspace(0, rows - 1, AXES_ROWS * count).astype(int)]
+    centre = values.mean(axis=0)
     apart = values - centre
     if rows >= count:
-        return PrincipalAxes(centre, torch.linalg.eigh(apart.T @ apart)[1])
-    apart = apart.double()
-    lengths, vectors = torch.linalg.eigh(apart @ apart.T)
-    kept = lengths > LEAST * lengths[-1].clamp(min=LEAST)
-    return PrincipalAxes(centre, (apart.T @ (vectors[:, kept] / lengths[kept].sqrt())).float())
+        return PrincipalAxes(centre, np.linalg.eigh(apart.T @ apart)[1])
+    apart = apart.astype(np.float64)
+    lengths, vectors = np.linalg.eigh(apart @ apart.T)
+    kept = lengths > LEAST * max(lengths[-1], LEAST)
+    return PrincipalAxes(centre, (apart.T @ (vectors[:, kept] / np.sqrt(lengths[kept]))).astype(np.float32))
 
 
 def solutions(
@@ -219,15 +148,15 @@ def solutions(
     """
     axes = axes or axes_of(inputs.values)
     rows, count, has_cosine = len(inputs.values), axes.directions.shape[1], inputs.cosine is not None
-    values = torch.ones(rows, count + has_cosine + 1)  # the last input is the constant of the bias
-    torch.mm(inputs.values, axes.directions / inputs.scale, out=values[:, :count])
-    values[:, :count] -= axes.centre @ axes.directions / inputs.scale
+    values = np.ones((rows, count + has_cosine + 1), np.float32)  # the last input is the constant of the bias
+    directions = axes.directions / np.float32(inputs.scale)
+    values[:, :count] = inputs.values @ directions - axes.centre @ directions
     if inputs.cosine is not None:
-        values[:, count] = (inputs.values - axes.centre)[:, inputs.cosine :].mean(dim=1)
-    prior = torch.zeros(inputs.outputs, values.shape[1])
+        values[:, count] = (inputs.values - axes.centre)[:, inputs.cosine :].mean(axis=1)
+    prior = np.zeros((inputs.outputs, values.shape[1]), np.float32)
     if inputs.prior is not None:
         prior[:, :count] = inputs.prior @ axes.directions
-    weight, own = prior.clone(), torch.zeros(values.shape[1])
+    weight, own = prior.copy(), np.zeros(values.shape[1], np.float32)
     weight[:, -1] = _logits(inputs)
     own[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
     if has_cosine:
@@ -240,13 +169,14 @@ def solutions(
         yield _turned_back(inputs, axes, prior, weight, penalty)
 
 
-def _logits(inputs: Inputs) -> Tensor:
+def _logits(inputs: Inputs) -> np.ndarray:
     """The logit of each label's share of the rows, (outputs,); 0 for options and numbers."""
     targets, rows = inputs.targets, len(inputs.values)
     if inputs.loss not in ("cross_entropy", "binary_cross_entropy"):
-        return torch.zeros(inputs.outputs)
-    counts = targets.sum(dim=0) if targets.ndim == 2 else torch.bincount(targets, minlength=inputs.outputs)
-    return torch.log((counts + 0.5) / (rows - counts + 0.5))
+        return np.zeros(inputs.outputs, np.float32)
+    counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=inputs.outputs)
+    logits: np.ndarray = np.log((counts + 0.5) / (rows - counts + 0.5)).astype(np.float32)
+    return logits
 
 
 def solution_of(inputs: Inputs, penalty: float, penalties: Sequence[float] = PENALTIES) -> Solution:
@@ -269,41 +199,43 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
     Each of `sides` is a pair: training rows and held-out rows.
     """
     rises, least = 0, math.inf
-    axes = axes_of(torch.cat([side.values for side in sides[0]]))  # all rows are on the first two sides
+    axes = axes_of(np.concatenate([side.values for side in sides[0]]))  # all rows are on the first two sides
     for heads in zip(*(solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides), strict=True):
         pairs = list(zip(heads, (held for _, held in sides), strict=True))
         losses = np.concatenate([head.losses(held) for head, held in pairs])
-        yield Swept(heads, np.concatenate([head.outputs(held).numpy() for head, held in pairs]), losses)
+        yield Swept(heads, np.concatenate([head.outputs(held) for head, held in pairs]), losses)
         rises = 0 if losses.mean() < least else rises + 1
         least = min(least, float(losses.mean()))
         if rises == RISES:
             return
 
 
-def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor, near: float) -> Tensor:
+def _solved(
+    inputs: Inputs, values: np.ndarray, penalties: np.ndarray, prior: np.ndarray, start: np.ndarray, near: float
+) -> np.ndarray:
     """The weights (outputs, inputs) with the least loss plus penalties, (inputs,), of their distance to the prior."""
-    loss = LOSSES[inputs.loss]
-    labels = inputs.outputs if inputs.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
-    variances = values.square().mean(dim=0)
-    curvature = (
-        curvatures(inputs.loss, values @ start.T, inputs.targets, inputs.weights)[:, None] * variances + penalties
-    )
+    targets, weights = inputs.targets, inputs.weights
+    variances = np.einsum("ri,ri->i", values, values) / len(values)
+    curvature = curvatures(inputs.loss, values @ start.T, targets, weights)[:, None] * variances + penalties
 
-    def function(point: Tensor) -> tuple[float, Tensor]:
-        weight = point.view(start.shape)
-        outputs = (values @ weight.T).requires_grad_()
-        value = loss(outputs, inputs.targets, inputs.weights) * labels
-        (gradient,) = torch.autograd.grad(value, outputs)
+    def function(point: np.ndarray) -> tuple[float, np.ndarray]:
+        weight = point.reshape(start.shape)
+        loss = row_losses(inputs.loss, values @ weight.T, targets, weights)
         apart = weight - prior
         pulled = penalties * apart
-        return value.item() + float((pulled * apart).sum()) / 2, torch.addmm(pulled, gradient.T, values).flatten()
+        gradient = loss.gradients.T @ values
+        gradient /= np.float32(loss.total)
+        gradient += pulled
+        return loss.mean + float((pulled * apart).sum(dtype=np.float64)) / 2, gradient.ravel()
 
-    curvature = curvature.clamp(min=LEAST).flatten()
-    found = minimise(function, start.flatten(), curvature=curvature, iterations=ITERATIONS, near=near)
-    return found.view(start.shape)
+    curvature = np.maximum(curvature, LEAST).astype(np.float32).ravel()
+    found = minimise(function, start.ravel(), curvature=curvature, iterations=ITERATIONS, near=near)
+    return found.reshape(start.shape)
 
 
-def _turned_back(inputs: Inputs, axes: PrincipalAxes, prior: Tensor, weight: Tensor, penalty: float) -> Solution:
+def _turned_back(
+    inputs: Inputs, axes: PrincipalAxes, prior: np.ndarray, weight: np.ndarray, penalty: float
+) -> Solution:
     """The head for the inputs as they are; the cosine's weight is distributed over the inputs that it is the mean of.
 
     Where the rows do not differ, the weight stays the prior's.
@@ -315,7 +247,7 @@ def _turned_back(inputs: Inputs, axes: PrincipalAxes, prior: Tensor, weight: Ten
     solved /= inputs.scale
     if inputs.cosine is not None:
         solved[:, inputs.cosine :] += weight[:, count : count + 1] / (len(axes.centre) - inputs.cosine)
-    if not bool(torch.isfinite(solved).all()):
+    if not np.isfinite(solved).all():
         raise NotFinite("a weight of a linear head is not finite", do="check the features of the task's texts")
     bias = weight[:, -1] - solved @ axes.centre
     return Solution(weight=solved, bias=bias, penalty=penalty)

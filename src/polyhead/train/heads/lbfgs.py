@@ -1,4 +1,4 @@
-"""L-BFGS for small convex problems: torch's own takes several times longer if a gradient takes microseconds."""
+"""L-BFGS for small convex problems, where a gradient takes microseconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 EVALUATIONS = 180  # evaluations of the function
 HISTORY = 20  # pairs of a step and its change of the gradient
@@ -18,13 +17,19 @@ ROUNDING = 1e-7  # relative precision of a value, as in float32
 STUCK = 3  # steps that do not lower the value: rounding hides what is left
 LEAST_CURVATURE = 1e-10  # of a kept pair
 
-Function = Callable[[Tensor], tuple[float, Tensor]]
+Function = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """The value at a point, and the gradient there, of the point's shape."""
 
 
 def minimise(
-    function: Function, start: Tensor, *, curvature: Tensor, iterations: int, near: float = NEAR, history: int = HISTORY
-) -> Tensor:
+    function: Function,
+    start: np.ndarray,
+    *,
+    curvature: np.ndarray,
+    iterations: int,
+    near: float = NEAR,
+    history: int = HISTORY,
+) -> np.ndarray:
     """The minimum (numbers,) of a smooth convex function (Liu and Nocedal 1989, algorithm 2.1).
 
     `curvature` (numbers,), all above 0, estimates the second derivative along each number: the search is in numbers
@@ -32,23 +37,24 @@ def minimise(
     (Boyd and Vandenberghe 2004, 9.5.1), when rounding hides any further descent, or after `iterations`. `start` is not
     changed; `history` pairs of its size are kept.
     """
-    scale = curvature.rsqrt()
+    scale = 1 / np.sqrt(curvature)
 
-    def scaled(point: Tensor) -> tuple[float, Tensor]:
+    def scaled(point: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = function(point * scale)
         return value, gradient * scale
 
-    return _minimised(scaled, start / scale, iterations, near, history) * scale
+    found: np.ndarray = _minimised(scaled, start / scale, iterations, near, history) * scale
+    return found
 
 
-def _minimised(function: Function, start: Tensor, iterations: int, near: float, history: int) -> Tensor:
+def _minimised(function: Function, start: np.ndarray, iterations: int, near: float, history: int) -> np.ndarray:
     """The minimum of a function whose curvature is about 1 along every number."""
-    point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=history)
+    point, pairs = start, deque[tuple[np.ndarray, np.ndarray, float]](maxlen=history)
     value, gradient = function(point)
     evaluations, stuck = 1, 0
     for _ in range(iterations):
         direction = _direction(gradient, pairs)
-        slope = float(torch.dot(gradient, direction))
+        slope = float(np.dot(gradient, direction))
         if evaluations >= EVALUATIONS or -slope / 2 <= near * abs(value):  # also where rounding turns it uphill
             break
         reached, tries = _searched(function, point, value, direction, slope)
@@ -56,7 +62,7 @@ def _minimised(function: Function, start: Tensor, iterations: int, near: float, 
         if reached is None:
             break
         change = reached.gradient - gradient
-        curvature = float(torch.dot(reached.step, change))
+        curvature = float(np.dot(reached.step, change))
         if curvature > LEAST_CURVATURE:
             pairs.append((reached.step, change, curvature))
         stuck += reached.value >= value
@@ -70,12 +76,12 @@ class _Reached(NamedTuple):
     """The end of a step."""
 
     value: float
-    gradient: Tensor
-    step: Tensor
+    gradient: np.ndarray
+    step: np.ndarray
 
 
 def _searched(
-    function: Function, point: Tensor, value: float, direction: Tensor, slope: float
+    function: Function, point: np.ndarray, value: float, direction: np.ndarray, slope: float
 ) -> tuple[_Reached | None, int]:
     """A step along the direction that lowers the value, and the number of function calls; None without one.
 
@@ -88,7 +94,7 @@ def _searched(
         step = direction * length
         tried, gradient = function(point + step)
         if tried <= value + DECREASE * length * slope + ROUNDING * abs(value):
-            reached, tried_slope = _Reached(tried, gradient, step), float(torch.dot(gradient, direction))
+            reached, tried_slope = _Reached(tried, gradient, step), float(np.dot(gradient, direction))
             if tried_slope >= CURVATURE * slope:
                 return reached, number
             rise = tried_slope - short_slope
@@ -104,15 +110,15 @@ def _searched(
     return reached, STEPS
 
 
-def _direction(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]]) -> Tensor:
+def _direction(gradient: np.ndarray, pairs: deque[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
     """The negative gradient times the inverse curvature estimated from the pairs: the two-loop recursion."""
     direction, shares = -gradient, list[float]()
     for step, change, curvature in reversed(pairs):
-        shares.append(float(torch.dot(step, direction)) / curvature)
-        direction.add_(change, alpha=-shares[-1])
+        shares.append(float(np.dot(step, direction)) / curvature)
+        direction -= change * shares[-1]
     if pairs:
         _, change, curvature = pairs[-1]
-        direction.mul_(curvature / float(torch.dot(change, change)))
+        direction *= curvature / float(np.dot(change, change))
     for (step, change, curvature), share in zip(pairs, reversed(shares), strict=True):
-        direction.add_(step, alpha=share - float(torch.dot(change, direction)) / curvature)
+        direction += step * (share - float(np.dot(change, direction)) / curvature)
     return direction

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyhead.data.read import Examples
-from polyhead.deep.heads.linear import Swept
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.train.heads.linear import Swept
 
 GROUPS = 10  # of rows that are left out in turn
 FEW = 100  # rows: with fewer, a standard error is itself little more than a guess
