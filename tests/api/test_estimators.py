@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
+from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
+from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 
 SHORT = Training(epochs=2)  # enough for linear heads
@@ -74,6 +75,13 @@ def test_checks_of_scikit_learn_pass(estimator, trunk, request):
             check(checked)
             passed.append(name)
     assert len(passed) >= len(QUICK) - 1
+
+
+def test_little_effort_tries_linear_heads_alone(trunk):
+    quick = PolyheadClassifier(trunk, training=SHORT, effort="quick", backend="reference").fit(TEXTS, MOODS)
+    assert all(name.startswith("linear") for name in quick.model_.session.bundle.scores(TASK)["tried"])
+    with pytest.raises(ConfigError, match="effort"):
+        PolyheadClassifier(trunk, effort="little").fit(TEXTS, MOODS)
 
 
 def test_labels_keep_their_type(trunk):

@@ -362,6 +362,23 @@ def test_the_simplest_heads_come_first(kind, pair, depth, names):
     assert [one.name for one in AUTO.candidates(task, depth)] == names
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("single_label", ["attention, learned mix of layers"]), ("tagging", ["hidden layer, with neighbours"])],
+)
+def test_effort_says_which_heads_are_tried(kind, more):
+    labels = {"single_label": ("a", "b"), "tagging": ("O", "B-x")}[kind]
+    task = Task(name="t", kind=kind, labels=labels)
+    quick, default, best = (AUTO.candidates(task, 6, effort) for effort in ("quick", "default", "best"))
+    assert {one.solver for one in quick} == {"linear"}
+    assert default == (*quick, default[-1]) and default[-1].solver == "steps"
+    assert [one.name for one in best] == [one.name for one in default] + more
+    other = msgspec.structs.replace(AUTO, layers="learned", window=1)
+    assert len(other.candidates(task, 6, "best")) == len(other.candidates(task, 6))
+    span = Task(name="t", kind="span", pair="joined")
+    assert AUTO.candidates(span, 6, "quick") == AUTO.candidates(span, 6)  # no linear head answers it
+
+
 @pytest.mark.parametrize("steps", [1, 2, 7, 40, 500])
 def test_few_rows_get_as_many_updates_as_many_rows(steps):
     schedule = Training().schedule(steps)

@@ -74,7 +74,7 @@ def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> 
         learned = size.train * rates.learn + size.held * rates.encode
         return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
     if strategy.reads_kept_features:
-        several = len(strategy.candidates(p.task, shape.layers))
+        several = len(strategy.candidates(p.task, shape.layers, training.effort))
         return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
     stopped = passes * STOPPED
     if strategy.isolated:  # the text's keys and values, which rows of prompts read, are kept

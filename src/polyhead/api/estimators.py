@@ -54,6 +54,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         metric: str | None = None,
         strategy: Any = None,
         training: Any = None,
+        effort: str | None = None,
         cache: str | None = None,
         backend: str | None = None,
         verbose: bool = False,
@@ -63,6 +64,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.metric = metric
         self.strategy = strategy
         self.training = training
+        self.effort = effort
         self.cache = cache
         self.backend = backend
         self.verbose = verbose
@@ -114,6 +116,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
         model.keeps_rows = False  # it is trained once
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
+        own["effort"] = self.effort
         chosen = {key: value for key, value in (own | settings).items() if value is not None}
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self

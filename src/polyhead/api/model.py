@@ -146,7 +146,8 @@ class Model:
         which `text`, `text_b` and `labels` name columns. `kind` is guessed if it is not given; `classes` are all labels
         in order, by default those that occur. `validation` and `test` are (texts, labels), or a data frame with the
         same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
-        `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
+        `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`;
+        `effort="quick"` tries linear heads alone, `"best"` more than the default.
 
         With `add`, the training rows of the live version count too, if it was trained in this model, or in one with the
         same `cache`: none is encoded again. With `if_better` a live version stays unless the new one scores better. If

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
+
 from polyhead.data.columns import Columns
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import ConfigError, suggestion
@@ -30,10 +32,15 @@ class Tables(Value):
 
 
 def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with dicts converted to values, and a strategy's name to the strategy.
+    """The settings, with dicts converted to values, and a strategy's name to the strategy; `effort` is of training.
 
     Raises ConfigError for an unknown setting, with the name that was probably intended.
     """
+    if "effort" in given:
+        own = dict(given)
+        training, effort = own.pop("training", None) or {}, own.pop("effort")
+        table = msgspec.structs.asdict(training) if isinstance(training, Training) else dict(training)
+        return settings_of(task, own | {"training": table | {"effort": effort}})
     for name in given:
         if name not in SETTINGS:
             what = f"task '{task}' has no setting '{name}'"

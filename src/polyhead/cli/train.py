@@ -12,7 +12,8 @@ from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, OptionalFolder, Output, Store, Tasks
 from polyhead.cli.output import Printer, check_apart
 from polyhead.errors import ConfigError
-from polyhead.project.tables import data_files, read_project, with_seed
+from polyhead.project.recipes import Effort
+from polyhead.project.tables import data_files, read_project, with_effort, with_seed
 from polyhead.train.events import Events
 from polyhead.train.run import REPLACING, train_project
 from polyhead.train.runs import ProcessRank
@@ -50,6 +51,7 @@ def command(
     ),
     bundle: OptionalFolder = option("Write to this bundle instead of the project's."),
     seed: int | None = option("Use this seed instead of the project's."),
+    effort: Effort | None = option("Try linear heads alone, one trained in steps too, or several."),
     cache: OptionalFolder = option("Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle."),
     events: Output = option("Append one JSON line for each event to FILE."),
     tensorboard: OptionalFolder = option(
@@ -79,6 +81,7 @@ def command(
     plan = read_project(project)
     check_apart((events, printer.json_to), data_files(plan, Path(project).resolve().parent))
     plan = plan if seed is None else with_seed(plan, seed)
+    plan = plan if effort is None else with_effort(plan, effort)
     plan = plan if bundle is None else msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
     place = _place(str(plan.recipe.__struct_config__.tag), device, is_watched=tensorboard is not None)
     outcome = train_project(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -16,7 +16,7 @@ from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
-from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
+from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.project.strategies import Pooled, Strategy
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
@@ -271,12 +271,22 @@ def training_of(project: Project, entry: TaskEntry) -> Training:
     return entry.training or project.training or own
 
 
-def with_seed(project: Project, seed: int) -> Project:
-    """The same project under another seed."""
-    entries = tuple(
-        msgspec.structs.replace(e, training=msgspec.structs.replace(training_of(project, e), seed=seed))
+def with_effort(project: Project, effort: Effort) -> Project:
+    """The same project with another effort for every task."""
+    return msgspec.structs.replace(project, tasks=_trained_with(project, effort=effort))
+
+
+def _trained_with(project: Project, **numbers: Any) -> tuple[TaskEntry, ...]:
+    """The tasks with these training numbers."""
+    return tuple(
+        msgspec.structs.replace(e, training=msgspec.structs.replace(training_of(project, e), **numbers))
         for e in project.tasks
     )
+
+
+def with_seed(project: Project, seed: int) -> Project:
+    """The same project under another seed."""
+    entries = _trained_with(project, seed=seed)
     if isinstance(recipe := project.recipe, LeaveOut):
         training = msgspec.structs.replace(recipe.training or JOINT_TRAINING, seed=seed)
         project = msgspec.structs.replace(project, recipe=msgspec.structs.replace(recipe, training=training))

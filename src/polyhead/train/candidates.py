@@ -38,7 +38,7 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """All heads of the task's strategy for so many rows, whatever features are available."""
-    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
+    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers, prepared.training.effort)
     return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
 
 

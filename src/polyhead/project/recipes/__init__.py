@@ -38,6 +38,10 @@ ROUND = 25  # minimum number of updates between two validations, if updates are 
 LONGEST_ROUND = 500  # of updates: with more than 16,000 rows, in batches of 32, a pass has several validations
 
 
+Effort = Literal["quick", "default", "best"]
+"""Which heads are tried over kept features: linear ones alone, one trained in steps too, or several of these."""
+
+
 class Schedule(Value):
     """The length of a training run. A round lies between two validations: passes over the rows, or a part of one."""
 
@@ -60,6 +64,7 @@ class Training(Value):
     """
 
     seed: int = 1
+    effort: Effort = "default"  # heads to try with positions 'auto'
     epochs: int | None = None  # maximum passes over the rows; None: 30
     patience: int | None = None  # epochs without a better validation score before stopping; None: 6
     least_updates: int | None = None  # None: 1,500 without `epochs`, else 0

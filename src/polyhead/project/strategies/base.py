@@ -14,7 +14,7 @@ from polyhead.codecs import EXACT, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Delta, Head, Path, Pool
-from polyhead.project.recipes import Training
+from polyhead.project.recipes import Effort, Training
 from polyhead.registry import Registry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
@@ -109,7 +109,7 @@ class Strategy(Open):
         """
         raise ConfigError(f"strategy '{self.kind}' has no path", do="define `path` in its class")
 
-    def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
+    def candidates(self, task: Task, depth: int, effort: Effort = "default") -> tuple[HeadCandidate, ...]:
         """The heads to try over kept features of a trunk of `depth` layers, the simplest first."""
         return (HeadCandidate(name=self.kind, strategy=self, solver="steps"),)
 

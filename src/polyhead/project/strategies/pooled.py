@@ -11,6 +11,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.project.numbers import check_least
+from polyhead.project.recipes import Effort
 from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
@@ -106,22 +107,34 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         )
         return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
 
-    def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
-        """The heads to try over a trunk of `depth` layers; one, if the settings fix it."""
-        kind = kind_of(task)
+    def candidates(self, task: Task, depth: int, effort: Effort = "default") -> tuple[HeadCandidate, ...]:
+        """The heads to try over a trunk of `depth` layers; one, if the settings fix it, or no linear one can answer."""
         if self.positions != "auto":
             return (HeadCandidate(name=self.positions, strategy=self, solver="steps"),)
-        own = msgspec.structs.replace(self, positions="attention")
-        trained = HeadCandidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
-        if kind.loss == "span_cross_entropy":  # two outputs of every word compete with those of all others
-            return (trained,)
-        if kind.per_word:  # every mix would need another store of all words
+        linears = () if kind_of(task).loss == "span_cross_entropy" else self._linear(task, depth)
+        if linears and effort == "quick":
+            return linears
+        return linears + self._trained(task, further=effort == "best")
+
+    def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
+        """The head that the fields describe, and `further` ones that read layers or neighbours otherwise."""
+        own, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
+        heads = [HeadCandidate(name="hidden layer" if per_word else "attention", strategy=own, solver="steps")]
+        name = f"{heads[0].name}, {'with neighbours' if per_word else 'learned mix of layers'}"
+        other = msgspec.structs.replace(own, **({"window": 1} if per_word else {"layers": "learned"}))
+        if further and other != own:
+            heads.append(HeadCandidate(name=name, strategy=other, solver="steps"))
+        return tuple(heads)
+
+    def _linear(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
+        if kind_of(task).per_word:  # every mix would need another store of all words
+            own = msgspec.structs.replace(self, positions="attention")
             windows = WINDOWS if self.window is None else {self.window: "linear"}
             several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
             linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
             if self.words and task.long_texts == "cut":
                 linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
-            return (*linears, trained)
+            return tuple(linears)
         linears = [
             HeadCandidate(name=f"linear, {name}", strategy=self._mean_of(of), solver="linear")
             for of, name in _mixes(task).items()
@@ -134,7 +147,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             linears.append(best)
         if self.words and task.long_texts == "cut":
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
-        return (*linears, trained)
+        return tuple(linears)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
         """The codec of kept features, without constants, and the scope of one set of constants."""
