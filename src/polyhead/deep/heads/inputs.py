@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,19 @@ def set_head(module: PooledPart, solution: Solution, span: HashedSpan | None) ->
     if module.words is not None and span is not None:
         module.words.weight.copy_(torch.from_numpy(span.weights(solution.weight[:, :-dense])))
     module.eval()
+
+
+@torch.no_grad()
+def scaled(module: PooledPart, scale: float) -> PooledPart:
+    """The part with outputs times `scale`; a copy, unless that is 1."""
+    if scale == 1:
+        return module
+    module = copy.deepcopy(module)
+    for own in (module.head.output, module.words):
+        if own is not None:
+            for parameter in own.parameters():
+                parameter.mul_(scale)
+    return module
 
 
 @torch.no_grad()

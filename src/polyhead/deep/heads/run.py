@@ -12,6 +12,7 @@ import numpy as np
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads import tf_idf
+from polyhead.deep.heads.inputs import scaled
 from polyhead.deep.heads.trials import Trial, Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
@@ -25,6 +26,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.temperature import best_scale
 from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import Baselines, HeldRows, Trained
@@ -82,9 +84,11 @@ def train_task(
             events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
         best = trials.best(several)
         module, fitted = trials.kept(best)
-        scores = {"validation": trials.held.scores(task, best.outputs)}
+        scale = best_scale(task, best.outputs, trials.held.targets)
+        module, outputs = scaled(module, scale), [np.asarray(row * np.float32(scale)) for row in best.outputs]
+        scores = {"validation": trials.held.scores(task, outputs)}
         baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
-        weight, decoded = choose_weight(task, trials.sides, best.outputs)
+        weight, decoded = choose_weight(task, trials.sides, outputs)
         if weight:
             scores["validation"] = decoded
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
@@ -104,8 +108,9 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
-        held=HeldRows(examples=trials.held, outputs=best.outputs, folds=trials.folds),
+        held=HeldRows(examples=trials.held, outputs=outputs, folds=trials.folds),
         transitions=task.transitions,
+        scale=scale,
     )
 
 

@@ -53,6 +53,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     baselines: Baselines = {}  # baselines -> split -> metric -> value
     held: HeldRows | None = None  # their profile is stored with the task, their outputs in the cache
     transitions: tuple[tuple[float, ...], ...] = ()  # of the task
+    scale: float = 1.0  # of the head's outputs, in its weights, by which it is as sure as it is right
 
     def notes(self) -> dict[str, Any]:
         """The notes stored with the part: scores, baselines, candidate heads, and the history of training.
@@ -72,6 +73,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             notes["folds"] = self.folds
         if self.refitted:
             notes["refitted"] = True
+        if self.scale != 1:
+            notes["scale"] = self.scale
         return notes
 
 
@@ -204,7 +207,7 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
             "## Trained on",
             "",
             f"{_examples(prepared, trained)}; seed {prepared.training.seed}{_kept(trained, metric)}. The trunk "
-            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
+            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.{_scaled(trained.scale)}",
             "",
             *score_table(trained.scores, trained.baselines),
             "## Path and cost",
@@ -219,6 +222,12 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
             "",
         ]
     )
+
+
+def _scaled(scale: float) -> str:
+    """A sentence on the scale, after a blank; empty for 1."""
+    how = f" Outputs are multiplied by {scale:.2f}, so that probabilities are right on rows held out."
+    return "" if scale == 1 else how
 
 
 def about_task(task: Task) -> list[str]:

@@ -1,0 +1,79 @@
+"""The scale of a head's outputs at which its probabilities are as sure as they are right on held-out rows.
+
+Temperature scaling (Guo et al. 2017) multiplies outputs by one number, so no order of labels changes. It is kept in the
+head's own weights: whatever answers the task reads the calibrated probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.train.heads.losses import row_losses
+
+LARGEST = 4.0  # of the logarithm of a scale: a factor of 55
+PULL = 10.0  # precision of a prior for the logarithm of the scale around 0, so that a few rows say little
+MOST = 20_000  # rows or words that are enough
+STEPS = 40  # of a golden-section search: the logarithm is then known to 1e-7
+GOLDEN = (np.sqrt(5) - 1) / 2
+
+
+def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
+    """The scale with the least loss of held-out rows and PULL / 2 times its squared logarithm.
+
+    1 for kinds without one probability a label, and where a threshold other than 0.5 would give other labels.
+    """
+    rows = _rows(task, outputs, targets)
+    if rows is None or (kind_of(task).scores == "sigmoid" and task.threshold != 0.5):
+        return 1.0
+    values, right = rows
+    loss = kind_of(task).loss
+    name = "cross_entropy" if loss == "word_cross_entropy" else loss
+
+    def cost(logarithm: float) -> float:
+        losses = row_losses(name, values * np.float32(np.exp(logarithm)), right, None).losses
+        return float(losses.sum(dtype=np.float64)) + PULL / 2 * logarithm**2
+
+    low, high = -LARGEST, LARGEST
+    left, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    costs = [cost(left), cost(right_end)]
+    for _ in range(STEPS):
+        if costs[0] <= costs[1]:
+            high, right_end = right_end, left
+            left = high - GOLDEN * (high - low)
+            costs = [cost(left), costs[0]]
+        else:
+            low, left = left, right_end
+            right_end = low + GOLDEN * (high - low)
+            costs = [costs[1], cost(right_end)]
+    return float(np.exp((low + high) / 2))
+
+
+def _rows(
+    task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Outputs and targets in the form of `row_losses`; None for kinds whose outputs are no logarithms of shares."""
+    match kind_of(task).loss:
+        case "cross_entropy":
+            values, right = np.stack(outputs), np.array(targets, np.int64)
+        case "binary_cross_entropy":
+            values, right = np.stack(outputs), np.stack(targets).astype(np.float32)
+        case "word_cross_entropy":
+            values = np.concatenate([np.reshape(row, (-1, len(task.labels))) for row in outputs])
+            right = np.concatenate([np.asarray(row, np.int64) for row in targets])
+            read = (right >= 0) & ~np.isnan(values).any(axis=1)
+            values, right = values[read], right[read]
+        case "ranking":
+            counts = [np.size(row) for row in outputs]
+            values = np.concatenate([np.ravel(row) for row in outputs])[:, None]
+            chosen = np.concatenate([np.arange(n) == int(t) for n, t in zip(counts, targets, strict=True)])
+            return values, np.stack([np.repeat(np.arange(len(counts)), counts), chosen], axis=1)
+        case _:
+            return None
+    if not len(values):
+        return None
+    kept = np.unique(np.linspace(0, len(values) - 1, min(MOST, len(values))).round().astype(int))
+    return values[kept], right[kept]
