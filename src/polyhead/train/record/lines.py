@@ -212,12 +212,21 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
     return lines
 
 
+def _untried(prepared: Prepared, trained: Trained) -> str:
+    """The heads that more effort would try, after little of it."""
+    if prepared.training.effort != "quick" or not trained.tried:
+        return ""
+    depth = trained.path.layers[-1].stop
+    more = [head.name for head in prepared.strategy.candidates(prepared.task, depth) if head.solver == "steps"]
+    return f"; effort 'default' also tries: {'; '.join(more)}"
+
+
 def _how(prepared: Prepared, trained: Trained) -> str:
     """The chosen head, and the length of its training, in words."""
     fitted, how = trained.fitted, ""
     if trained.chosen:
         others = [name for name in trained.tried if name != trained.chosen]
-        how = f"; {trained.chosen}" + (f" (not {'; '.join(others)})" if others else "")
+        how = f"; {trained.chosen}" + (f" (not {'; '.join(others)})" if others else "") + _untried(prepared, trained)
     if description := prepared.strategy.describe(trained.path):
         how = f"; {description}"
     if not fitted.updates:
