@@ -8,6 +8,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.heads import tf_idf
 from polyhead.tasks.task import Task
+from polyhead.train.heads import linear as linear_heads
 from polyhead.train.record.lines import warnings_of
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -21,8 +22,8 @@ def texts():
     return [(row["text"],) for row in tiny_project.messages(90, 1)]
 
 
-def dense(read):
-    rows = np.zeros((len(read.starts) - 1, COLUMNS), np.float32)
+def dense(read, columns=COLUMNS):
+    rows = np.zeros((len(read.starts) - 1, columns), np.float32)
     rows[np.repeat(np.arange(len(rows)), np.diff(read.starts)), read.columns] = read.counts
     return rows
 
@@ -31,7 +32,7 @@ def test_weights_of_words_are_scikit_learns(texts):
     text = pytest.importorskip("sklearn.feature_extraction.text")
     read = tf_idf.word_counts([*texts, ("",)], COLUMNS)
     expected = text.TfidfTransformer().fit_transform(dense(read)).toarray()
-    values = tf_idf.weighted(read, tf_idf.rarity_of(read, COLUMNS)).to_dense().numpy()
+    values = dense(tf_idf.weighted(read, tf_idf.rarity_of(read, COLUMNS)))
     np.testing.assert_allclose(values, expected, atol=1e-5)
 
 
@@ -45,10 +46,13 @@ def test_words_that_count_are_scikit_learns():
     assert tf_idf.word_counts([(texts[1],)], 2**18).counts.size == 0
 
 
+@pytest.mark.parametrize("most", [0, tf_idf.DENSE], ids=["many", "few"])
 @pytest.mark.parametrize("strength", tf_idf.STRENGTHS)
-def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypatch, strength):
+def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypatch, strength, most):
     linear = pytest.importorskip("sklearn.linear_model")
     monkeypatch.setattr(tf_idf, "ITERATIONS", 400)
+    monkeypatch.setattr(linear_heads, "ITERATIONS", 400)
+    monkeypatch.setattr(tf_idf, "DENSE", most)
     targets = np.random.default_rng(0).integers(0, 3, len(texts))
     taught = [np.array(target) for target in targets]
     examples = Examples(
@@ -58,8 +62,7 @@ def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypat
     columns = 2 ** int(np.log2(tf_idf.MOST_COLUMNS))
     read = tf_idf.word_counts(texts, columns)
     used = np.unique(read.columns)
-    values = tf_idf.weighted(read, tf_idf.rarity_of(read, columns))
-    values = values.index_select(1, torch.from_numpy(used)).to_dense().numpy()
+    values = dense(tf_idf.weighted(read, tf_idf.rarity_of(read, columns)), columns)[:, used]
     model = linear.LogisticRegression(C=strength, tol=1e-8, max_iter=2000).fit(values, targets)
     shares = torch.softmax(torch.from_numpy(outputs), dim=1).numpy()
     np.testing.assert_allclose(shares, model.predict_proba(values), atol=1e-2)
@@ -72,7 +75,7 @@ def test_words_that_were_not_learned_are_left_out_as_in_scikit_learn(texts):
     new = ["unheard bad words " + texts[0][0], "nothing known hereabouts", texts[1][0]]
     learned = text.TfidfVectorizer(ngram_range=(1, 2)).fit([each for (each,) in texts])
     rarity = tf_idf.rarity_of(tf_idf.word_counts(texts, columns), columns)
-    values = tf_idf.weighted(tf_idf.word_counts([(each,) for each in new], columns), rarity).to_dense().numpy()
+    values = dense(tf_idf.weighted(tf_idf.word_counts([(each,) for each in new], columns), rarity), columns)
     expected = learned.transform(new).toarray()
     np.testing.assert_allclose(np.sort(values)[:, -40:], np.sort(expected)[:, -40:], atol=1e-5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +19,14 @@ from polyhead.text.encodings import starts_of
 from polyhead.text.hashing import word_hashes, words_to_hash
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.heads.lbfgs import minimise
+from polyhead.train.heads.linear import NEAR_ENOUGH, Inputs, solutions
 from polyhead.train.heads.losses import curvatures
 
 NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
 LEAST_COLUMNS, MOST_COLUMNS = 2**12, 2**18
 MOST = 10_000  # rows learned from; of more, evenly spaced ones
 STRENGTHS = (10.0, 100.0, 1000.0)  # scikit-learn's C, the inverse of the penalty; held-out rows choose
+DENSE = 1000  # rows up to which they are solved in the directions that they span
 ITERATIONS, HISTORY = 100, 5
 
 
@@ -59,16 +62,24 @@ def rarity_of(read: WordCounts, columns: int) -> np.ndarray:
     return np.where(within, np.log(len(read.starts) / (1 + within)) + 1, 0).astype(np.float32)
 
 
-def weighted(read: WordCounts, rarity: np.ndarray) -> Tensor:
-    """Counts times rarity, each row of length 1, or 0 where nothing is known: sparse (rows, columns)."""
+def weighted(read: WordCounts, rarity: np.ndarray) -> WordCounts:
+    """Counts times rarity, each row of length 1, or 0 where nothing is known."""
     sizes = np.diff(read.starts)
     row, values = np.repeat(np.arange(len(sizes)), sizes), read.counts * rarity[read.columns]
     lengths = np.maximum(
         np.sqrt(np.bincount(row, values.astype(np.float64) ** 2, len(sizes))), np.finfo(np.float32).tiny
     )
-    places = torch.from_numpy(np.stack([row, read.columns]))
-    scaled = torch.from_numpy((values / lengths[row]).astype(np.float32))
-    return torch.sparse_coo_tensor(places, scaled, (len(sizes), len(rarity)), is_coalesced=True, check_invariants=False)
+    return read._replace(counts=(values / lengths[row]).astype(np.float32))
+
+
+def _sparse(read: WordCounts, columns: int) -> Tensor:
+    """(rows, columns)"""
+    sizes = np.diff(read.starts)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    places, shape = torch.from_numpy(np.stack([row, read.columns])), (len(sizes), columns)
+    return torch.sparse_coo_tensor(
+        places, torch.from_numpy(read.counts), shape, is_coalesced=True, check_invariants=False
+    )
 
 
 def can_read(task: Task) -> bool:
@@ -89,15 +100,50 @@ def answers_to(
     columns = 2 ** int(np.log2(np.clip(NUMBERS // outputs, LEAST_COLUMNS, MOST_COLUMNS)))
     read = word_counts(train.inputs, columns)
     rarity = rarity_of(read, columns)
-    used = torch.from_numpy(np.unique(read.columns))  # the others' weights stay 0
-    counts = (read, word_counts(held.inputs, columns))
-    learned, values = (weighted(each, rarity).index_select(1, used).coalesce() for each in counts)
+    learned, asked = (weighted(each, rarity) for each in (read, word_counts(held.inputs, columns)))
+    used = np.unique(read.columns)  # the others' weights stay 0
+    if len(train.inputs) <= DENSE:
+        return _answers_of_few(task, (learned, asked), np.stack(train.targets), used, strengths)
+    indices = torch.from_numpy(used)
+    rows, values = (_sparse(each, columns).index_select(1, indices).coalesce() for each in (learned, asked))
     targets = torch.from_numpy(np.stack(train.targets))
     weight, answers = torch.zeros(len(used) + 1, outputs), dict[float, list[np.ndarray]]()
     for strength in strengths:
-        weight = _solved(task, learned, targets, strength, start=weight)
+        weight = _solved(task, rows, targets, strength, start=weight)
         answers[strength] = list((values @ weight[:-1] + weight[-1]).numpy())
     return answers
+
+
+def _answers_of_few(
+    task: Task, rows: tuple[WordCounts, WordCounts], targets: np.ndarray, used: np.ndarray, strengths: Sequence[float]
+) -> dict[float, list[np.ndarray]]:
+    """The same as linear heads: few rows span few directions. `rows` are those learned from, and those to answer."""
+    learned, asked = (
+        each._replace(columns=np.searchsorted(used, each.columns[known]), counts=each.counts[known], starts=starts)
+        for each, known, starts in ((each, *_known(each, used)) for each in rows)
+    )
+    values = np.zeros((len(targets), len(used)), np.float32)
+    values[np.repeat(np.arange(len(targets)), np.diff(learned.starts)), learned.columns] = learned.counts
+    inputs = Inputs(
+        values=values,
+        targets=targets.astype(np.float32) if targets.dtype.kind == "f" else targets,
+        members=np.arange(len(targets)),
+        loss=kind_of(task).loss,
+        outputs=kind_of(task).width(task),
+    )
+    penalties = [1 / (strength * len(targets) * inputs.scale**2) for strength in strengths]  # of inputs as they are
+    answers = dict[float, list[np.ndarray]]()
+    bounds = list(pairwise(asked.starts.tolist()))
+    for strength, head in zip(strengths, solutions(inputs, penalties), strict=True):
+        weight = np.ascontiguousarray(head.weight.T)
+        answers[strength] = [asked.counts[a:b] @ weight[asked.columns[a:b]] + head.bias for a, b in bounds]
+    return answers
+
+
+def _known(read: WordCounts, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which features are among the used columns, and where each row begins among these."""
+    known = np.isin(read.columns, used)
+    return known, np.concatenate([[0], np.cumsum(known)])[read.starts]
 
 
 def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, start: Tensor) -> Tensor:
@@ -121,6 +167,11 @@ def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, sta
     scores = (values @ start[:-1] + start[-1]).numpy()
     curvature = curvatures(kind.loss, scores, targets.numpy(), None) * squares + np.float32(1 / (strength * rows))
     found = minimise(
-        function, start.flatten().numpy(), curvature=curvature.ravel(), iterations=ITERATIONS, history=HISTORY
+        function,
+        start.flatten().numpy(),
+        curvature=curvature.ravel(),
+        iterations=ITERATIONS,
+        near=NEAR_ENOUGH,
+        history=HISTORY,
     )
     return torch.from_numpy(found).view(columns + 1, outputs)
