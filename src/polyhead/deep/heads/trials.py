@@ -73,6 +73,7 @@ class Trials:
         self._parts: list[list[int]] = []  # the rows that each fold holds out
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
+        self._best: dict[int, int] = {}  # of the first so many of these, the one that is best for spans
         self._priors: dict[Path, np.ndarray | None] = {}
         self._spans: dict[Path, HashedSpan] = {}
         self.held = prepared.validation.examples
@@ -92,14 +93,13 @@ class Trials:
 
     def _fold(self, whole: Examples) -> None:
         task, seed = self._prepared.task, self._prepared.training.seed
-        parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
-        if len(parts) < 2:
+        self._parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
+        if len(self._parts) < 2:
             return
-        self._parts = parts
-        for held in parts:
+        for held in self._parts:
             kept = sorted(set(range(len(whole.targets))) - set(held))
             self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
-        self.held = whole.take([row for held in parts for row in held])
+        self.held = whole.take([row for held in self._parts for row in held])
 
     def is_beaten(self, candidate: HeadCandidate) -> bool:
         """Whether a head trained in steps cannot beat the best linear one, because that is perfect."""
@@ -120,8 +120,7 @@ class Trials:
     def best(self, several: Sequence[Trial]) -> Trial:
         """The best linear head by its loss, unless one trained in steps has a clearly better score."""
         linear = self.best_linear(several)
-        rest = [trial for trial in several if trial.losses is None]
-        ranked = [*([] if linear is None else [linear]), *rest]
+        ranked = [*([] if linear is None else [linear]), *(trial for trial in several if trial.losses is None)]
         return ranked[rule.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def best_linear(self, several: Sequence[Trial]) -> Trial | None:
@@ -132,7 +131,9 @@ class Trials:
         """
         task, linear = self._prepared.task, [trial for trial in several if trial.losses is not None]
         if linear and kind_of(task).default_metric(task) == "span_f1":
-            return linear[rule.best_of(task, self.held, [trial.outputs for trial in linear])]
+            if (tried := len(linear)) not in self._best:  # asked often, and always of the first so many
+                self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
+            return linear[self._best[tried]]
         best: Trial | None = None
         for trial in linear:
             assert trial.losses is not None
@@ -203,8 +204,7 @@ class Trials:
 
         For pairs only the cosine is used, unless another head is clearly better.
         """
-        module = self._module(path)
-        pairs = self.sides
+        module, pairs = self._module(path), self.sides
         label = f"{self._prepared.task.name} ({candidate.name})"
         progress = self._events.progress(label, unit="penalties", at_most=True)
         if (whole := self._prepared.whole) is not None and self._folds:

@@ -21,7 +21,7 @@ PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 rows: scikit-learn's C is 1 / (rows * penalty)."""
 
 RISES = 2  # successive rises of the held-out loss after which weaker penalties are not tried
-NEAR_ENOUGH = 1e-5  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
+NEAR_ENOUGH = 1e-4  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
 ITERATIONS = 150  # for each penalty
 AXES_ROWS = 4  # rows for each input that say enough of the principal axes
 LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
