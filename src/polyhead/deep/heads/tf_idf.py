@@ -19,7 +19,7 @@ from polyhead.text.encodings import starts_of
 from polyhead.text.hashing import word_hashes, words_to_hash
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.heads.lbfgs import minimise
-from polyhead.train.heads.linear import NEAR_ENOUGH, Inputs, solutions
+from polyhead.train.heads.linear import Inputs, solutions
 from polyhead.train.heads.losses import curvatures
 
 NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
@@ -28,6 +28,7 @@ MOST = 10_000  # rows learned from; of more, evenly spaced ones
 STRENGTHS = (10.0, 100.0, 1000.0)  # scikit-learn's C, the inverse of the penalty; held-out rows choose
 DENSE = 1000  # rows up to which they are solved in the directions that they span
 ITERATIONS, HISTORY = 100, 5
+NEAR = 1e-5  # what a Newton step would still gain, as a share of the value
 
 
 class WordCounts(NamedTuple):
@@ -171,7 +172,7 @@ def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, sta
         start.flatten().numpy(),
         curvature=curvature.ravel(),
         iterations=ITERATIONS,
-        near=NEAR_ENOUGH,
+        near=NEAR,
         history=HISTORY,
     )
     return torch.from_numpy(found).view(columns + 1, outputs)
