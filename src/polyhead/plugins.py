@@ -64,7 +64,7 @@ def unregistered(error: Exception, raised: type[PolyheadError], file: object, pa
     package = packages.get(name) if isinstance(packages, Mapping) else None
     where = f", '{package}' where it was written" if isinstance(package, str) else ""
     what = f"{file} is whole, but its {name} is not registered here"
-    return raised(what, do=f"install the package that has it{where}", unregistered=name)
+    return raised(what, do=f"install the package that has it{where}", unregistered=name, path=file)
 
 
 def _plugin_modules() -> list[tuple[str, str]]:

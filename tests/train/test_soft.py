@@ -134,8 +134,6 @@ def taught(tmp_path_factory):
     """A folder with a store, the oracle's bundle, and files without any label."""
     folder = tmp_path_factory.mktemp("taught")
     oracle = tiny_project.project(folder, "mood", "topics", "urgency", strategy=STRATEGY, training=LONG)
-    entries = [msgspec.structs.replace(entry, validation=entry.train) for entry in oracle.tasks]
-    oracle = msgspec.structs.replace(oracle, tasks=tuple(entries))
     trunk = load_trunk(str(folder / "trunk"))
     texts = [(row["text"],) for split in SPLITS for row in rows_of(folder, split)]
     make_store(str(folder / "store"), texts, stored_path(trunk, codec=Codec()), trunk=trunk)

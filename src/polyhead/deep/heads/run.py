@@ -84,7 +84,7 @@ def train_task(
             events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
         best = trials.best(several)
         module, fitted = trials.kept(best)
-        scale = best_scale(task, best.outputs, trials.held.targets)
+        scale = best_scale(task, best.outputs, trials.held.taught)
         module, outputs = scaled(module, scale), [np.asarray(row * np.float32(scale)) for row in best.outputs]
         scores = {"validation": trials.held.scores(task, outputs)}
         baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}

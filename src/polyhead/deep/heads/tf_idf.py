@@ -103,7 +103,7 @@ def answers_to(
     rarity = rarity_of(read, columns)
     learned, asked = (weighted(each, rarity) for each in (read, word_counts(held.inputs, columns)))
     used = np.unique(read.columns)  # the others' weights stay 0
-    if len(train.inputs) <= DENSE:
+    if len(used) > 0 and len(train.inputs) <= DENSE:
         return _answers_of_few(task, (learned, asked), np.stack(train.targets), used, strengths)
     indices = torch.from_numpy(used)
     rows, values = (_sparse(each, columns).index_select(1, indices).coalesce() for each in (learned, asked))

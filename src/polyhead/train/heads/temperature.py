@@ -24,7 +24,8 @@ GOLDEN = (np.sqrt(5) - 1) / 2
 def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
     """The scale with the least loss of held-out rows and PULL / 2 times its squared logarithm.
 
-    1 for kinds without one probability a label, and where a threshold other than 0.5 would give other labels.
+    Targets may be probabilities. 1 for kinds without one probability a label, and where a threshold other than 0.5
+    would give other labels.
     """
     rows = _rows(task, outputs, targets)
     if rows is None or (kind_of(task).scores == "sigmoid" and task.threshold != 0.5):
@@ -58,7 +59,7 @@ def _rows(
     """Outputs and targets in the form of `row_losses`; None for kinds whose outputs are no logarithms of shares."""
     match kind_of(task).loss:
         case "cross_entropy":
-            values, right = np.stack(outputs), np.array(targets, np.int64)
+            values, right = np.stack(outputs), np.stack(targets)
         case "binary_cross_entropy":
             values, right = np.stack(outputs), np.stack(targets).astype(np.float32)
         case "word_cross_entropy":

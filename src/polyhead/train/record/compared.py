@@ -135,6 +135,7 @@ def compare_with_live(
     """
     name = prepared.task.name
     live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
+    prepared = msgspec.structs.replace(prepared, task=draft.record.task)  # with what was learned of it
     return outputs_of_both(
         prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores)
     )
@@ -182,7 +183,9 @@ def outputs_of_both(
     examples = _evenly_spaced(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
     # Each decides as it does when serving; the new declaration defines the metric.
-    asked_task = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
+    asked_task = msgspec.structs.replace(
+        task, threshold=live.threshold, decoder=live.decoder, transitions=live.transitions
+    )
     old, new = first(examples), second(examples)
     known = trained_with.get("data")
     same = [split]
