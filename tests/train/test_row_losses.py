@@ -26,12 +26,12 @@ def drawn(name):
     return loss, chance.normal(scale=3, size=(ROWS, count)), targets, count if "binary" in name else 1
 
 
-@pytest.mark.parametrize("weights", [None, np.array([1.0, 3.0, 0.5, 2.0])], ids=["plain", "weighted"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [*((name, None) for name in NAMES), *((name, np.array([1.0, 3.0, 0.5, 2.0])) for name in NAMES[:3])],
+)
 def test_loss_and_gradient_are_those_of_torch(name, weights):
     loss, outputs, targets, labels = drawn(name)
-    if weights is not None and outputs.shape[1] == 1:
-        pytest.skip("this loss has no weights of labels")
     found = row_losses(loss, outputs, targets, weights)
     theirs = torch.from_numpy(outputs).requires_grad_()
     of_labels = None if weights is None else torch.from_numpy(weights)

@@ -142,7 +142,7 @@ def _answers_of_few(
 
 
 def _known(read: WordCounts, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which features are among the used columns, and where each row begins among these."""
+    """A mask of the features in used columns, (features,), and the start of each row among them, (rows + 1,)."""
     known = np.isin(read.columns, used)
     return known, np.concatenate([[0], np.cumsum(known)])[read.starts]
 

@@ -73,7 +73,7 @@ class Trials:
         self._parts: list[list[int]] = []  # the rows that each fold holds out
         self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
-        self._best: dict[int, int] = {}  # of the first so many of these, the one that is best for spans
+        self._best: dict[int, int] = {}  # number of linear heads -> index of the best of them, for spans
         self._priors: dict[Path, np.ndarray | None] = {}
         self._spans: dict[Path, HashedSpan] = {}
         self.held = prepared.validation.examples
@@ -131,7 +131,7 @@ class Trials:
         """
         task, linear = self._prepared.task, [trial for trial in several if trial.losses is not None]
         if linear and kind_of(task).default_metric(task) == "span_f1":
-            if (tried := len(linear)) not in self._best:  # asked often, and always of the first so many
+            if (tried := len(linear)) not in self._best:  # the comparison takes seconds
                 self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
             return linear[self._best[tried]]
         best: Trial | None = None

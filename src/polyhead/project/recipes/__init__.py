@@ -39,7 +39,7 @@ LONGEST_ROUND = 500  # of updates: with more than 16,000 rows, in batches of 32,
 
 
 Effort = Literal["quick", "default", "best"]
-"""Which heads are tried over kept features: linear ones alone, one trained in steps too, or several of these."""
+"""Heads that are tried over kept features: linear ones; also one that is trained in steps; or two such."""
 
 
 class Schedule(Value):

@@ -175,7 +175,7 @@ def log_transitions(targets: Iterable[np.ndarray], labels: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _scores_of(labels: tuple[str, ...], transitions: tuple[tuple[float, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """What is added for the first label, (labels,), and for one after another, (from, to): -inf if not allowed."""
+    """Scores of the first label, (labels,), and from a label to the next, (from, to): -inf for what is not allowed."""
     first, follows = allowed_transitions(labels)
     learned = np.asarray(transitions or np.zeros((len(labels) + 1, len(labels))))
     return np.where(first, learned[0], -np.inf), np.where(follows, learned[1:], -np.inf)

@@ -55,7 +55,7 @@ class Tagging(Kind):
         shape, wanted = [len(row) for row in task.transitions], [len(task.labels)] * (len(task.labels) + 1)
         if shape and (shape != wanted or task.decoder != "constrained"):
             raise ConfigError(
-                f"task '{task.name}': its transitions are those of other labels, or of another decoder",
+                f"task '{task.name}': its transitions do not fit its labels or its decoder",
                 got=f"decoder '{task.decoder}', {len(shape)} rows",
                 allowed=f"decoder 'constrained', {len(wanted)} rows of {len(task.labels)} numbers",
                 do="train the task again",
