@@ -20,11 +20,11 @@ from benchmarks.engine_plans_claims import LAYERED, STACKED, Row, claims, lines
 from benchmarks.engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
 from polyhead.bundle.read import Bundle
 from polyhead.cli.output import text_table
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.session import Session
 from polyhead.plan import cost
 from polyhead.plan.cost.allocate import best_under, price_of
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from studies.huang2022.counts import BERT_BASE
 from studies.results import read_results

@@ -14,20 +14,20 @@ from pathlib import Path
 import torch
 
 from polyhead.deep.examples import TextExamples
-from polyhead.deep.extract import TOKEN_BUDGET, Extractor
-from polyhead.deep.features import examples_of
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
 from polyhead.text.batch import batches
 from polyhead.train.candidates import candidate_paths
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
 from studies.du2020.run_poolers import entry, prepared

@@ -25,7 +25,7 @@ from benchmarks.one_pass_tasks import FOLDER, PAIRED, SIZES, TASKS
 from benchmarks.peers.rivals import RIVALS, Rival, Worker, python_of
 from polyhead.bundle.read import Bundle
 from polyhead.cli.output import text_table
-from polyhead.deep.nn.load import find_encoder
+from polyhead.project.pretrained import find_encoder
 from polyhead.tasks.kinds import kind_of
 from studies.settings import RESULTS, ROOT, command, report, say
 

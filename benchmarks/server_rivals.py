@@ -24,8 +24,8 @@ from benchmarks.one_pass_tasks import FOLDER, PAIRED, TASKS, bundle_of, train, t
 from benchmarks.peers.rivals import HERE, OFFLINE, RIVALS, Rival, python_of
 from benchmarks.server_load import CALLERS, Row, curve, load, resident, server
 from polyhead.bundle.read import Bundle
-from polyhead.deep.nn.load import find_encoder
 from polyhead.machine import processors
+from polyhead.project.pretrained import find_encoder
 from polyhead.tasks.kinds import kind_of
 from studies.results import Claim
 from studies.settings import command, report, say

@@ -29,7 +29,7 @@ from sklearn.model_selection import KFold
 from transformers import AutoModel, AutoTokenizer
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.nn.load import find_encoder
+from polyhead.project.pretrained import find_encoder
 from polyhead.tasks.task import Task
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
 from polyhead.train.heads.rule import best_penalty

@@ -24,10 +24,10 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import HALF, ONE_BIT
-from polyhead.deep.nn.load import load_trunk
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, Schema

@@ -359,8 +359,8 @@ def timed(seed: int) -> dict[str, object]:
 
 def flips(name: str, seed: int) -> dict[str, object]:
     """How many of the flipped labels stand in the first tenth of all rows, by each ranking."""
-    from polyhead.deep.heads.held_out import features_for, held_out, whole_of
     from polyhead.train.events import Events
+    from polyhead.train.heads.held_out import features_for, held_out, whole_of
 
     with gzip.open(DATA / name / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]

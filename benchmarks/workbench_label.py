@@ -21,13 +21,13 @@ import torch
 from benchmarks.workbench_vectors import encoded, read
 from benchmarks.workbench_vectors import labels_of as labels_in
 from polyhead.check.labelling import first_texts, next_texts
-from polyhead.deep.heads.held_out import FewLabels, FewLabelsFit
-from polyhead.deep.heads.label_words import centred, sentences
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
+from polyhead.train.heads.held_out import FewLabels, FewLabelsFit
+from polyhead.train.heads.label_words import centred, sentences
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, baselines, labelled, labels_of, written
 from studies.results import Claim, Study

@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.one_pass_tasks import filled
 from polyhead.check.label_errors import all_labelled_rows, doubted
 from polyhead.check.run import read_parts
-from polyhead.deep.heads.held_out import features_for, held_out, whole_of
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
+from polyhead.train.heads.held_out import features_for, held_out, whole_of
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in

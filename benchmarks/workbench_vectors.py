@@ -8,23 +8,21 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from polyhead.check.part import SplitRows
 from polyhead.check.run import read_parts
 from polyhead.codecs import HALF
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of
-from polyhead.deep.heads.held_out import whole_of
-from polyhead.deep.heads.inputs import inputs_of
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
-from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.prepare import wanted_of
+from polyhead.train.heads.held_out import whole_of
+from polyhead.train.heads.inputs import inputs_of
 from studies.settings import DATA, RUNS, say
 
 MAX_TOKENS = 128
@@ -72,7 +70,6 @@ def _means(project: Project, entry: TaskEntry, part: SplitRows, source: Extracto
     source.fill([request for path in paths for request in wanted_of(prepared, prepared.train, path, source)])
     several = []
     for path in paths:
-        module = PooledPart(path, shape.width, dropout=0.0, generator=torch.Generator().manual_seed(1))
         examples = examples_of(prepared, prepared.train, path, source)
-        several.append(inputs_of(module, examples, loss="cross_entropy", outputs=2).values)
+        several.append(inputs_of(path, examples, loss="cross_entropy", outputs=2).values)
     return several

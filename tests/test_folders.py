@@ -7,7 +7,6 @@ import pytest
 
 from polyhead.bundle.whole import remove_workspace
 from polyhead.cli.output import writing_file
-from polyhead.deep.extract import Journal
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.deep.recipes.learned import building_of, remove_checkpoint, writing_alone
 from polyhead.errors import PolyheadError, StoreError, TrainError
@@ -27,6 +26,7 @@ from polyhead.plan import Codec
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
+from polyhead.train.data.extract import Journal
 from polyhead.train.runs import cache_folder
 from studies.results import Results, write_results
 from support.disk_failures import fsync

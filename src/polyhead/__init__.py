@@ -33,7 +33,7 @@ _HOMES = {
     "Task": "polyhead.tasks.task",
     "TaskEntry": "polyhead.project.tables",
     "cost_of": "polyhead.plan.cost",
-    "load_trunk": "polyhead.deep.nn.load",
+    "load_trunk": "polyhead.project.pretrained",
     "merge": "polyhead.plan",
     "read_project": "polyhead.project.tables",
 }
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
     from polyhead.api.model import Model
     from polyhead.bundle.read import Bundle
-    from polyhead.deep.nn.load import load_trunk
     from polyhead.engine.inputs import Passage
     from polyhead.engine.session import Result, Session
     from polyhead.errors import PolyheadError
     from polyhead.plan import Codec, Path, Plan, merge
     from polyhead.plan.cost import cost_of
+    from polyhead.project.pretrained import load_trunk
     from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question

@@ -24,8 +24,8 @@ from studies.shared.runs import Facts
 from studies.shared.steps import fine_tune, head, learn
 
 if TYPE_CHECKING:
-    from polyhead.deep.extract import Extractor
     from polyhead.encoder.data import TrunkData
+    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.prepared import Prepared
 
 HEAD = Pooled(positions="attention")
@@ -69,7 +69,7 @@ class Runs(runs.Runs):
         lacking = [run for run in planned if not self.rows_of(run[2])]
         if not lacking:
             return
-        from polyhead.deep.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         data = self._data(mix, seed)
         folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")

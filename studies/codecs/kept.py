@@ -14,10 +14,8 @@ import torch
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.data.read import Examples, read
 from polyhead.deep.examples import FeatureExamples, module_outputs
-from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.encoder.shape import WORD_VECTORS
@@ -25,11 +23,14 @@ from polyhead.engine.backends.base import FeatureBatch
 from polyhead.plan import Codec
 from polyhead.plan import Path as TaskPath
 from polyhead.plan.coding import calibrate, through
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import KeptExamples
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Split
 from polyhead.train.data.source import FeatureRequest
@@ -116,7 +117,8 @@ class Held:
     def examples(self, split: str) -> FeatureExamples:
         """What a head reads."""
         first, *second = self.values[split]
-        return FeatureExamples(first, self.of(split).targets, second=second[0] if second else None)  # type: ignore[arg-type]
+        kept = KeptExamples(first, self.of(split).targets, second=second[0] if second else None)  # type: ignore[arg-type]
+        return FeatureExamples(kept)
 
     def of(self, split: str) -> Examples:
         """The rows of a split."""

@@ -26,16 +26,16 @@ import msgspec
 import numpy as np
 
 from polyhead.data.read import Examples
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
 from polyhead.text.question import texts_of
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
@@ -337,9 +337,8 @@ def cosine(compared: np.ndarray) -> np.ndarray:
 
 def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -> Vectors:
     """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
-    from polyhead.deep.heads.inputs import inputs_of
-    from polyhead.deep.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
+    from polyhead.train.heads.inputs import inputs_of
 
     extractor = extractor or opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)
@@ -349,10 +348,7 @@ def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -
     own = msgspec.structs.replace(ready, train=split, validation=split, test=None)
     extractor.fill(wanted(own, path, extractor)[:4])
     read = inputs_of(
-        PooledPart(path, extractor.data.architecture.width),
-        examples_of(own, split, path, extractor),
-        loss=kind_of(ready.task).loss,
-        outputs=path.head.width,
+        path, examples_of(own, split, path, extractor), loss=kind_of(ready.task).loss, outputs=path.head.width
     )
     return read.values, read.targets, read.members
 

@@ -23,13 +23,13 @@ import msgspec
 import numpy as np
 
 from benchmarks.peers.rivals import HERE, OFFLINE, python_of
-from polyhead.deep.extract import Extractor
-from polyhead.deep.nn.load import find_encoder, load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.engine.session import Session
 from polyhead.progress import duration
+from polyhead.project.pretrained import find_encoder, load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events

@@ -219,7 +219,7 @@ class LeaveOut(runs.Runs):
 
     def _frozen(self, block: str, names: Iterable[str], dataset: Set, trunk: Callable[[], TrunkData]) -> None:
         """Poolers and heads of a task over a frozen trunk; its texts are read once for all that are lacking."""
-        from polyhead.deep.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         lacking = [name for name in names if not self.rows_of(self._key(block, name, dataset))]
         if not lacking:

@@ -13,20 +13,20 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from polyhead.deep.extract import Extractor
-from polyhead.deep.heads.run import train_task
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec, Path
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
 from polyhead.train.candidates import candidate_paths
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
+from polyhead.train.heads.run import train_task
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
 

@@ -96,8 +96,8 @@ class Sweep(runs.Runs):
 
     def run(self, dataset: Set, seed: int) -> None:
         """All variants on one task; what is there already is not run again."""
-        from polyhead.deep.extract import Extractor
         from polyhead.deep.nn.runtime import precision_of
+        from polyhead.train.data.extract import Extractor
 
         keys = {name: self._key(name, dataset, seed) for name in VARIANTS}
         lacking = [name for name, key in keys.items() if not self.rows_of(key)]

@@ -275,9 +275,9 @@ class Runs(runs.Runs):
 
     def _pooled(self, method: Method, task: str, seed: int) -> Facts:
         """A pooler and a head over kept states of the frozen trunk."""
-        from polyhead.deep.extract import Extractor
-        from polyhead.deep.heads.run import train_task
+        from polyhead.train.data.extract import Extractor
         from polyhead.train.events import Events
+        from polyhead.train.heads.run import train_task
         from studies.shared.steps import frozen_path, read_once
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()

@@ -47,7 +47,7 @@ class Runs:
     @cached_property
     def plain(self) -> TrunkData:
         """The pre-trained trunk."""
-        from polyhead.deep.nn.load import load_trunk
+        from polyhead.project.pretrained import load_trunk
 
         return self._given or load_trunk("minilm", max_tokens=self.max_tokens)
 

@@ -17,11 +17,11 @@ from polyhead.project.strategies import Pooled
 from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
-    from polyhead.deep.extract import Extractor
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.project.recipes import Joint, SearchGrid
+    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.prepared import Prepared
     from polyhead.train.runs import ProcessRank
 
@@ -123,8 +123,8 @@ def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
 
 def head(prepared: Prepared, extractor: Extractor) -> Facts:
     """A pooler and a head over the frozen trunk."""
-    from polyhead.deep.heads.run import train_task
     from polyhead.train.events import Events
+    from polyhead.train.heads.run import train_task
 
     read_once([prepared], extractor)
     clock = time.monotonic()

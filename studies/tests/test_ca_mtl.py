@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 from polyhead.deep.model import TextBatch
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes.paths import joint_paths
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare

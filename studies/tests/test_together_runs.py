@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.extract import Extractor
 from polyhead.project.recipes import Joint, SearchGrid, Training
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
+from polyhead.train.data.extract import Extractor
 from studies.aghajanyan2021 import runs as running
 from studies.aghajanyan2021.mixes import Mix
 from studies.aghajanyan2021.runs import Runs

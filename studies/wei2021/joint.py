@@ -116,7 +116,7 @@ class TogetherRuns(runs.Runs):
 
     def _left_out(self, task: str, seed: int) -> Facts:
         from polyhead.bundle.read import Bundle
-        from polyhead.deep.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         folder, facts = self._place(task, seed), Facts()
         if not (folder / "bundle.json").exists():  # a run that was stopped may have left it

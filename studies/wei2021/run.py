@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.deep.nn.load import load_trunk
 from polyhead.evaluate.report.frontier import plot_frontier, separate_models
 from polyhead.plan.cost.allocate import Allocation, best_under, price_of
+from polyhead.project.pretrained import load_trunk
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from studies.results import Claim, Study

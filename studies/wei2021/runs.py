@@ -20,7 +20,7 @@ from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
     from polyhead.deep.branch.run import Branches, TrainedBranch
-    from polyhead.deep.extract import Extractor
+    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.prepared import Prepared, Split
 
 SEEDS = (1, 2, 3)
@@ -35,9 +35,9 @@ class Runs:
     def __init__(
         self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
     ) -> None:
-        from polyhead.deep.extract import Extractor
-        from polyhead.deep.nn.load import load_trunk
         from polyhead.deep.nn.runtime import precision_of
+        from polyhead.project.pretrained import load_trunk
+        from polyhead.train.data.extract import Extractor
 
         self.data, self.study, self.size, self.say = data, study, size or Size(), say
         self.precision = precision_of(TRAINING)
@@ -163,7 +163,7 @@ class Runs:
         import shutil
 
         from polyhead.deep.branch.run import halving
-        from polyhead.deep.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         branches = self.branches(task, seed)
         folder = self.folder / "search-features"

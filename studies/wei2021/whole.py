@@ -13,7 +13,6 @@ import numpy as np
 from torch import nn
 
 from polyhead.deep.examples import TextExamples, module_outputs
-from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
@@ -26,6 +25,7 @@ from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.runs import Fitted
 

@@ -57,7 +57,7 @@ def test_the_choice_is_within_the_budget_and_its_project_reads(home, tmp_path):
 def test_the_same_call_trains_nothing_anew(home, tmp_path, monkeypatch):
     first = ladder(home, tmp_path, amount=3, frozen=True).run()
     from polyhead.deep.branch import task
-    from polyhead.deep.heads import run
+    from polyhead.train.heads import run
 
     for module, name in ((run, "train_task"), (task, "grow")):
         monkeypatch.setattr(module, name, lambda *a, **k: pytest.fail("trained again"))
@@ -124,7 +124,7 @@ def test_labels_are_weighed_against_layers(deeper, which):
 
 def test_a_curve_rises_where_labels_tell_more(home, tmp_path):
     """Its last point is learned from all rows, and draws are the same for the same seed."""
-    from polyhead.deep.extract import Extractor
+    from polyhead.train.data.extract import Extractor
 
     asked = ladder(home, tmp_path, amount=3)
     source = Extractor(asked.data, folder=tmp_path / "features", precision="float32")

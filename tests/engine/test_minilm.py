@@ -5,8 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from support.precisions import FLOATS

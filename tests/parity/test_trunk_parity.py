@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 import torch
 
-from polyhead.deep.nn.load import MINILM_PACKAGE, load_trunk
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder.names import to_hugging_face, trunk_names
+from polyhead.project.pretrained import MINILM_PACKAGE, load_trunk
 
 transformers = pytest.importorskip("transformers")
 

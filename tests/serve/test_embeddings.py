@@ -122,8 +122,8 @@ def test_vectors_of_all_minilm_are_those_of_its_own_modules(tmp_path):
     from starlette.testclient import TestClient
 
     from polyhead.bundle.create import write_bundle
-    from polyhead.deep.nn.load import load_trunk
     from polyhead.engine.session import Session
+    from polyhead.project.pretrained import load_trunk
     from polyhead.serve.app import application
     from polyhead.serve.service import Service
     from polyhead.serve.settings import ServeSettings

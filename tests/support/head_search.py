@@ -10,8 +10,7 @@ _known, _own = {}, {}
 
 def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
     """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
-    from polyhead.deep.heads import trials
-    from polyhead.train.heads import linear
+    from polyhead.train.heads import linear, trials
 
     few = linear.PENALTIES[tried]
 

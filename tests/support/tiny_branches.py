@@ -3,12 +3,12 @@
 import msgspec
 
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.extract import Extractor
 from polyhead.deep.features import wanted_taps
-from polyhead.deep.nn.load import load_trunk
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.testing import tiny_trunk
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
 from support import tiny_project
 

@@ -126,9 +126,9 @@ class Stopped(Exception):
 
 
 def course_of(job, place):
-    from polyhead.deep.nn.load import load_trunk
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.deep.recipes.paths import joint_paths
+    from polyhead.project.pretrained import load_trunk
     from polyhead.train.data.prepare import prepare
     from polyhead.train.events import Events
 

@@ -22,10 +22,10 @@ from polyhead.convert import task as imported
 from polyhead.convert.folders import scan_folders
 from polyhead.convert.run import import_folders
 from polyhead.convert.task import ImportRequest
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, TrunkError, TrunkNotFound, WrongTrunk
 from polyhead.plan import TRUNK, Dense, cost, merge
+from polyhead.project.pretrained import load_trunk
 from support import adapters, checkpoints
 
 TEXTS = [

@@ -10,7 +10,6 @@ from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.deep.heads import run as running
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
 from polyhead.project.recipes import FineTune, Joint, SearchGrid
@@ -18,6 +17,7 @@ from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
+from polyhead.train.heads import run as running
 from polyhead.train.record.decided import TrainOptions, VersionDecisions, choices
 from polyhead.train.run import train_project
 from support import tiny_project

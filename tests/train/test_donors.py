@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, SearchGrid
 from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice, read_project, with_seed

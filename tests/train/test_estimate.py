@@ -3,11 +3,11 @@
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.extract import Extractor
-from polyhead.deep.nn.load import load_trunk
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.train import events as telling
 from polyhead.train.candidates import feature_paths
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.job import open_or_create

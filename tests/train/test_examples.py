@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs, stacked
-from polyhead.deep.extract import Extractor
+from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
 from polyhead.deep.recipes.together import JointModel
@@ -17,6 +16,9 @@ from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
+from polyhead.train.data.batches import stacked
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import KeptExamples
 from polyhead.train.data.source import FeatureRequest
 
 TASKS = {task.name: task for task in tiny_tasks()}
@@ -34,7 +36,7 @@ def features(tmp_path):
 
 def test_a_batch_holds_features_masks_and_targets_of_its_members(features):
     targets = [np.asarray(i, np.int64) for i in (1, 0, 2, 1)]
-    examples = FeatureExamples(features, targets)
+    examples = FeatureExamples(KeptExamples(features, targets))
     batch = examples.batch(np.array([2, 0]))
     ((values, mask),) = [batch.arguments]
     assert values.shape == (2, 5, 2, 4) and mask.sum(dim=1).tolist() == [5, 3]
@@ -44,7 +46,7 @@ def test_a_batch_holds_features_masks_and_targets_of_its_members(features):
 
 def test_pairs_read_separately_carry_both_texts(features):
     targets = [np.asarray(0.5, np.float32)] * 4
-    batch = FeatureExamples(features, targets, second=features).batch(np.array([1, 3]))
+    batch = FeatureExamples(KeptExamples(features, targets, second=features)).batch(np.array([1, 3]))
     first, mask, (second, other) = batch.arguments
     assert torch.equal(first, second) and torch.equal(mask, other)
 
@@ -63,7 +65,7 @@ def test_outputs_come_in_the_order_of_the_examples_without_padding(features):
 
     words = [np.zeros(n, np.int64) for n in LENGTHS]
     for batch in (1, 2, 256):
-        found = module_outputs(Echo(), FeatureExamples(features, words), batch=batch)
+        found = module_outputs(Echo(), FeatureExamples(KeptExamples(features, words)), batch=batch)
         assert [len(o) for o in found] == list(LENGTHS)
         for i, output in enumerate(found):
             assert output.tobytes() == features.take([i]).values[0][:, 0].tobytes()
@@ -81,7 +83,7 @@ def frozen_and_live(name, pool, tmp_path):
     extractor = Extractor(data, folder=tmp_path, precision="float32")
     wanted = FeatureRequest(path=path, inputs=TEXTS, words=words)
     extractor.fill([wanted])
-    kept = FeatureExamples(extractor.store(path).features(wanted.keys()), targets)
+    kept = FeatureExamples(KeptExamples(extractor.store(path).features(wanted.keys()), targets))
     recipe, training = Joint(layer_dropout=0.0), Training(dropout=0.0)
     live = JointModel(data, {name: path}, training=training, recipe=recipe, bfloat16=False).eval()
     part = PooledPart(path, 16).eval()

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from polyhead import plan as planning
-from polyhead.deep import extract as extraction
-from polyhead.deep.extract import Extractor
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
@@ -17,6 +15,8 @@ from polyhead.plan.coding import decode, encode
 from polyhead.store import taps as fill
 from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
+from polyhead.train.data import extract as extraction
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.source import FeatureRequest
 from support.pooled_features import of_reference
 
@@ -123,7 +123,7 @@ def test_a_tap_and_a_whole_path_of_one_run_are_what_each_is_alone(trunk, extract
 @pytest.mark.parametrize("deepest", [0, 1, 2])
 def test_no_layer_above_the_deepest_tap_is_run(trunk, extractor, deepest):
     ran = []
-    for index, layer in enumerate(extractor.trunk.layers):
+    for index, layer in enumerate(extractor.backend._trunk.layers):
         layer.register_forward_pre_hook(lambda module, values, index=index: ran.append(index))
     extractor.fill([FeatureRequest(path=tap(trunk, depth), inputs=TEXTS) for depth in range(deepest + 1)])
     assert sorted(set(ran)) == list(range(deepest))

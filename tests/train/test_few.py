@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.heads.held_out import FewLabels
-from polyhead.deep.heads.label_words import centred, sentences
 from polyhead.tasks.task import Task
+from polyhead.train.heads.held_out import FewLabels
+from polyhead.train.heads.label_words import centred, sentences
 from polyhead.train.heads.linear import Inputs, solutions
 
 

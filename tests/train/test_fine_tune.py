@@ -7,7 +7,6 @@ import pytest
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.fine_tune import refine
 from polyhead.deep.recipes.learned import lineage_of
@@ -15,6 +14,7 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.folders import claim
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import FineTune, Joint, SearchGrid, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare

@@ -9,13 +9,14 @@ from torch import nn
 
 from polyhead.deep.loop import checkpoint as checkpoints
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TaskSchedule, TrainingBatch
+from polyhead.deep.loop.feed import TaskSchedule, TrainingBatch
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.deep.loop.optimizer import groups_of, rate_at
 from polyhead.errors import TrainError
 from polyhead.project import recipes
 from polyhead.project.recipes import Training
+from polyhead.train.data.batches import SORTED_CHUNK, LengthSorted
 from polyhead.train.events import Meter
 from polyhead.train.runs import stream
 

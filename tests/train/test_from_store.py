@@ -9,11 +9,11 @@ import pytest
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
 from polyhead.plan import Codec
 from polyhead.plan.coding import calibrate
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
@@ -61,7 +61,7 @@ def no_encoder(monkeypatch):
     def refuse(*arguments, **named):
         raise AssertionError("the encoder was touched")
 
-    monkeypatch.setattr("polyhead.deep.extract.Trunk.from_data", refuse)
+    monkeypatch.setattr("polyhead.train.data.extract.open_backend", refuse)
     monkeypatch.setattr("polyhead.deep.nn.trunk.Trunk.from_data", refuse)
     monkeypatch.setattr("polyhead.engine.session.Session.__init__", refuse)
     return refuse
@@ -77,7 +77,7 @@ def test_tasks_of_every_kind_are_trained_without_the_encoder(home, no_encoder, m
     folder, trunk = home
     make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
     write_bundle(folder / "bundle", trunk)
-    monkeypatch.setattr("polyhead.deep.recipes.learned.load_any_trunk", no_encoder)
+    monkeypatch.setattr("polyhead.train.run.load_any_trunk", no_encoder)
     monkeypatch.setattr(Bundle, "trunk", no_encoder)
     outcome = train_project(project(folder), folder=folder, features=folder / "store")
     assert set(outcome.trained) == set(tiny_project.ENTRIES) and outcome.extraction.passes == 0

@@ -13,27 +13,26 @@ import torch
 from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
-from polyhead.deep.extract import Extractor
-from polyhead.deep.heads import run as choosing
-from polyhead.deep.heads import trials as heads
+from polyhead.deep.heads import stepped
 from polyhead.deep.heads.folds import rounds_of
-from polyhead.deep.heads.run import train_task
-from polyhead.deep.heads.trials import Trials
-from polyhead.deep.nn.load import load_trunk
-from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train import events as telling
 from polyhead.train.candidates import candidate_paths, candidates
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
 from polyhead.train.heads import linear
+from polyhead.train.heads import run as choosing
 from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.run import train_task
+from polyhead.train.heads.trials import Trials
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -117,7 +116,7 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]
 )
 def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, brief, far, rounds, changes):
-    monkeypatch.setattr(heads, "FAR", far)
+    monkeypatch.setattr(stepped, "FAR", far)
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=9, patience=9, learning_rate=1e-9)
     project = tiny_project.project(home, "mood", strategy=AUTO, training=training, **changes)
     prepared = prepare(project, home)[0]
@@ -149,13 +148,16 @@ def attention_of(home):
 def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_generator(home, monkeypatch):
     """To the bit, dropout included; torch's generator stays as it was."""
     prepared, extractor, candidate, path, _ = attention_of(home)
-    with single_thread():
-        with monkeypatch.context() as plain:
-            plain.setattr("polyhead.deep.heads.folds.own_generator", nullcontext)
-            in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
-        before = torch.random.get_rng_state()
-        trials = Trials(prepared, extractor, checkpoints=None, events=Events(), threads=3)
+    with monkeypatch.context() as plain:
+        plain.setattr("polyhead.deep.heads.folds.own_generator", nullcontext)
+        in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
+    before, number = torch.random.get_rng_state(), torch.get_num_threads()
+    trials = Trials(prepared, extractor, checkpoints=None, events=Events())
+    torch.set_num_threads(3)
+    try:
         at_once = trials.tried(candidate, path)
+    finally:
+        torch.set_num_threads(number)
     assert trials.folds > 1 and torch.equal(torch.random.get_rng_state(), before)
     assert in_turn.setting == at_once.setting and np.array_equal(np.stack(in_turn.outputs), np.stack(at_once.outputs))
 
@@ -173,7 +175,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
         seen.append((threading.current_thread().name.partition("_")[0], torch.get_num_threads()))
         return module_outputs(*given)
 
-    monkeypatch.setattr(heads, "rounds_of", rounds)
+    monkeypatch.setattr(stepped, "rounds_of", rounds)
     monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", outputs)
     before = torch.get_num_threads()
     torch.set_num_threads(3)

@@ -14,7 +14,6 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook
 from polyhead.deep.recipes.learned import lineage_of, writing_alone
@@ -24,6 +23,7 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.folders import claim
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Sampling, Smoothing, Weighting
 from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task

@@ -7,12 +7,12 @@ import torch
 
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop import fit
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes import together as kept
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.together import KeptTexts
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import ONE_TASK, Smoothing
 from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk

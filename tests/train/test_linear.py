@@ -6,16 +6,17 @@ import zlib
 import msgspec
 import numpy as np
 import pytest
-import torch
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.examples import batch_targets, option_rows
-from polyhead.deep.heads import inputs as reading
-from polyhead.deep.heads.inputs import inputs_of
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
+from polyhead.engine.backends.base import FeatureBatch
+from polyhead.plan import Embed, Head, Path, Pool
 from polyhead.tasks.task import Task
+from polyhead.train.data.batches import LengthSorted, batch_targets, option_rows
+from polyhead.train.data.kept import KeptBatch
+from polyhead.train.heads import inputs as reading
+from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, solutions, swept
 from polyhead.train.heads.rule import best_penalty
 
@@ -250,9 +251,9 @@ def test_label_weights_are_those_of_the_loss(loss):
 
 def test_options_of_some_of_the_examples_are_read_where_all_are_too_many(monkeypatch):
     """Examples that were left out counted as ones without options."""
-    given = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
+    given = inputs_of(READS, Questions(600), loss="ranking", outputs=1)
     monkeypatch.setattr(reading, "MOST_NUMBERS", 300 * OPTIONS * WIDTH)
-    some = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
+    some = inputs_of(READS, Questions(600), loss="ranking", outputs=1)
     assert len(given.values) == 600 * OPTIONS and len(some.values) == 300 * OPTIONS
     losses = [list(solutions(one))[-1].losses(one) for one in (given, some)]
     assert [len(each) for each in losses] == [600, 300]
@@ -260,9 +261,10 @@ def test_options_of_some_of_the_examples_are_read_where_all_are_too_many(monkeyp
 
 
 OPTIONS, WIDTH = 4, 16
+READS = Path(nodes=(Embed(trunk="t"), Pool(positions="mean"), Head(kind="multiple_choice", width=1, part="task:t")))
 
 
-class Questions(LengthSorted):
+class Questions(LengthSorted[KeptBatch]):
     """Questions whose right option is the one that is farthest along a line."""
 
     def __init__(self, count):
@@ -272,24 +274,18 @@ class Questions(LengthSorted):
         self.right, self.options = [np.asarray(row.argmax()) for row in far], np.full(count, OPTIONS)
 
     def batch(self, members):
-        return TrainingBatch(
-            arguments=(torch.from_numpy(self.values[option_rows(members, self.options)]),),
+        values = self.values[option_rows(members, self.options)][:, None, None]
+        return KeptBatch(
+            features=FeatureBatch(values=values, mask=np.ones(values.shape[:2], bool)),
+            second=None,
+            words=None,
+            hashed=None,
             targets=batch_targets(self.right, members, None, self.options),
             members=members,
         )
 
     def unread(self, members):
         return None
-
-
-class Reads:
-    separate = False
-
-    def eval(self):
-        return self
-
-    def inputs(self, values):
-        return values
 
 
 def test_options_of_some_examples_compete_among_themselves():

@@ -54,7 +54,7 @@ def project(home, strategy, *names, bundle="bundle", recipe=None):
 
 
 def course_of(home, strategy, *names, frozen=True, recipe=ONE_TASK, **changes):
-    from polyhead.deep.nn.load import load_trunk
+    from polyhead.project.pretrained import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, training=msgspec.structs.replace(TRAINING, **changes))
@@ -317,9 +317,9 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
         for what in (
-            "deep.heads.run.feature_paths",
+            "train.heads.run.feature_paths",
             "deep.recipes.joint.JointCourse",
-            "deep.heads.run.train_task",
+            "train.heads.run.train_task",
             "train.job._extract",
         ):
             patched.setattr(f"polyhead.{what}", never)
@@ -462,7 +462,7 @@ def test_unlike_adapters_are_not_shared(home):
     )
     prepared = prepare(project(home, first), home)
     prepared[1] = msgspec.structs.replace(prepared[1], strategy=second)
-    from polyhead.deep.nn.load import load_trunk
+    from polyhead.project.pretrained import load_trunk
 
     data = load_trunk(str(home / "trunk"))
     with pytest.raises(PlanError, match="two different adapters"):
@@ -473,7 +473,7 @@ def test_unlike_adapters_are_not_shared(home):
 
 def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
     """Said before a text is encoded, as all that a declaration alone decides."""
-    from polyhead.deep.nn.load import load_trunk
+    from polyhead.project.pretrained import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, strategy=InLayer(adapters=(Adapter(size=6, heads=2, share="all", init=i),)))
@@ -492,7 +492,7 @@ def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
     ids=["ends", "all"],
 )
 def test_shared_adapters_of_two_shapes_have_no_paths(home, adapters, said):
-    from polyhead.deep.nn.load import load_trunk
+    from polyhead.project.pretrained import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, strategy=InLayer(adapters=(adapter,)))

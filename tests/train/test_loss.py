@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from polyhead.deep.examples import without_unread
 from polyhead.deep.loop.loss import (
     LOSSES,
     UNLABELLED,
@@ -16,6 +15,7 @@ from polyhead.deep.loop.loss import (
     ranking_each,
     span_each,
 )
+from polyhead.train.data.batches import without_unread
 from support.cases import cases
 
 

@@ -9,15 +9,13 @@ import torch
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.examples import TextExamples, module_outputs
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted_taps
-from polyhead.deep.heads.run import train_task
+from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs
+from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -26,8 +24,11 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.candidates import candidate_paths
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.events import Events
+from polyhead.train.heads.run import train_task
 from polyhead.train.record.draft import Trained
 from polyhead.train.record.lines import task_lines
 from polyhead.train.run import train_project
@@ -124,7 +125,7 @@ def equal(one, other, atol=1e-5):
 def test_kept_features_and_live_texts_give_the_same_outputs_batches_and_losses(home, tmp_path, name):
     prepared = prepared_of(home, name)
     extractor, path = filled(home, tmp_path, prepared, max_tokens=12)
-    kept = examples_of(prepared, prepared.train, path, extractor)
+    kept = FeatureExamples(examples_of(prepared, prepared.train, path, extractor))
     examples = prepared.train.examples
     part, live = both(extractor, name, path)
     texts = TextExamples(extractor.tokenizer, examples.inputs, examples.targets, examples.words)
@@ -151,7 +152,7 @@ def test_each_option_is_read_once_and_belongs_to_its_question(home, tmp_path):
     (alone,) = single_inputs(examples.inputs, prepared.task)
     assert alone == [pair for question in examples.inputs for pair in question.pairs]
     extractor, path = filled(home, tmp_path, prepared)
-    kept = examples_of(prepared, prepared.train, path, extractor)
+    kept = FeatureExamples(examples_of(prepared, prepared.train, path, extractor))
     module, live = both(extractor, "choice", path)
     whole = module_outputs(module, kept)
     assert [row.shape for row in whole] == [(len(question.options),) for question in examples.inputs]

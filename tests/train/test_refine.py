@@ -7,12 +7,12 @@ import torch
 
 from polyhead.data.read import Examples
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.fine_tune import refine
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, TrainError
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, SearchGrid, SearchPoint, Smoothing
 from polyhead.project.strategies import Prompted
 from polyhead.train.data.prepare import prepare

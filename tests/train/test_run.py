@@ -12,13 +12,11 @@ import pytest
 
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.deep import extract as extraction
-from polyhead.deep.extract import Extractor
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import with_seed
@@ -26,7 +24,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.train import job as running
 from polyhead.train.candidates import feature_paths
+from polyhead.train.data import extract as extraction
 from polyhead.train.data import prepared as prepared_tasks
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
@@ -80,21 +80,21 @@ def copied(home, tmp_path):
 @pytest.mark.slow
 def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
     """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
-    from polyhead.deep.extract import Extractor
     from polyhead.encoder.data import arrays_digest
+    from polyhead.train.data.extract import Extractor
 
     made, make = [], Extractor.__init__
 
     def kept(self, *arguments, **named):
         make(self, *arguments, **named)
-        made.append((self, arrays_digest(self.trunk.to_arrays())))
+        made.append((self, arrays_digest(self.backend._trunk.to_arrays())))
 
     monkeypatch.setattr(Extractor, "__init__", kept)
     folder = copied(home, tmp_path)
     train_project(tiny_project.project(folder, "mood"), folder=folder)
     ((extractor, before),) = made
-    assert arrays_digest(extractor.trunk.to_arrays()) == before
-    assert not any(parameter.requires_grad for parameter in extractor.trunk.parameters())
+    assert arrays_digest(extractor.backend._trunk.to_arrays()) == before
+    assert not any(parameter.requires_grad for parameter in extractor.backend._trunk.parameters())
     assert Bundle.open(folder / "bundle").trunk().digest == load_trunk(str(folder / "trunk")).digest
 
 
@@ -608,8 +608,8 @@ def failing_after(method, calls):
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
-    from polyhead.deep.extract import Extractor
     from polyhead.engine.batch import batched, readers_by_type, readings_of
+    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)

@@ -13,13 +13,14 @@ import torch
 from polyhead import progress
 from polyhead.deep.loop.checkpoint import draw_on, generator_state
 from polyhead.deep.loop.devices import on
-from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TrainingBatch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.tensorboard import tensorboard
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.project.strategies import Branch
 from polyhead.train import events as telling
+from polyhead.train.data.batches import SORTED_CHUNK, LengthSorted
 from polyhead.train.events import Events, Meter
 from polyhead.train.runs import ProcessRank
 from polyhead.values import to_value

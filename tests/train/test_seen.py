@@ -9,11 +9,11 @@ import pytest
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.data.read import Examples, ReadReport, read
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.familiar import KnownRows, directions
 from polyhead.engine.session import Session
 from polyhead.evaluate.profile import as_texts, asked, seen_rows
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.train import job

@@ -9,10 +9,10 @@ import torch
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop.loss import cross_entropy
-from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError
 from polyhead.plan import Codec
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill

@@ -5,11 +5,11 @@ import hashlib
 import msgspec
 import pytest
 
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import arrays_digest
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.train.data.prepare import prepare
 from support import tiny_project

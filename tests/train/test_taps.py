@@ -8,7 +8,6 @@ import torch
 from polyhead import plan
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import TextExamples, module_outputs
-from polyhead.deep.extract import TOKEN_BUDGET, Extractor
 from polyhead.deep.features import tap_examples, wanted_taps
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
 from polyhead.deep.model import MultiTaskModel
@@ -20,6 +19,7 @@ from polyhead.project.strategies.branch import branch_path, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.source import FeatureRequest
 from support import tiny_project
@@ -152,7 +152,7 @@ def model_outputs(extractor, prepared, path, part):
         for inputs in single_inputs(examples.inputs, prepared.task)
     ]
     name = prepared.task.name
-    model, whole = MultiTaskModel(extractor.trunk, {name: part}).eval(), plan.merge({name: path})
+    model, whole = MultiTaskModel(extractor.backend._trunk, {name: part}).eval(), plan.merge({name: path})
     members = np.arange(len(examples.targets))
     with torch.inference_mode():
         taken = [side.batch(members) for side in sides]
@@ -197,14 +197,14 @@ def test_a_bfloat16_branch_on_kept_states_answers_as_the_model_on_the_live_text_
     served = module.served(torch.bfloat16)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="bfloat16")
     live = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
-    model = MultiTaskModel(extractor.trunk, {"mood": served.part})
+    model = MultiTaskModel(extractor.backend._trunk, {"mood": served.part})
     with torch.inference_mode():
         texts = live.batch(np.arange(32))
         (kept_batch,) = examples.batch(texts.members).arguments
-        states = extractor.trunk.start(
+        states = extractor.backend._trunk.start(
             texts.arguments[0].ids, texts.arguments[0].mask, segments=texts.arguments[0].segments
         )
-        at_tap = extractor.trunk.go_on(states, stop=1).last.float() * texts.arguments[0].mask[..., None]
+        at_tap = extractor.backend._trunk.go_on(states, stop=1).last.float() * texts.arguments[0].mask[..., None]
         assert torch.equal(kept_batch.hidden, at_tap)
         assert torch.equal(served(kept_batch), model(plan.merge({"mood": path}), texts.arguments[0])["mood"])
 
@@ -220,7 +220,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
         module.eval()
         if live:
             sides = single_inputs(examples.inputs, prepared.task)
-            model = MultiTaskModel(kept.trunk, {name: module.part})
+            model = MultiTaskModel(kept.backend._trunk, {name: module.part})
             values = []
             for inputs in sides:
                 one = TextExamples(kept.tokenizer, inputs, examples.targets, words=examples.words)
@@ -263,12 +263,12 @@ def test_the_first_loss_of_a_branch_is_its_tasks_on_its_outputs(home, kept, name
 @pytest.mark.parametrize("name", ["mood", "names", "alike"])
 def test_training_a_branch_moves_its_own_arrays_and_no_bit_of_the_trunk(home, kept, name):
     branches = branches_of(home, kept, name, depths=())
-    before, data = arrays_digest(kept.trunk.to_arrays()), arrays_digest(kept.data.arrays)
+    before, data = arrays_digest(kept.backend._trunk.to_arrays()), arrays_digest(kept.data.arrays)
     start, _ = branches.course(branches.path(2))
     start = arrays_of_part(start.part)
     grown = branches.teacher(2)
-    assert arrays_digest(kept.trunk.to_arrays()) == before and arrays_digest(kept.data.arrays) == data
-    assert not any(p.requires_grad or p.grad is not None for p in kept.trunk.parameters())
+    assert arrays_digest(kept.backend._trunk.to_arrays()) == before and arrays_digest(kept.data.arrays) == data
+    assert not any(p.requires_grad or p.grad is not None for p in kept.backend._trunk.parameters())
     own = {n for n, _ in grown.module.part.named_parameters()}
     assert own == set(start) == set(grown.arrays)
     # A key's bias moves by nothing but rounding: it cancels in the softmax.

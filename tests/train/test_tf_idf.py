@@ -6,9 +6,9 @@ import torch
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads import tf_idf
 from polyhead.tasks.task import Task
 from polyhead.train.heads import linear as linear_heads
+from polyhead.train.heads import tf_idf
 from polyhead.train.record.lines import warnings_of
 from polyhead.train.run import train_project
 from support import tiny_project

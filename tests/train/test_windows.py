@@ -12,9 +12,8 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, tap_examples, wanted_taps
+from polyhead.deep.examples import FeatureExamples, module_outputs, module_outputs_of_each
+from polyhead.deep.features import tap_examples, wanted_taps
 from polyhead.deep.loop.loss import distilled
 from polyhead.deep.recipes.course import text_examples
 from polyhead.deep.recipes.together import JointModel
@@ -32,6 +31,8 @@ from polyhead.tasks.kinds.tagged import parts_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import examples_of, tell_unread
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
@@ -181,7 +182,7 @@ def kept(folder, task):
     path = tiny_path(task, DATA, pool=POOL)
     extractor.fill(wanted(prepared, path, extractor))
     part = PooledPart(path, 16, generator=torch.Generator().manual_seed(3)).eval()
-    return path, part, module_outputs(part, examples_of(prepared, prepared.train, path, extractor))
+    return path, part, module_outputs(part, FeatureExamples(examples_of(prepared, prepared.train, path, extractor)))
 
 
 def tapped(folder, task):
@@ -222,7 +223,7 @@ def test_a_student_is_taught_what_its_teacher_answers_in_each_window(tmp_path):
         found, taught = (one.module(*batch.arguments) for one in (student, teacher))
         expected = distilled("span_cross_entropy", 3.0)(found, batch.targets, None, taught)
     assert student.fitted.history[0]["loss"] == pytest.approx(float(expected), rel=1e-4)
-    each = outputs_of_each(teacher.module, examples)
+    each = module_outputs_of_each(teacher.module, examples)
     assert [one.shape for one in each] == [(len(read), 2) for read in examples.windows.read]
 
 

@@ -17,7 +17,6 @@ from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_fi
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.deep.rates import rates_of
-from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file
@@ -25,6 +24,7 @@ from polyhead.machine import Clock, processor
 from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.events import Events

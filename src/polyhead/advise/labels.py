@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.deep.heads.trials import Trials
-from polyhead.deep.nn.runtime import single_thread
+from polyhead.machine import one_blas_thread
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -19,6 +18,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.trials import Trials
 from polyhead.train.runs import stream
 from polyhead.values import Value
 
@@ -67,7 +67,7 @@ def _scores(
     prepared: Prepared, source: FeatureSource, candidate: HeadCandidate, path: Path, rows: int, share: int
 ) -> list[float]:
     scores = []
-    with single_thread():
+    with one_blas_thread():
         for draw in range(DRAWS if share > 1 else 1):
             seed = stream(prepared.training.seed, "curve", prepared.task.name, draw, rows)
             several = msgspec.structs.replace(prepared, train=_drawn(prepared.train, rows, seed))

@@ -15,10 +15,7 @@ from polyhead.advise.prices import seconds_of, sizes_of
 from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
-from polyhead.deep.extract import Extractor
-from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.rates import rates_of
-from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.errors import ConfigError
 from polyhead.machine import Clock
 from polyhead.plan.cost.allocate import (
@@ -35,6 +32,8 @@ from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import Project, TaskEntry
+from polyhead.train.data.encoder import encoding_precision, load_any_trunk
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
@@ -161,7 +160,7 @@ class Ladder:
         return scores
 
     def _curves(self) -> dict[str, LearningCurve]:
-        precision = precision_of(self.prepared[0].training)
+        precision = encoding_precision(self.prepared[0].training)
         folder = cache_folder(self.folder / "cache", "features", precision).parent
         source = Extractor(self.data, folder=folder, precision=precision)
         curves = {p.task.name: curve_of(p, source) for p in self.prepared}

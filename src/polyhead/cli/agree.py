@@ -9,7 +9,8 @@ from polyhead.certify import ProbeRunner
 from polyhead.cli.command import verb
 from polyhead.cli.options import BackendOptions, Folder
 from polyhead.cli.output import Printer, number, text_table
-from polyhead.engine.probes import keep_agreements, numerics_of, on_probes, training_backend_here
+from polyhead.engine.backends import training_backend
+from polyhead.engine.probes import keep_agreements, numerics_of, on_probes
 from polyhead.tasks.agreement import Agreement
 
 
@@ -22,7 +23,7 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
     agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
     session = how.open(bundle)
-    trained = ProbeRunner(session.bundle, backend=training_backend_here())
+    trained = ProbeRunner(session.bundle, backend=training_backend())
     agreements: dict[str, Agreement] = {}
     for name in session.bundle.readers:
         printer.show(f"answering the probes of {name}")

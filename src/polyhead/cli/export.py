@@ -33,7 +33,7 @@ def command(
     Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
     --backend in float32, nothing is written and the command ends with an error.
     """
-    from polyhead.engine.probes import training_backend_here
+    from polyhead.engine.backends import training_backend
 
     try:
         from polyhead.engine.export.write import export_bundle
@@ -43,7 +43,7 @@ def command(
         raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
 
     names = tasks or None
-    export = export_bundle(bundle, out, tasks=names, backend=backend or training_backend_here(), show=printer.show)
+    export = export_bundle(bundle, out, tasks=names, backend=backend or training_backend(), show=printer.show)
     printer.lines(_lines(export, Path(out)))
     for name, why in export.left_out.items():
         note(f"task '{name}' is not exported: {why}")

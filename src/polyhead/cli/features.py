@@ -218,7 +218,7 @@ def _opened(
         paths = tapped_paths(bundle.readers, tasks)
         runs = open_backend(how.backend, trunk, {}, precision=how.precision, trained=trained, scales=scales)
     else:
-        from polyhead.deep.nn.load import load_trunk
+        from polyhead.project.pretrained import load_trunk
 
         if how.precision == "int8":
             raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")

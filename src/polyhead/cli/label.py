@@ -19,7 +19,7 @@ from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import TrunkChoice
 
 if TYPE_CHECKING:
-    from polyhead.deep.heads.labelling import Labelling
+    from polyhead.train.heads.labelling import Labelling
 
 SKIP, QUIT = "s", "q"
 
@@ -55,7 +55,7 @@ def command(
     same command goes on from there. After each round you see how often heads are right on labels that they did not
     learn from. OUTPUT is a file that `polyhead init` and `polyhead train` read.
     """
-    from polyhead.deep.heads.labelling import Labelling
+    from polyhead.train.heads.labelling import Labelling
 
     names = _names(labels)
     check_apart((output, ask, printer.json_to), {Path(data): "the texts"})

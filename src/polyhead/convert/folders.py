@@ -26,10 +26,10 @@ from polyhead.convert.scan import (
     together,
     tokenizer_digest,
 )
-from polyhead.deep.nn.load import find_encoder
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound, WrongTrunk
 from polyhead.files import read_plain
+from polyhead.project.pretrained import find_encoder
 from polyhead.text.tokenizer_file import LARGEST
 from polyhead.values import Value
 

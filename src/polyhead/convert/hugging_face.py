@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 
 from polyhead.convert.peft import MERGE, WEIGHTS, Lora, check_ends, is_adapter, naming
-from polyhead.deep.nn.load import WeightFiles, load_trunk, open_checkpoint
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Activation, Head, Pool
+from polyhead.project.pretrained import WeightFiles, load_trunk, open_checkpoint
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.kinds.regression import Regression

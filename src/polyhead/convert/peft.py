@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 
 from polyhead.convert.patterns import Matcher
-from polyhead.deep.nn.load import open_weights
 from polyhead.encoder.names import TABLES, trunk_name
 from polyhead.encoder.shape import Architecture, dense_ends
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Delta, Dense, Layers
+from polyhead.project.pretrained import open_weights
 from polyhead.values import Value
 
 _LOG = logging.getLogger(__name__)

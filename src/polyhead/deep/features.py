@@ -1,65 +1,28 @@
-"""Labelled examples over kept values: features of pooled tasks, and states at the tap of a branch."""
+"""Labelled examples over kept states at the tap of a branch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.data.read import Examples
-from polyhead.deep.examples import FeatureExamples, TapBatch, options_in
-from polyhead.deep.extract import Extractor
+from polyhead.deep.examples import FeatureExamples, TapBatch
 from polyhead.deep.model import stored_value
 from polyhead.deep.nn.trunk import States
 from polyhead.deep.sharing.part import BranchPart
 from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input
-from polyhead.text.question import read_alone, texts_of
+from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.prepare import requests_of, single_inputs
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import KeptExamples, options_in
+from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.data.windows import windowed
-
-
-def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
-    """The split's targets over the features kept for the path."""
-    task, examples, store, words = prepared.task, split.examples, source.store(path), None
-    windows = windowed(task, examples, source.tokenizer)
-    features = [store.features(request.keys()) for request in requests_of(task, split, path, windows)]
-    if windows is None and examples.words is not None and kind_of(task).per_word:
-        words = source.first_subtokens(read_alone(examples.inputs), examples.words)
-    return FeatureExamples(
-        features[0],
-        examples.taught,
-        second=features[1] if len(features) > 1 else None,
-        words=words,
-        options=options_in(examples.inputs),
-        windows=windows,
-        hashed=hashed_words(examples, path),
-    )
-
-
-def hashed_words(examples: Examples, path: Path) -> list[list[HashedText]] | None:
-    """The hashed text, options or words of each example; None for a path whose head reads no words."""
-    columns = path.head.words
-    if not columns:
-        return None
-    if path.pool.positions != "tokens":
-        return [_hashed(each, columns) for each in examples.inputs]
-    assert examples.words is not None
-    return [
-        hashed_in_context([texts_of(each)[-1][a:b] for a, b in words.tolist()], columns)
-        for each, words in zip(examples.inputs, examples.words, strict=True)
-    ]
-
-
-_hashed = lru_cache(maxsize=4096)(hashed_input)  # of few rows, which are read fold by fold
 
 
 class OnTap(nn.Module):
@@ -123,14 +86,13 @@ def tap_examples(
         assert split.examples.words is not None
         encoded = extractor.tokenizer.encode(read_alone(split.examples.inputs))
         words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
-    return FeatureExamples(
+    examples = KeptExamples(
         features[0],
         split.examples.taught,
         second=features[1] if len(features) > 1 else None,
         words=words,
-        soft=soft,
-        teacher=teacher,
         options=options_in(split.examples.inputs),
         windows=windows,
         tapped=True,
     )
+    return FeatureExamples(examples, soft=soft, teacher=teacher)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyhead.deep.nn.load import first_line, quiet, transformers_library
+from polyhead.deep.nn.library import quiet, transformers_library
 from polyhead.errors import TrunkError
+from polyhead.project.pretrained import first_line
 
 
 def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) -> tuple[Any, Any]:

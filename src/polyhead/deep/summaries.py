@@ -27,9 +27,9 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, check_sort
 from polyhead.data.read import Examples
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.fit import Course
-from polyhead.deep.loop.loss import UNLABELLED, token_cross_entropy
+from polyhead.deep.loop.loss import token_cross_entropy
 from polyhead.deep.nn.runtime import numerics, precision_of
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.encoder.summarizer import Seq2SeqData, Summarizer
@@ -38,6 +38,7 @@ from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.batch import batches
 from polyhead.text.tokenize import Encoded
+from polyhead.train.data.batches import UNLABELLED, LengthSorted
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.data.units import split_summarizers
 from polyhead.train.events import Events
@@ -250,7 +251,7 @@ class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
     cut_summaries: int  # of train: number of summaries longer than its limit
 
 
-class SummaryExamples(LengthSorted):
+class SummaryExamples(LengthSorted[TrainingBatch]):
     """Documents with their first summaries, tokenized once; the other summaries are for scoring."""
 
     def __init__(self, model: Seq2Seq, examples: Examples) -> None:

@@ -21,7 +21,7 @@ from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
+from polyhead.engine.backends import BACKENDS, default_backend
 from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
@@ -184,11 +184,6 @@ def numerics_label() -> dict[str, str]:
 def backend_here() -> str:
     """The backend that proves: the fastest that is installed."""
     return default_backend()
-
-
-def training_backend_here() -> str:
-    """The backend that trains where it is installed, else the fastest there is."""
-    return TRAINING_BACKEND if is_installed(BACKENDS[TRAINING_BACKEND].package) else default_backend()
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import msgspec
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import IN_A_BYTE
 from polyhead.data.read import Examples
+from polyhead.engine.backends import TRAINING_BACKEND, is_installed
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -38,8 +39,19 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """All heads of the task's strategy for so many rows, whatever features are available."""
+    several = of_effort(prepared, source)
+    return several if has_torch() else tuple(each for each in several if each.solver == "linear") or several
+
+
+def of_effort(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
+    """The same, with heads that need torch where it is missing."""
     several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers, prepared.training.effort)
     return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+
+
+def has_torch() -> bool:
+    """Whether heads can be trained in steps here."""
+    return is_installed(TRAINING_BACKEND)
 
 
 def _labelled(prepared: Prepared) -> int:

@@ -28,6 +28,8 @@ from polyhead.progress import duration
 from polyhead.project.recipes import Training
 from polyhead.project.tables import strategy_of
 from polyhead.train.candidates import baseline_path, with_columns
+from polyhead.train.data.encoder import encoding_numerics, encoding_precision
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import donor_task, wanted
 from polyhead.train.data.prepared import Prepared
@@ -35,6 +37,8 @@ from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
 from polyhead.train.events import Events
+from polyhead.train.heads.baselines import with_baselines
+from polyhead.train.heads.versions import asked_of_features
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import (
     VersionDecisions,
@@ -49,7 +53,7 @@ from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
 from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines
-from polyhead.train.runs import cache_folder, deep
+from polyhead.train.runs import cache_folder
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
 
@@ -66,7 +70,6 @@ class FrozenTrunk(BundleTraining):
     def train(self) -> TrainingResult:
         """Trains what the bundle lacks; tasks trained the same way are kept, and decisions are respected."""
         began, run, events = time.monotonic(), self.run, self.run.events
-        deep("nn.runtime:within_limits")()
         prepared = prepared_units(self.prepared, events)
         source = feature_source(run, prepared)
         if isinstance(source, StoredFeatures):
@@ -125,15 +128,7 @@ class TrainingJob:
         self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
-        self._ask: Ask = (
-            deep("heads.versions:asked_of_features")(source) if isinstance(source, StoredFeatures) else asked_of_texts
-        )
-
-    @property
-    def numerics(self) -> dict[str, str]:
-        """How features and parts are computed in this run."""
-        label: dict[str, str] = deep("nn.runtime:numerics")(self.source.precision)
-        return label
+        self._ask: Ask = asked_of_features(source) if isinstance(source, StoredFeatures) else asked_of_texts
 
     def trainers(self) -> list[Trainer]:
         """The trainers that the tasks' strategies name, in execution order."""
@@ -161,8 +156,9 @@ class TrainingJob:
 
         With `if_better`, better live versions stay, and the attempt is recorded; else `checkpoints` are deleted.
         """
-        several = [(p, deep("heads.run:with_baselines")(p, trained, self.source)) for p, trained in several]
-        drafts = drafts_of(several, self.source.facts, self.prints, self.numerics)
+        several = [(p, with_baselines(p, trained, self.source)) for p, trained in several]
+        numerics = encoding_numerics(self.source.precision)
+        drafts = drafts_of(several, self.source.facts, self.prints, numerics)
         drafts = [
             with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in zip(drafts, several, strict=True)
         ]
@@ -175,7 +171,7 @@ class TrainingJob:
             return
         for p, trained in several:
             if trained.held is not None:
-                keep_held(self.cache, p.task.name, trained.arrays, trained.held, self.numerics)
+                keep_held(self.cache, p.task.name, trained.arrays, trained.held, numerics)
         is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
         write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in several:
@@ -228,6 +224,12 @@ def write_proven(
     subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
     if others:
         events.line(f"{', '.join(names)}: {subject} probes as before")
+
+
+def extractor_of(job: TrainingJob) -> Extractor:
+    """The encoder of the run, for trainers that need more of it than kept features."""
+    assert isinstance(job.source, Extractor)
+    return job.source
 
 
 class Trainer(ABC):
@@ -290,8 +292,7 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
     if run.store is None:
         precision = _one_precision(prepared)
         folder = cache_folder(run.cache, "features", precision).parent
-        extractor: FeatureSource = deep("extract:Extractor")(run.data, folder=folder, precision=precision)
-        return extractor
+        return Extractor(run.data, folder=folder, precision=precision)
     folder = cache_folder(run.cache, "stored")
     source = StoredFeatures(run.store.location, run.store.facts, folder=folder, precision=_one_precision(prepared))
     source.check_fits(prepared)
@@ -300,8 +301,7 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
 
 
 def _one_precision(prepared: Sequence[Prepared]) -> str:
-    precision_of = deep("nn.runtime:precision_of")
-    precisions: list[str] = sorted({precision_of(p.training) for p in prepared})
+    precisions = sorted({encoding_precision(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
             "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"

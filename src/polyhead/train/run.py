@@ -12,6 +12,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
+from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import StoredScores, known_trunk
 from polyhead.train.data.units import check_budget, check_whole_units, split_summarizers
@@ -65,7 +66,7 @@ def train_project(
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
-    load, store = partial(_load_trunk, project, folder), None
+    load, store = partial(load_any_trunk, project, folder), None
     if features is None:
         load = partial(_same, load())
     else:
@@ -84,11 +85,6 @@ def train_project(
         options=options,
     )
     return _bundle_training(run).train()
-
-
-def _load_trunk(project: Project, folder: FilePath) -> TrunkData:
-    data: TrunkData = deep("recipes.learned:load_any_trunk")(project, folder)
-    return data
 
 
 def _same(data: TrunkData) -> TrunkData:

@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 
 from polyhead.convert.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
 from polyhead.deep.nn.ends import OutputHead
-from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.project.pretrained import load_trunk
 from support import checkpoints
 
 SEQUENCE = {

@@ -8,9 +8,9 @@ pytest.importorskip("transformers")
 
 from polyhead.convert.hugging_face import read_adapted_head
 from polyhead.convert.peft import base_named, is_adapter, read_lora
-from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.plan import Layers
+from polyhead.project.pretrained import load_trunk
 from support import adapters, checkpoints
 
 QUERY = "bert.encoder.layer.1.attention.self.query"

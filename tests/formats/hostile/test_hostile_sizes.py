@@ -12,12 +12,12 @@ from polyhead.bundle import manifest
 from polyhead.bundle.read import Bundle
 from polyhead.convert.peft import base_named
 from polyhead.data.rows import Rows
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import BundleError, ConfigError, CorruptFile, DataError, PolyheadError, StoreError
 from polyhead.files import open_plain
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge
 from polyhead.plan.cost import added, added_each
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.tables import Project
 from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_trunk

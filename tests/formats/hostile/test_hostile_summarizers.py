@@ -15,10 +15,10 @@ from support.tiers import first_of
 
 pytest.importorskip("transformers")
 
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.encoder.summarizer import Summarizer, SummarySettings
 from polyhead.errors import ConfigError, PolyheadError, TrunkError, WeightsMismatch
+from polyhead.project.pretrained import load_trunk
 from support import summarizers
 from support.tiny_project import write_trunk
 
@@ -54,7 +54,7 @@ def edit(path, **keys):
 READ = """
 import sys
 from polyhead.errors import PolyheadError
-from polyhead.deep.nn.load import load_trunk
+from polyhead.project.pretrained import load_trunk
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 for folder in sys.argv[1:]:
     try:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyhead.deep.examples import FeatureExamples, module_outputs, outputs_of_each, tell_unread
-from polyhead.deep.extract import Extractor
+from polyhead.deep.examples import FeatureExamples, module_outputs, module_outputs_of_each
 from polyhead.deep.features import OnTap, tap_examples
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
@@ -23,6 +22,8 @@ from polyhead.plan import Path
 from polyhead.progress import counted
 from polyhead.project.strategies.branch import Branch, branch_path, tap_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import tell_unread
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
 from polyhead.train.runs import SUFFIX, Fitted, stream
@@ -93,7 +94,7 @@ class Branches:
         module = self._module(path, seed, teacher.arrays if own else self.extractor.data.arrays, head=own)
         noisy = self.strategy.noisy_teacher
         served = teacher.module.served(self._dtype)
-        soft = None if noisy else outputs_of_each(served, self._examples("train", path))
+        soft = None if noisy else module_outputs_of_each(served, self._examples("train", path))
         loss = distilled(kind_of(self.prepared.task).loss, self.strategy.temperature)
         name = f"student-{self.strategy.init}"
         course = self._course(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)

@@ -14,7 +14,6 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from polyhead.deep.branch.run import Branches, DepthCandidate, TrainedBranch, grid, halving, seed_spread
-from polyhead.deep.extract import Extractor, extractor_of
 from polyhead.deep.features import wanted_taps
 from polyhead.encoder.data import arrays_digest
 from polyhead.encoder.shape import Architecture
@@ -25,10 +24,11 @@ from polyhead.plan.cost.allocate import AllocationOption, OptionsFile, best_unde
 from polyhead.progress import counted
 from polyhead.project.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.project.tables import AllocationRule
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
-from polyhead.train.job import Trainer
+from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.runs import SUFFIX, Fitted
 from polyhead.values import from_json

@@ -26,11 +26,12 @@ from polyhead.deep.loop.checkpoint import (
     write_checkpoint,
 )
 from polyhead.deep.loop.devices import Devices, check_same, from_first, gathered
-from polyhead.deep.loop.feed import Feed, LengthSorted, TaskSchedule, TrainingBatch
+from polyhead.deep.loop.feed import Feed, TaskSchedule, TrainingBatch
 from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
 from polyhead.deep.nn import dropout
 from polyhead.errors import NotFinite
 from polyhead.project.recipes import Schedule, Training
+from polyhead.train.data.batches import LengthSorted
 from polyhead.train.events import Events, Meter
 from polyhead.train.runs import Fitted, stream
 
@@ -273,7 +274,7 @@ class Course(Curriculum):
     def __init__(
         self,
         module: nn.Module,
-        examples: LengthSorted,
+        examples: LengthSorted[TrainingBatch],
         *,
         loss: Callable[..., Tensor],
         score: Callable[[], float | None],

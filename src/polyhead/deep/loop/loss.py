@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.tasks.task import LossName
-
-UNLABELLED = -100  # a word without a target: cut off, or padding; a place that does not compete
+from polyhead.train.data.batches import UNLABELLED
 
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 

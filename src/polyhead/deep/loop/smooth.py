@@ -11,12 +11,13 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from polyhead.deep.loop.feed import TrainingBatch
-from polyhead.deep.loop.loss import UNLABELLED, by_example, competing, span_each
+from polyhead.deep.loop.loss import by_example, competing, span_each
 from polyhead.deep.nn.ends import OutputHead
 from polyhead.deep.recipes.weighting import log_outcomes
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
+from polyhead.train.data.batches import UNLABELLED
 
 
 class Noise:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.data.read import Examples
-from polyhead.deep.examples import TextExamples, module_outputs, tell_unread
+from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.loop.devices import devices_of, gathered
 from polyhead.deep.loop.fit import EPSILON, Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
@@ -35,6 +35,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
+from polyhead.train.data.kept import tell_unread
 from polyhead.train.data.prepare import arrays_from_donor, donor_task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows

@@ -8,7 +8,6 @@ import msgspec
 import torch
 
 from polyhead.bundle.write import FamilyDraft
-from polyhead.deep.extract import extractor_of
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.recipes.course import JointCourse, RecipeResult, split_outputs
 from polyhead.deep.recipes.learned import LearnedTrunk, remove_checkpoint
@@ -20,7 +19,7 @@ from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.events import Events
-from polyhead.train.job import Trainer
+from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.record.lines import outlook
 from polyhead.train.runs import SUFFIX, cache_folder

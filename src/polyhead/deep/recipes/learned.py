@@ -20,11 +20,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.deep.loop.devices import from_first, process_group
-from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import numerics, precision_of
 from polyhead.deep.recipes.course import JointResult, RecipeResult
 from polyhead.deep.recipes.paths import joint_paths, with_owner
-from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError
@@ -32,7 +30,6 @@ from polyhead.files import held, remove_files, remove_leftovers, replace_file, s
 from polyhead.plan import merge
 from polyhead.progress import counted, duration
 from polyhead.project.recipes import FineTune, Joint, SearchPoint
-from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.candidates import constant_scores
@@ -78,18 +75,6 @@ def lineage_of(root: FilePath) -> Lineage | None:
         return None
     raw = read_inside(root, TRUNK, LINEAGE, limit=LARGEST_JSON)
     return from_json(raw, Lineage, source=str(root / TRUNK / LINEAGE))
-
-
-def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
-    """The project's trunk: that of a bundle if `trunk.name` is a bundle's folder, else from `load_trunk`."""
-    place, limit = project.trunk.place(folder), project.trunk.max_tokens
-    if not (FilePath(place) / BUNDLE).is_file():
-        return msgspec.structs.replace(load_trunk(place, max_tokens=limit), name=project.trunk.name)
-    data = Bundle.open(place).trunk()
-    settings = data.settings
-    if limit is not None:
-        settings = msgspec.structs.replace(settings, max_tokens=limit)
-    return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
 
 
 class LearnedTrunk(BundleTraining):

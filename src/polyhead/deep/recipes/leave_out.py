@@ -10,11 +10,11 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.recipes.joint import LearnsTogether
-from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.progress import counted
 from polyhead.project.recipes import Frozen, LeaveOut, Round
 from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.runs import cache_folder

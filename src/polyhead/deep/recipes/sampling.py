@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 
 from polyhead.deep.examples import TextExamples
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.errors import ConfigError
 from polyhead.progress import counted
 from polyhead.project.recipes import Joint, Sampling, Training
+from polyhead.train.data.batches import LengthSorted
 from polyhead.train.runs import ProcessRank, stream
 
 
@@ -208,7 +209,9 @@ def mixture_of(
         epochs = needed
 
 
-def batches_in_a_pass(examples: Mapping[str, LengthSorted], training: Training, tokens: int | None) -> dict[str, int]:
+def batches_in_a_pass(
+    examples: Mapping[str, LengthSorted[TrainingBatch]], training: Training, tokens: int | None
+) -> dict[str, int]:
     """Micro-batches of each task's first pass; under a budget of tokens passes differ slightly."""
     counts = {}
     for name, texts in examples.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from polyhead.deep.examples import TextExamples, option_rows
+from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.smooth import smoothed
@@ -25,6 +25,7 @@ from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task
+from polyhead.train.data.batches import option_rows
 from polyhead.train.events import Events
 from polyhead.train.runs import stream
 

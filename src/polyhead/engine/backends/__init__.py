@@ -158,6 +158,12 @@ class Torch(BackendKind):
         made: Backend = backend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
         return made
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether this processor has bfloat16 products for torch."""
+        has: bool = resolve_name("polyhead.deep.nn.runtime:has_native_bfloat16")()
+        return has
+
     def label(self) -> dict[str, str]:
         """Version of torch, and its threads."""
         torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
@@ -239,6 +245,11 @@ for _kind in (Torch(), TorchCuda(), OpenVINO(), Onnx(), Reference()):
     register_backend(_kind)
 
 TRAINING_BACKEND = Torch.name
+
+
+def training_backend() -> str:
+    """The backend that trains where it is installed, else the default."""
+    return TRAINING_BACKEND if is_installed(Torch.package) else default_backend()
 
 
 def default_backend() -> str:

@@ -67,7 +67,7 @@ class Strategy(Open):
     __slots__ = ()
 
     registered = STRATEGIES
-    trainer: ClassVar[str] = "polyhead.deep.heads.run:HeadTrainer"
+    trainer: ClassVar[str] = "polyhead.train.heads.run:HeadTrainer"
     """`module:Class` of the `train.job.Trainer` that trains its tasks over a frozen trunk."""
     default_training: ClassVar[Training] = Training()
     """The training numbers over a frozen trunk where the project gives none."""

@@ -44,6 +44,11 @@ class HashedSpan:
             ]
             self._scale = np.float32((SHARE * variances[0] / max(variances[1], 1e-12)) ** 0.5 or 1.0)
 
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return int(self._turned.shape[1])
+
     def coordinates(self, texts: Sequence[HashedText]) -> np.ndarray:
         """float32 (texts, coordinates)"""
         coordinates: np.ndarray = self._products(texts) @ (self._scale * self._turned)

@@ -7,11 +7,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyhead.data.read import Examples
-from polyhead.deep.loop.loss import LOSSES
 from polyhead.engine.familiar import reads_one_text
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -19,8 +16,8 @@ from polyhead.text.encodings import starts_of
 from polyhead.text.hashing import word_hashes, words_to_hash
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.heads.lbfgs import minimise
-from polyhead.train.heads.linear import Inputs, solutions
-from polyhead.train.heads.losses import curvatures
+from polyhead.train.heads.linear import LEAST, Inputs, solutions
+from polyhead.train.heads.losses import curvatures, row_losses
 
 NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
 LEAST_COLUMNS, MOST_COLUMNS = 2**12, 2**18
@@ -29,6 +26,7 @@ STRENGTHS = (10.0, 100.0, 1000.0)  # scikit-learn's C, the inverse of the penalt
 DENSE = 1000  # rows up to which they are solved in the directions that they span
 ITERATIONS, HISTORY = 100, 5
 NEAR = 1e-5  # what a Newton step would still gain, as a share of the value
+AT_ONCE = 2**20  # products that are added up at a time
 
 
 class WordCounts(NamedTuple):
@@ -73,14 +71,58 @@ def weighted(read: WordCounts, rarity: np.ndarray) -> WordCounts:
     return read._replace(counts=(values / lengths[row]).astype(np.float32))
 
 
-def _sparse(read: WordCounts, columns: int) -> Tensor:
-    """(rows, columns)"""
-    sizes = np.diff(read.starts)
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    places, shape = torch.from_numpy(np.stack([row, read.columns])), (len(sizes), columns)
-    return torch.sparse_coo_tensor(
-        places, torch.from_numpy(read.counts), shape, is_coalesced=True, check_invariants=False
-    )
+class SparseRows:
+    """A matrix (rows, columns) of which few numbers are not 0."""
+
+    def __init__(self, read: WordCounts, columns: int) -> None:
+        sizes = np.diff(read.starts)
+        self.shape = (len(sizes), columns)
+        row, order = np.repeat(np.arange(len(sizes)), sizes), np.argsort(read.columns, kind="stable")
+        filled = np.flatnonzero(sizes)
+        self._by_row = _Groups(filled, read.starts[filled], read.columns, read.counts)
+        found, starts = np.unique(read.columns[order], return_index=True)
+        self._by_column = _Groups(found, starts, row[order], read.counts[order])
+
+    def times(self, weight: np.ndarray) -> np.ndarray:
+        """The product with (columns, outputs): (rows, outputs)."""
+        return self._by_row.times(weight, self.shape[0])
+
+    def turned_times(self, values: np.ndarray) -> np.ndarray:
+        """The product of the transposed matrix with (rows, outputs): (columns, outputs)."""
+        return self._by_column.times(values, self.shape[1])
+
+    def squares(self) -> np.ndarray:
+        """The sum of squares of each column, float64 (columns,)."""
+        columns = self._by_column
+        return np.bincount(np.repeat(columns.groups, columns.sizes), columns.values**2, self.shape[1])
+
+
+class _Groups(NamedTuple):
+    """The numbers of a sparse matrix, row after row or column after column."""
+
+    groups: np.ndarray  # int64 (groups,): those with a number, ascending
+    starts: np.ndarray  # int64 (groups,): where each begins
+    others: np.ndarray  # int64 (numbers,): the column, or row, of each
+    values: np.ndarray  # float32 (numbers,)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of values of each group."""
+        return np.diff(self.starts, append=len(self.values))
+
+    def times(self, factors: np.ndarray, count: int) -> np.ndarray:
+        """For each of `count` groups the sum of its values times the rows of (others, outputs): (count, outputs)."""
+        out = np.zeros((count, factors.shape[1]), np.float32)
+        piece = max(1, AT_ONCE // factors.shape[1])
+        ends = np.append(self.starts[1:], len(self.values))
+        first = 0
+        while first < len(self.groups):
+            last = max(first + 1, int(np.searchsorted(ends, self.starts[first] + piece, side="right")))
+            begin, end = self.starts[first], ends[last - 1]
+            products = self.values[begin:end, None] * factors[self.others[begin:end]]
+            out[self.groups[first:last]] = np.add.reduceat(products, self.starts[first:last] - begin)
+            first = last
+        return out
 
 
 def can_read(task: Task) -> bool:
@@ -103,31 +145,39 @@ def answers_to(
     rarity = rarity_of(read, columns)
     learned, asked = (weighted(each, rarity) for each in (read, word_counts(held.inputs, columns)))
     used = np.unique(read.columns)  # the others' weights stay 0
+    rows, asked_rows = (_among(each, used) for each in (learned, asked))
+    targets = np.stack(train.targets)
+    targets = targets.astype(np.float32) if targets.dtype.kind == "f" else targets
     if len(used) > 0 and len(train.inputs) <= DENSE:
-        return _answers_of_few(task, (learned, asked), np.stack(train.targets), used, strengths)
-    indices = torch.from_numpy(used)
-    rows, values = (_sparse(each, columns).index_select(1, indices).coalesce() for each in (learned, asked))
-    targets = torch.from_numpy(np.stack(train.targets))
-    weight, answers = torch.zeros(len(used) + 1, outputs), dict[float, list[np.ndarray]]()
+        return _answers_of_few(task, (rows, asked_rows), targets, len(used), strengths)
+    matrix, to_answer = (SparseRows(each, len(used)) for each in (rows, asked_rows))
+    weight, answers = np.zeros((len(used) + 1, outputs), np.float32), dict[float, list[np.ndarray]]()
     for strength in strengths:
-        weight = _solved(task, rows, targets, strength, start=weight)
-        answers[strength] = list((values @ weight[:-1] + weight[-1]).numpy())
+        weight = _solved(task, matrix, targets, strength, start=weight)
+        answers[strength] = list(to_answer.times(weight[:-1]) + weight[-1])
     return answers
 
 
+def _among(read: WordCounts, used: np.ndarray) -> WordCounts:
+    """The same in the used columns alone, numbered without gaps."""
+    known = np.isin(read.columns, used)
+    return WordCounts(
+        starts=np.concatenate([[0], np.cumsum(known)])[read.starts],
+        columns=np.searchsorted(used, read.columns[known]),
+        counts=read.counts[known],
+    )
+
+
 def _answers_of_few(
-    task: Task, rows: tuple[WordCounts, WordCounts], targets: np.ndarray, used: np.ndarray, strengths: Sequence[float]
+    task: Task, rows: tuple[WordCounts, WordCounts], targets: np.ndarray, columns: int, strengths: Sequence[float]
 ) -> dict[float, list[np.ndarray]]:
     """The same as linear heads: few rows span few directions. `rows` are those learned from, and those to answer."""
-    learned, asked = (
-        each._replace(columns=np.searchsorted(used, each.columns[known]), counts=each.counts[known], starts=starts)
-        for each, known, starts in ((each, *_known(each, used)) for each in rows)
-    )
-    values = np.zeros((len(targets), len(used)), np.float32)
+    learned, asked = rows
+    values = np.zeros((len(targets), columns), np.float32)
     values[np.repeat(np.arange(len(targets)), np.diff(learned.starts)), learned.columns] = learned.counts
     inputs = Inputs(
         values=values,
-        targets=targets.astype(np.float32) if targets.dtype.kind == "f" else targets,
+        targets=targets,
         members=np.arange(len(targets)),
         loss=kind_of(task).loss,
         outputs=kind_of(task).width(task),
@@ -141,38 +191,24 @@ def _answers_of_few(
     return answers
 
 
-def _known(read: WordCounts, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A mask of the features in used columns, (features,), and the start of each row among them, (rows + 1,)."""
-    known = np.isin(read.columns, used)
-    return known, np.concatenate([[0], np.cumsum(known)])[read.starts]
-
-
-def _solved(task: Task, values: Tensor, targets: Tensor, strength: float, *, start: Tensor) -> Tensor:
+def _solved(task: Task, values: SparseRows, targets: np.ndarray, strength: float, *, start: np.ndarray) -> np.ndarray:
     """The weights (columns + 1, outputs), the bias last, with the least mean loss and penalty."""
-    kind, (rows, columns) = kind_of(task), values.shape
-    loss, outputs, turned = LOSSES[kind.loss], kind.width(task), values.t().coalesce()
-    labels = outputs if kind.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
-    if targets.is_floating_point():
-        targets = targets.float()
+    loss, rows = kind_of(task).loss, values.shape[0]
+    penalty = np.float32(1 / (strength * rows))
 
     def function(point: np.ndarray) -> tuple[float, np.ndarray]:
-        weight = torch.from_numpy(point).view(columns + 1, outputs)
-        scores = (values @ weight[:-1] + weight[-1]).requires_grad_()
-        value = loss(scores, targets, None) * labels
-        (slope,) = torch.autograd.grad(value, scores)
-        pulled = weight[:-1] / (strength * rows)
-        gradient = torch.cat([turned @ slope + pulled, slope.sum(dim=0, keepdim=True)])
-        return value.item() + float((pulled * weight[:-1]).sum()) / 2, gradient.flatten().numpy()
+        weight = point.reshape(start.shape)
+        losses = row_losses(loss, values.times(weight[:-1]) + weight[-1], targets, None)
+        slopes = losses.gradients / np.float32(losses.total)
+        pulled = weight[:-1] * penalty
+        gradient = np.concatenate([values.turned_times(slopes) + pulled, slopes.sum(axis=0, keepdims=True)])
+        return losses.mean + float((pulled * weight[:-1]).sum(dtype=np.float64)) / 2, gradient.ravel()
 
-    squares = torch.cat([torch.sparse.sum(values * values, dim=0).to_dense() / rows, torch.ones(1)])[:, None].numpy()
-    scores = (values @ start[:-1] + start[-1]).numpy()
-    curvature = curvatures(kind.loss, scores, targets.numpy(), None) * squares + np.float32(1 / (strength * rows))
+    squares = np.append(values.squares() / rows, 1)[:, None]
+    scores = values.times(start[:-1]) + start[-1]
+    curvature = curvatures(loss, scores, targets, None) * squares + penalty
+    curvature = np.maximum(curvature, LEAST).astype(np.float32)
     found = minimise(
-        function,
-        start.flatten().numpy(),
-        curvature=curvature.ravel(),
-        iterations=ITERATIONS,
-        near=NEAR,
-        history=HISTORY,
+        function, start.ravel(), curvature=curvature.ravel(), iterations=ITERATIONS, near=NEAR, history=HISTORY
     )
-    return torch.from_numpy(found).view(columns + 1, outputs)
+    return found.reshape(start.shape)

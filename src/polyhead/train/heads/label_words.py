@@ -11,15 +11,14 @@ import re
 
 import numpy as np
 
-from polyhead.deep.examples import FeatureExamples
-from polyhead.deep.heads.inputs import inputs_of
-from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
+from polyhead.train.data.kept import KeptExamples
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.heads.inputs import inputs_of
 
 SENTENCE = "This text is about {}."  # the best of five sentences, or near it, on six sets (docs/project/log.md)
 STRENGTHS = (3.0, 6.0, 12.0)  # strengths of the prior, for inputs with mean square 1 per row
@@ -46,16 +45,16 @@ def _in_words(label: str) -> str:
     return apart.strip()
 
 
-def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> np.ndarray | None:
+def prior_of(path: Path, task: Task, source: FeatureSource) -> np.ndarray | None:
     """Weights (labels, inputs) of mean length 1, whose head answers the nearest sentence; None if all are equal.
 
     Missing sentences are encoded separately, so that the texts' batches do not change.
     """
-    read = request(task, module.path)
+    read = request(task, path)
     source.fill([read])
-    features = source.store(module.path).features(read.keys())
-    examples = FeatureExamples(features, [np.zeros((), np.int64)] * len(task.labels))
-    values = inputs_of(module, examples, loss=kind_of(task).loss, outputs=len(task.labels)).values
+    features = source.store(path).features(read.keys())
+    examples = KeptExamples(features, [np.zeros((), np.int64)] * len(task.labels))
+    values = inputs_of(path, examples, loss=kind_of(task).loss, outputs=len(task.labels)).values
     return centred(values)
 
 

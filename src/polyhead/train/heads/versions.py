@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
-from polyhead.deep.examples import module_outputs
-from polyhead.deep.features import examples_of
-from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.prepare import wanted_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import head_outputs
 from polyhead.train.record.compared import Ask, Asked, Outputs
 
 
@@ -28,9 +26,8 @@ def asked_of_features(source: StoredFeatures) -> Ask:
         split = Split(name="validation", examples=examples)
         source.check_kept(prepared.task.name, path)
         source.fill(wanted_of(prepared, split, path, source))
-        part = PooledPart(path, source.facts.architecture.width)
-        part.load_state_dict({key: torch.from_numpy(np.array(array)) for key, array in arrays.items()})
-        return module_outputs(part.eval(), examples_of(prepared, split, path, source))
+        kept = examples_of(prepared, split, path, source)
+        return head_outputs(path, arrays, kept, source.facts.architecture.width)
 
     def ask(
         bundle: Bundle, prepared: Prepared, draft: Draft, _: Mapping[str, Mapping[str, np.ndarray]], __: Events

@@ -9,10 +9,10 @@ import numpy as np
 
 from polyhead.check.label_errors import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
 from polyhead.check.part import Finding, SplitRows, by_task
-from polyhead.deep.heads.held_out import features_for, held_out, whole_of
 from polyhead.progress import counted
 from polyhead.project.tables import Project
 from polyhead.train.events import Events
+from polyhead.train.heads.held_out import features_for, held_out, whole_of
 
 
 def doubts_in(

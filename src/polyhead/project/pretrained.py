@@ -6,16 +6,15 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import struct
+from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
 import numpy as np
 import safetensors
-import torch
-from torch import Tensor
 
 from polyhead.arguments import typed
 from polyhead.encoder.configs import architecture_of
@@ -103,10 +102,11 @@ def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or the one that `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
         return _tokenizer_file(folder)
-    library = transformers_library("reading a tokenizer other than tokenizer.json")
+    built_tokenizer = _of_torch("built_tokenizer", "reading a tokenizer other than tokenizer.json")
     try:
-        opened = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        built = tokenizer_json(opened)
+        built: bytes | None = built_tokenizer(folder)
+    except MissingExtra:
+        raise
     except Exception as error:  # the library raises many types for one fact: no fast tokenizer
         raise _no_tokenizer(folder, first_line(error)) from error
     if built is None:
@@ -119,6 +119,14 @@ def _tokenizer_file(folder: Path) -> bytes:
         return read_plain(folder / "tokenizer.json", limit=LARGEST)
     except OSError as error:
         raise _no_tokenizer(folder, str(error.strerror)) from None
+
+
+def _of_torch(name: str, purpose: str) -> Any:
+    """A reader of foreign files that needs torch; raises MissingExtra that names the purpose."""
+    try:
+        return resolve_name(f"polyhead.deep.nn.library:{name}")
+    except (ImportError, MissingExtra):
+        raise MissingExtra("torch", "train", purpose) from None
 
 
 def _no_tokenizer(folder: Path, got: str) -> TrunkError:
@@ -192,39 +200,6 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Got: ")
 
 
-def transformers_library(purpose: str) -> Any:
-    """`transformers`, imported on its first use; raises MissingExtra that names the purpose."""
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", "train", purpose) from None
-    return transformers
-
-
-@contextmanager
-def quiet(library: Any) -> Iterator[None]:
-    """Switches off the progress bars of `transformers`, and its warnings about settings made here."""
-    log = library.utils.logging
-    was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
-    log.disable_progress_bar()
-    log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if was_shown:
-            log.enable_progress_bar()
-
-
-def tokenizer_json(opened: Any) -> bytes | None:
-    """The file of a tokenizer that `transformers` opened; None without a fast one or without a vocabulary."""
-    inner = getattr(opened, "backend_tokenizer", None)
-    # transformers 5 builds a tokenizer of special tokens only if it finds no vocabulary.
-    if inner is None or not set(opened.get_vocab()) - set(opened.all_special_tokens):
-        return None
-    return str(inner.to_str()).encode()
-
-
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 
 
@@ -232,7 +207,7 @@ class WeightFiles(Value, eq=False):
     """The names of a checkpoint's arrays and the file of each; arrays are read on demand."""
 
     files: Mapping[str, Path]
-    loaded: Mapping[str, Tensor] | None = None  # the arrays of a pickled file, which can only be read whole
+    loaded: Mapping[str, np.ndarray] | None = None  # the arrays of a pickled file, which can only be read whole
 
     def read(self, names: Mapping[str, str]) -> dict[str, np.ndarray]:
         """Float32 arrays for {new name: the checkpoint's name}.
@@ -242,17 +217,40 @@ class WeightFiles(Value, eq=False):
         arrays: dict[str, np.ndarray] = {}
         for file in dict.fromkeys(self.files[name] for name in names.values()):
             inside = {new: name for new, name in names.items() if self.files[name] == file}
-            arrays |= {new: _checked(tensor, inside[new]) for new, tensor in self._tensors(file, inside).items()}
+            arrays |= {new: _checked(array, inside[new]) for new, array in self._arrays(file, inside).items()}
         return arrays
 
-    def _tensors(self, file: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+    def _arrays(self, file: Path, names: Mapping[str, str]) -> dict[str, np.ndarray]:
         if self.loaded is not None:
             return {new: self.loaded[name] for new, name in names.items()}
         try:
-            with safetensors.safe_open(file, framework="pt") as opened:
-                return {new: opened.get_tensor(name) for new, name in names.items()}
+            with safetensors.safe_open(file, framework="np") as opened:
+                types = {new: opened.get_slice(name).get_dtype() for new, name in names.items()}
+                return {
+                    new: _bfloat16(file, name) if types[new] == "BF16" else opened.get_tensor(name)
+                    for new, name in names.items()
+                }
         except (safetensors.SafetensorError, OSError) as error:
             raise _unreadable(file, error) from None
+        except (TypeError, AttributeError):  # numpy lacks the type
+            unknown = sorted(set(types.values()) - {"BF16", "F16", "F32", "F64"})
+            raise WeightsMismatch(
+                f"{file} holds numbers of a type that is not read",
+                got=unknown,
+                allowed=["F32", "F16", "BF16", "F64"],
+                do="save the model in one of these",
+            ) from None
+
+
+def _bfloat16(file: Path, name: str) -> np.ndarray:
+    """An array of bfloat16, which numpy lacks, as float32; the file is known to be whole."""
+    with open_plain(file) as opened:
+        (size,) = struct.unpack("<Q", opened.read(8))
+        entry = msgspec.json.decode(opened.read(size), type=dict[str, Any])[name]
+        start, stop = entry["data_offsets"]
+        opened.seek(8 + size + start)
+        halves = np.frombuffer(opened.read(stop - start), "<u2")
+    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
 def open_checkpoint(folder: Path) -> WeightFiles:
@@ -277,7 +275,7 @@ def open_weights(file: Path) -> WeightFiles:
 def _names(file: Path) -> list[str]:
     try:
         open_plain(file).close()
-        with safetensors.safe_open(file, framework="pt") as opened:
+        with safetensors.safe_open(file, framework="np") as opened:
             return list(opened.keys())
     except (safetensors.SafetensorError, OSError) as error:
         raise _unreadable(file, error) from None
@@ -307,21 +305,21 @@ def _sharded(folder: Path) -> WeightFiles:
     return WeightFiles(files={name: folder / shard for name, shard in index.weight_map.items()})
 
 
-def _unpickled(file: Path) -> dict[str, Tensor]:
+def _unpickled(file: Path) -> dict[str, np.ndarray]:
+    unpickled = _of_torch("unpickled", f"reading {file.name}, which torch pickled")
     try:
-        # The only torch.load: a foreign file. weights_only reads tensors and plain containers and runs no code.
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        loaded: dict[str, np.ndarray] = unpickled(file)
+    except WeightsMismatch:
+        raise
     except Exception as error:  # the unpickler raises errors of many types for a broken file
         raise _unreadable(file, error) from None
-    if not isinstance(loaded, dict):
-        raise WeightsMismatch(f"{file.name} holds no state dict", got=type(loaded).__name__)
-    return {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    return loaded
 
 
-def _checked(tensor: Tensor, name: str) -> np.ndarray:
-    if not tensor.is_floating_point():
-        raise WeightsMismatch(f"array '{name}' does not hold real numbers", got=tensor.dtype)
-    array: np.ndarray = tensor.detach().float().contiguous().numpy()
+def _checked(array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype.kind != "f":
+        raise WeightsMismatch(f"array '{name}' does not hold real numbers", got=array.dtype)
+    array = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(array).all():
         raise WeightsMismatch(f"array '{name}' holds infinite or undefined numbers", do="get the weights again")
     return array

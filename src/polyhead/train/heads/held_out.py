@@ -7,18 +7,12 @@ from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
-import torch
 
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of
-from polyhead.deep.heads.inputs import inputs_of
-from polyhead.deep.heads.label_words import STRENGTHS, prior_of
-from polyhead.deep.nn.runtime import precision_of, single_thread
-from polyhead.deep.recipes.learned import load_any_trunk
-from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import ConfigError
+from polyhead.machine import one_blas_thread
+from polyhead.plan import Path
 from polyhead.project.recipes import Frozen, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, strategy_of, training_of
@@ -26,11 +20,16 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.task import Task
 from polyhead.train.candidates import candidate_path, candidates
+from polyhead.train.data.encoder import encoding_precision, load_any_trunk
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.kept import examples_of
 from polyhead.train.data.prepare import wanted_of
 from polyhead.train.data.prepared import FEW, FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import inputs_of
+from polyhead.train.heads.label_words import STRENGTHS, prior_of
 from polyhead.train.heads.linear import PENALTIES, Inputs, solution_of, swept
 from polyhead.train.runs import cache_folder, stream
 
@@ -50,7 +49,7 @@ def features_for(
     """Features of the project's frozen trunk: from a store, or those of training, with missing ones computed."""
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
-    precision = precision_of(project.training or Training())
+    precision = encoding_precision(project.training or Training())
     if store is None:
         data = load_any_trunk(project, folder)
         return Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
@@ -81,25 +80,25 @@ def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> 
 
     Raises ConfigError for a task without a linear head, StoreError for a store without inputs for one.
     """
-    part = _linear_part(prepared, source)
+    path = _linear_path(prepared, source)
     progress = events.progress(source.doing, unit="texts")
-    source.fill(wanted_of(prepared, prepared.train, part.path, source), update=progress.update)
+    source.fill(wanted_of(prepared, prepared.train, path, source), update=progress.update)
     progress.finish()
-    with single_thread():
-        examples = examples_of(prepared, prepared.train, part.path, source)
-        return inputs_of(part, examples, loss=kind_of(prepared.task).loss, outputs=part.path.head.width)
+    with one_blas_thread():
+        examples = examples_of(prepared, prepared.train, path, source)
+        return inputs_of(path, examples, loss=kind_of(prepared.task).loss, outputs=path.head.width)
 
 
 def words_prior(prepared: Prepared, source: FeatureSource) -> np.ndarray | None:
     """The prior weights of such a head from labels' words; None if the source cannot encode, or all are equal."""
     if not source.encodes:
         return None
-    part = _linear_part(prepared, source)
-    with single_thread():
-        return prior_of(part, prepared.task, source)
+    path = _linear_path(prepared, source)
+    with one_blas_thread():
+        return prior_of(path, prepared.task, source)
 
 
-def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
+def _linear_path(prepared: Prepared, source: FeatureSource) -> Path:
     linear = [candidate for candidate in candidates(prepared, source) if candidate.solver == "linear"]
     if not linear:
         raise ConfigError(
@@ -108,11 +107,9 @@ def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
             do="set positions 'auto', or keep the mean vectors of the last layers",
         )
     codec, per = prepared.strategy.feature_codec()
-    path = source.coded(
+    return source.coded(
         candidate_path(linear[0], prepared, source, codec), is_named=prepared.strategy.names_codec, per=per, inputs=list
     )
-    generator = torch.Generator().manual_seed(1)
-    return PooledPart(path, source.facts.architecture.width, dropout=0.0, generator=generator)
 
 
 def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldOut:
@@ -125,7 +122,7 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
     read = prepared.train.examples.take(rows.tolist())
     inputs = msgspec.structs.replace(inputs, members=np.arange(len(rows)))
     parts = folds(read, FOLDS, stream(prepared.training.seed, "folds", task.name), task)
-    with single_thread():
+    with one_blas_thread():
         best = min(swept(inputs.sides(parts)), key=lambda step: float(step.losses.mean()))
         outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
         outputs[np.concatenate(parts)] = best.outputs
@@ -159,7 +156,7 @@ class FewLabels:
         """A head trained on these texts; penalty and prior are those with the smallest loss over five folds."""
         given = np.asarray(labels, np.int64)
         whole = self._inputs(np.asarray(rows, np.int64), given)
-        with single_thread():
+        with one_blas_thread():
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
             solution = solution_of(whole.drawn(self._prior, strength), penalty, TRIED)
             outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values))

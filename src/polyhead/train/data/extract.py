@@ -6,19 +6,18 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
-import torch
 
 from polyhead import plan as planning
 from polyhead.codecs import EXACT, NO_TOKEN
-from polyhead.deep.model import TextBatch, stored_values
-from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
-from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends import open_backend, training_backend
+from polyhead.engine.backends.base import Backend, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.plan import Codec, Path
@@ -32,7 +31,6 @@ from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Filled, Per, value_key
-from polyhead.train.job import TrainingJob
 
 TOKEN_BUDGET = 4096  # padded tokens per batch
 FLUSH_BYTES = 256 * 2**20  # bytes of waiting float32 values, over all stores: then each writes a segment,
@@ -41,13 +39,25 @@ PIECE = 8192  # inputs tokenized and sorted by length at a time
 
 
 class Extractor(FeatureSource):
-    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills."""
+    """A frozen trunk, its tokenizer, and the folder of stores that it fills."""
 
     def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
         self.data, self.facts, self.folder = data, data.facts, folder / precision
         self.precision, self._codecs = precision, dict[bytes, Codec]()
-        self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """Runs the trunk; opened when the first text is encoded."""
+        return open_backend(training_backend(), self.data, {}, precision=self.precision)
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        """The stored value of each path before its codec, from one pass (see `Backend.features`)."""
+        return self.backend.features(paths, batch)
+
+    @property
+    def _width(self) -> int | None:
+        return self.data.architecture.width if self.backend.packs else None
 
     @property
     def digest(self) -> str:
@@ -81,7 +91,7 @@ class Extractor(FeatureSource):
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
         chosen = [inputs[i] for i in spaced]
-        values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET)
+        values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET, width=self._width)
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
@@ -98,7 +108,8 @@ class Extractor(FeatureSource):
                 is_missing = np.array([text in pending.waiting for text in texts], bool)
                 is_first = is_missing & (encodings.window == 0)
                 pending.expect(int(is_first.sum()), encodings.lengths[is_missing])
-                for entries, batch in entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
+                several = entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width)
+                for entries, batch in several:
                     if not is_missing[entries].any():
                         continue
                     pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)
@@ -113,12 +124,6 @@ class Extractor(FeatureSource):
         seconds = time.monotonic() - began
         return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
 
-    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
-        """The stored value of each path before its codec, from one pass (see `Backend.features`)."""
-        ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
-        with torch.inference_mode():
-            return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
-
     def _pieces(
         self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
     ) -> Iterator[TokenizerInput]:
@@ -132,12 +137,6 @@ class Extractor(FeatureSource):
                     yield TokenizerInput(
                         inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words
                     )
-
-
-def extractor_of(job: TrainingJob) -> Extractor:
-    """The trunk for encoding, for trainers that need more of it than kept features."""
-    assert isinstance(job.source, Extractor)
-    return job.source
 
 
 class _Open:

@@ -1,0 +1,168 @@
+"""Heads over kept features that are trained in steps, by the folds or the validation rows of `train.heads.trials`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.deep.examples import FeatureExamples, module_outputs
+from polyhead.deep.heads.folds import FoldRun, rounds_of
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.nn.runtime import single_thread
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.plan import Path
+from polyhead.project.strategies.base import HeadCandidate
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepared import Split
+from polyhead.train.events import Events
+from polyhead.train.heads import rule
+from polyhead.train.heads.trials import Trial, Trials
+from polyhead.train.runs import SUFFIX, Fitted, stream
+
+RACED = 1 / 3  # share of its rounds after which a head far behind the best linear one is dropped
+FAR = 2  # standard errors of the difference
+
+
+def trained(trials: Trials, candidate: HeadCandidate, path: Path) -> Trial:
+    """The candidate, trained without the selection rows; by folds if there are any."""
+    with single_thread() as threads:
+        return _by_folds(trials, candidate, path, threads) if trials.folds else _by_validation(trials, candidate, path)
+
+
+def trained_again(trials: Trials, trial: Trial, everything: Split) -> tuple[dict[str, np.ndarray], Fitted]:
+    """The arrays of the head trained on all rows for the best number of updates."""
+    with single_thread():
+        module = _module(trials, trial.path)
+        course = _course(trials, module, _examples(trials, everything, trial.path), None, events=trials.events)
+        course.advance(max(1, round(trial.setting / course.steps)))
+        return _arrays(module), course.finish()
+
+
+def _by_validation(trials: Trials, candidate: HeadCandidate, path: Path) -> Trial:
+    prepared, module = trials.prepared, _module(trials, path)
+    train, validation = (_examples(trials, split, path) for split in (prepared.train, prepared.validation))
+    folder = trials.checkpoints
+    kept = folder / f"{prepared.task.name}-{candidate.name}{SUFFIX}" if folder else None
+    course = _course(trials, module, train, validation, checkpoint=kept, events=trials.events)
+    raced = math.ceil(course.most * RACED)
+    course.advance(raced)
+    # A resumed run that is beyond this round has passed it.
+    has_passed = course.passed(raced)
+    if has_passed or not _far_behind(trials, module_outputs(module.eval(), validation), course.best_score):
+        course.advance()
+    fitted = course.finish()
+    return Trial(
+        candidate=candidate,
+        path=path,
+        outputs=module_outputs(module, validation),
+        offset=None,
+        setting=fitted.best_update,
+        fitted=fitted,
+        arrays=_arrays(module),
+    )
+
+
+def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int) -> Trial:
+    """All folds trained side by side and validated together; the best state for all of them is kept.
+
+    A single fold holds out too few rows to decide when to stop.
+    """
+    task, runs = trials.prepared.task, list[FoldRun]()
+    for train, left_out in trials.sides:
+        module = _module(trials, path)
+        course = _course(trials, module, _examples(trials, train, path), None)
+        runs.append(FoldRun(module=module, course=course, held=_examples(trials, left_out, path)))
+    label = f"{task.name} ({candidate.name}, {trials.folds} folds)"
+    progress = trials.events.progress(label, unit="rounds", at_most=True)
+    best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
+    rounds = list[list[np.ndarray]]()
+    most, patience = runs[0].course.most, runs[0].course.schedule.patience
+    raced = math.ceil(most * RACED)
+    with rounds_of(runs, threads=threads) as answered:
+        for number, outputs in enumerate(answered, start=1):
+            score = trials.best_shift(outputs, trials.held)[0]
+            if score > best_score:
+                best_score, best_round, best_outputs = score, number, outputs
+            if len(trials.held.targets) < rule.FEW:
+                rounds.append(outputs)
+            note = f"validation {score:.4f}, best {best_score:.4f}"
+            progress.update(number, most, note=note)
+            progress.lap("round", number, most, note)
+            if number - best_round >= patience:
+                break
+            if number == raced and _far_behind(trials, best_outputs, best_score):
+                break
+    seconds, fitted = progress.finish(), runs[0].course.finish()
+    if rounds:  # with few rows the best of many rounds is better than chance by chance
+        best_outputs = rule.of_best_rounds(task, trials.held, rounds, [run.held.count for run in runs])
+    return Trial(
+        candidate=candidate,
+        path=path,
+        outputs=best_outputs,
+        offset=None,
+        setting=best_round * fitted.steps,
+        fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
+        arrays=None,
+    )
+
+
+def _far_behind(trials: Trials, outputs: list[np.ndarray], best: float) -> bool:
+    """Whether the best linear head is significantly better than this one ever was."""
+    linear, task, held = trials.linear, trials.prepared.task, trials.held
+    if linear is None:
+        return False
+    lost = rule.choosing_score(task, held, linear.outputs) - best
+    shifted = trials.best_shift(outputs, held)[1]
+    return lost > 0 and lost > FAR * rule.paired_error(task, held, shifted, linear.outputs)
+
+
+def _module(trials: Trials, path: Path) -> PooledPart:
+    training = trials.prepared.training
+    generator = torch.Generator().manual_seed(stream(training.seed, "init", trials.prepared.task.name))
+    width = trials.source.facts.architecture.width
+    return PooledPart(path, width, dropout=training.dropout, generator=generator)
+
+
+def _arrays(module: PooledPart) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def _examples(trials: Trials, split: Split, path: Path) -> FeatureExamples:
+    return FeatureExamples(trials.examples(split, path))
+
+
+def _course(
+    trials: Trials,
+    module: PooledPart,
+    train: FeatureExamples,
+    validation: FeatureExamples | None,
+    *,
+    checkpoint: FilePath | None = None,
+    events: Events | None = None,
+) -> Course:
+    """A training run; without `validation` nothing stops it early, and its last weights are kept."""
+    prepared, task, kind = trials.prepared, trials.prepared.task, kind_of(trials.prepared.task)
+    weights = trials.class_weights()
+
+    def score() -> float | None:
+        if validation is None:
+            return None
+        return trials.best_shift(module_outputs(module, validation), prepared.validation.examples)[0]
+
+    return Course(
+        module,
+        train,
+        loss=LOSSES[kind.loss],
+        score=score,
+        training=prepared.training,
+        weights=None if weights is None else torch.from_numpy(weights),
+        checkpoint=checkpoint,
+        events=events,
+        label=f"{task.name} ({module.path.pool.positions})",
+        last=validation is None,
+    )

@@ -1,0 +1,43 @@
+"""The encoder of a project, and how training computes its features."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.read import Bundle
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends import BACKENDS, training_backend
+from polyhead.project.pretrained import load_trunk
+from polyhead.project.recipes import Training
+from polyhead.project.tables import Project
+
+
+def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
+    """The project's trunk: that of a bundle if `trunk.name` is a bundle's folder, else from `load_trunk`."""
+    place, limit = project.trunk.place(folder), project.trunk.max_tokens
+    if not (FilePath(place) / BUNDLE).is_file():
+        return msgspec.structs.replace(load_trunk(place, max_tokens=limit), name=project.trunk.name)
+    data = Bundle.open(place).trunk()
+    settings = data.settings
+    if limit is not None:
+        settings = msgspec.structs.replace(settings, max_tokens=limit)
+    return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
+
+
+def encoding_precision(training: Training) -> str:
+    """The precision of a frozen trunk: `auto` is bfloat16 if the backend that trains has it here, else float32."""
+    if training.precision != "auto":
+        return training.precision
+    return "bfloat16" if BACKENDS[training_backend()].has_bfloat16 else "float32"
+
+
+def encoding_numerics(precision: str) -> dict[str, str]:
+    """How features of a frozen trunk are computed: backend, precision, version and processor."""
+    backend = training_backend()
+    version = importlib.metadata.version(BACKENDS[backend].package)
+    return {"backend": backend, "precision": precision, "version": version, "processor": platform.machine()}

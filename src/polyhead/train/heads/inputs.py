@@ -1,0 +1,158 @@
+"""Inputs of linear heads from kept features, the arrays of solved heads, and outputs of heads from their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from polyhead.engine.backends.base import FeatureBatch
+from polyhead.plan import Path
+from polyhead.tasks.task import LossName
+from polyhead.text.hashing import HashedText, hashed_sums
+from polyhead.train.data.batches import UNLABELLED, outputs_of
+from polyhead.train.data.kept import KeptBatch, KeptExamples
+from polyhead.train.heads.linear import Inputs, Solution, numbered
+from polyhead.train.heads.span import HashedSpan
+from polyhead.train.runs import deep
+
+AT_ONCE = 256  # examples whose inputs are computed at a time
+MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+WEIGHT, BIAS, WORDS = "head.output.weight", "head.output.bias", "words.weight"
+LEAST_LENGTH = 1e-12  # of a vector, which is divided by it
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def is_linear(path: Path) -> bool:
+    """Whether outputs are a linear function of what is kept."""
+    pool, head = path.pool, path.head
+    is_plain = pool.positions in ("first", "mean", "tokens") and pool.layers != "learned"
+    return is_plain and not head.hidden and head.hidden_part is None
+
+
+def solved_arrays(solution: Solution, span: HashedSpan | None) -> dict[str, np.ndarray]:
+    """The arrays of a solved head; `span` is of the hashed words that it reads, if any."""
+    words = 0 if span is None else span.size
+    arrays = {WEIGHT: np.ascontiguousarray(solution.weight[:, words:], np.float32)}
+    arrays[BIAS] = np.asarray(solution.bias, np.float32)
+    if span is not None:
+        arrays[WORDS] = np.ascontiguousarray(span.weights(solution.weight[:, :words]), np.float32)
+    return arrays
+
+
+def scaled(arrays: Arrays, scale: float) -> dict[str, np.ndarray]:
+    """The arrays of the same part with outputs times `scale`."""
+    ends = (WEIGHT, BIAS, WORDS)
+    return {name: array * np.float32(scale) if name in ends else array for name, array in arrays.items()}
+
+
+def shifted(arrays: Arrays, offset: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of the same part with `offset` (labels,) added to its outputs."""
+    return {**arrays, BIAS: arrays[BIAS] + offset.astype(np.float32)}
+
+
+def head_outputs(path: Path, arrays: Arrays, examples: KeptExamples, width: int) -> list[np.ndarray]:
+    """The outputs of the part with these arrays for every example, in order; `width` is the encoder's.
+
+    Raises MissingExtra for one that is not linear where torch is not installed.
+    """
+    answer: Callable[[KeptBatch], np.ndarray] = partial(_answered, path, arrays)
+    if not is_linear(path):
+        outputs: list[np.ndarray] = deep("heads.outputs:part_outputs")(path, arrays, examples, width)
+        return outputs
+    return outputs_of(answer, examples)
+
+
+def _answered(path: Path, arrays: Arrays, batch: KeptBatch) -> np.ndarray:
+    read = read_inputs(path, batch)
+    outputs: np.ndarray = read @ arrays[WEIGHT].T + arrays[BIAS]
+    if path.head.words and batch.hashed is not None:
+        outputs += _word_outputs(batch.hashed, arrays[WORDS]).reshape(outputs.shape)
+    return outputs
+
+
+def _word_outputs(rows: list[HashedText], weights: np.ndarray) -> np.ndarray:
+    outputs = np.zeros((len(rows), weights.shape[1]), np.float32)
+    filled = [place for place, row in enumerate(rows) if len(row.columns)]
+    if filled:
+        outputs[filled] = hashed_sums([rows[place] for place in filled], weights)
+    return outputs
+
+
+def read_inputs(path: Path, batch: KeptBatch) -> np.ndarray:
+    """What a linear head on the path reads: (rows, inputs), or (rows, words, inputs) for a path that reads words.
+
+    With their neighbours if it has them; of layers side by side, as many times the width; of pairs, both compared.
+    """
+    features = _features(path, batch.features)
+    if not path.head.separate:
+        return features
+    assert batch.second is not None
+    return pair_inputs(features, _features(path, batch.second))
+
+
+def _features(path: Path, batch: FeatureBatch) -> np.ndarray:
+    rows, tokens, layers, _ = batch.values.shape
+    if path.pool.layers == "beside":
+        mixed = batch.values.reshape(rows, tokens, -1)
+    else:
+        mixed = batch.values[:, :, 0] if layers == 1 else batch.values.mean(axis=2)
+    if path.pool.positions != "tokens":
+        return mixed[:, 0]
+    window = path.head.window
+    if not window:
+        return mixed
+    padded = np.pad(mixed * batch.mask[:, :, None], ((0, 0), (window, window), (0, 0)))
+    return np.concatenate([padded[:, start : start + tokens] for start in range(2 * window + 1)], axis=-1)
+
+
+def pair_inputs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features, each scaled to the length sqrt(width).
+
+    At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
+    """
+    size = np.float32(first.shape[-1] ** 0.5)
+    u, v = (
+        size * features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), np.float32(LEAST_LENGTH))
+        for features in (first, second)
+    )
+    return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
+
+
+def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: int) -> Inputs:
+    """The inputs of a linear head on the path for the examples. Words without a token are omitted.
+
+    If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
+    """
+    sample = read_inputs(path, examples.batch(np.arange(min(AT_ONCE, examples.count))))
+    most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.size, 1))
+    spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
+    pieces: list[tuple[np.ndarray, ...]] = []
+    for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
+        batch = examples.batch(members)
+        pieces.append(_rows(read_inputs(path, batch), batch))
+    values, labels, members_of_rows, places = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    return Inputs(
+        values=values,
+        targets=numbered(labels) if loss == "ranking" else labels,
+        members=members_of_rows,
+        places=places,
+        loss="cross_entropy" if loss == "word_cross_entropy" else loss,
+        outputs=outputs,
+        cosine=values.shape[1] * 3 // 4 if path.head.separate else None,
+    )
+
+
+def _rows(read: np.ndarray, batch: KeptBatch) -> tuple[np.ndarray, ...]:
+    """Inputs, targets, examples and places in these: one row for each text, each labelled word, or each option."""
+    targets, members = batch.targets, np.asarray(batch.members, np.int64)
+    if read.ndim == 3:
+        labelled = targets != UNLABELLED
+        rows, places = labelled.nonzero()
+        return read[labelled], targets[labelled], members[rows], places
+    if targets.ndim == 2 and targets.dtype.kind != "f":
+        members = members[targets[:, 0]]
+        return read, np.stack([members, targets[:, 1]], axis=1), members, np.zeros_like(members)
+    return read, targets, members, np.zeros_like(members)
