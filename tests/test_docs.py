@@ -98,8 +98,8 @@ def quick(monkeypatch, tmp_path):
     """A folder to run blocks in, where every project trains for an epoch over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
-    from polyhead.deep.recipes import learned as lineage
     from polyhead.project import tables as project
+    from polyhead.train.data import encoder as lineage
 
     head_search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)

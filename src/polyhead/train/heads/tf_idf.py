@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ DENSE = 1000  # rows up to which they are solved in the directions that they spa
 ITERATIONS, HISTORY = 100, 5
 NEAR = 1e-5  # what a Newton step would still gain, as a share of the value
 AT_ONCE = 2**20  # products that are added up at a time
+SHORTEST = 1e-5  # share of the largest squared length below which a direction is rounding
 
 
 class WordCounts(NamedTuple):
@@ -171,24 +171,33 @@ def _among(read: WordCounts, used: np.ndarray) -> WordCounts:
 def _answers_of_few(
     task: Task, rows: tuple[WordCounts, WordCounts], targets: np.ndarray, columns: int, strengths: Sequence[float]
 ) -> dict[float, list[np.ndarray]]:
-    """The same as linear heads: few rows span few directions. `rows` are those learned from, and those to answer."""
-    learned, asked = rows
-    values = np.zeros((len(targets), columns), np.float32)
-    values[np.repeat(np.arange(len(targets)), np.diff(learned.starts)), learned.columns] = learned.counts
+    """The same as linear heads over coordinates in the space that few rows span, which no penalty leaves.
+
+    `rows` are those learned from, and those to answer.
+    """
+    learned, asked = (_dense(each, columns) for each in rows)
+    lengths, vectors = np.linalg.eigh(learned @ learned.T)
+    kept = lengths > SHORTEST * max(float(lengths[-1]), SHORTEST)
+    directions = learned.T @ (vectors[:, kept] / np.sqrt(lengths[kept]))  # (columns, coordinates), orthonormal
     inputs = Inputs(
-        values=values,
+        values=learned @ directions,
         targets=targets,
         members=np.arange(len(targets)),
         loss=kind_of(task).loss,
         outputs=kind_of(task).width(task),
     )
+    values = asked @ directions
     penalties = [1 / (strength * len(targets) * inputs.scale**2) for strength in strengths]  # of inputs as they are
-    answers = dict[float, list[np.ndarray]]()
-    bounds = list(pairwise(asked.starts.tolist()))
-    for strength, head in zip(strengths, solutions(inputs, penalties), strict=True):
-        weight = np.ascontiguousarray(head.weight.T)
-        answers[strength] = [asked.counts[a:b] @ weight[asked.columns[a:b]] + head.bias for a, b in bounds]
-    return answers
+    heads = zip(strengths, solutions(inputs, penalties), strict=True)
+    return {strength: list(values @ head.weight.T + head.bias) for strength, head in heads}
+
+
+def _dense(read: WordCounts, columns: int) -> np.ndarray:
+    """float32 (rows, columns)"""
+    rows = len(read.starts) - 1
+    values = np.zeros((rows, columns), np.float32)
+    values[np.repeat(np.arange(rows), np.diff(read.starts)), read.columns] = read.counts
+    return values
 
 
 def _solved(task: Task, values: SparseRows, targets: np.ndarray, strength: float, *, start: np.ndarray) -> np.ndarray:
