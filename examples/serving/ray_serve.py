@@ -1,6 +1,6 @@
 """Replicas of a Ray cluster behind one address, each a server of the same bundle folder.
 
-From the project's root, with `pip install 'ray[serve]' 'polyhead[serve,openvino]'` on every node:
+From the project's root, with `pip install 'ray[serve]' 'polyhead[openvino]'` on every node:
 
     serve run examples.serving.ray_serve:build bundle=/bundles/live replicas=2
 

@@ -253,12 +253,15 @@ class Overloaded(PolyheadError):
 
 
 class MissingExtra(PolyheadError):
-    """A package that is not installed; the message holds the line that installs it."""
+    """A package that is not installed; the message holds the line that installs it.
+
+    `extra` is that of polyhead which brings it; "" for one that every installation has.
+    """
 
     def __init__(self, package: str, extra: str, purpose: str, *, instead: str | None = None) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            do=f"pip install 'polyhead[{extra}]'" + (f", or {instead}" if instead else ""),
+            do=f"pip install {f"'polyhead[{extra}]'" if extra else package}" + (f", or {instead}" if instead else ""),
             package=package,
             extra=extra,
         )

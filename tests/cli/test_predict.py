@@ -302,7 +302,6 @@ def test_answers_need_no_torch(home):
 def test_missing_torch_says_what_to_install_and_what_works_without(home):
     done = shell(["predict", home / "bundle", "--backend", "torch"], stdin=TEXT, before=NO_TORCH)
     done.refuses("pip install 'polyhead[train]'", "--backend reference")
-    shell(["train", home / "polyhead.toml"], before=NO_TORCH).refuses("pip install 'polyhead[train]'")
     evaluated = shell(["evaluate", home / "polyhead.toml", "--backend", "torch"], before=NO_TORCH)
     evaluated.refuses("--backend reference")
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from support.cases import cases
 from support.client_server import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle

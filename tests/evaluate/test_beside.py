@@ -226,7 +226,7 @@ def test_a_session_that_is_open_takes_the_calibration_when_it_reads_the_bundle_a
 
 @pytest.mark.slow
 def test_the_server_shows_and_overrides_it(root):
-    pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+    pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
     from support.admin_server import served
 
     kept(root)

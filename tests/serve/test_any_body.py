@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from support.client_server import LONG, TASKS, TEXTS, posted, running, tiny_server_bundle
 

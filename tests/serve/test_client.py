@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from polyhead import Passage, Question, errors
 from polyhead.client import AsyncClient, Client

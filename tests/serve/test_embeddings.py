@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from support import tiny_project
 from support.client_server import LONG, TEXTS, posted, running, tiny_server_bundle

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from support.client_server import LONG, TEXTS, got, posted, running, tiny_server_bundle
 

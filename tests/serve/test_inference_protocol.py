@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from polyhead._version import __version__
 from support.client_server import LONG, TASKS, TEXTS, as_json, got, posted, running, tiny_server_bundle

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from support.client_server import TEXTS, WHOLE, posted, running, tiny_server_bundle, wait_until

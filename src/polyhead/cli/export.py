@@ -40,7 +40,7 @@ def command(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("onnx", "onnxruntime"):
             raise
-        raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
+        raise MissingExtra(str(error.name), "", "`polyhead export`") from None
 
     names = tasks or None
     export = export_bundle(bundle, out, tasks=names, backend=backend or training_backend(), show=printer.show)

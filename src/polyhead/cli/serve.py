@@ -95,7 +95,7 @@ def command(
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
     except ImportError as error:
-        raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
+        raise MissingExtra(error.name or "uvicorn", "", "the server") from None
     from polyhead.engine.session import Session
     from polyhead.machine import share_arenas
     from polyhead.serve.service import Service

@@ -14,9 +14,9 @@ from polyhead.cli.output import Printer, check_apart
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Effort
 from polyhead.project.tables import data_files, read_project, with_effort, with_seed
-from polyhead.train.events import Events
+from polyhead.train.events import Events, Listener
 from polyhead.train.run import REPLACING, train_project
-from polyhead.train.runs import ProcessRank
+from polyhead.train.runs import ProcessRank, rank_in
 from polyhead.values import Value
 
 
@@ -100,19 +100,23 @@ def command(
 
 def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
     """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
-    from polyhead.deep.loop.devices import place_in
-
     if (device or is_watched) and kind in REPLACING:
         raise ConfigError(
             "--device and --tensorboard are for recipes by which a trunk learns",
             got=f"recipe '{kind}'",
             do="leave them out, or set another recipe.kind",
         )
-    return place_in(os.environ, "cpu" if kind in REPLACING else device or "auto")
+    if kind in REPLACING:
+        return rank_in(os.environ, "cpu")
+    from polyhead.deep.loop.devices import place_in
+
+    return place_in(os.environ, device or "auto")
 
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:
-    from polyhead.deep.loop.tensorboard import tensorboard as listener
+    listeners = list[Listener]()
+    if tensorboard:
+        from polyhead.deep.loop.tensorboard import tensorboard as listener
 
-    listeners = [listener(Path(tensorboard))] if tensorboard else []
+        listeners.append(listener(Path(tensorboard)))
     return Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)

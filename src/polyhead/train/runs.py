@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -68,6 +69,20 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     def updates(self) -> int:
         """The number of updates made."""
         return len(self.history) * self.steps
+
+
+def rank_in(environment: Mapping[str, str], device: str) -> ProcessRank:
+    """The process rank from torchrun's RANK, WORLD_SIZE and LOCAL_RANK; without them the only process."""
+    try:
+        rank, world, local = (
+            int(environment.get(name, default))
+            for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+        )
+    except ValueError as error:
+        raise ConfigError(
+            "RANK, WORLD_SIZE and LOCAL_RANK are no numbers", got=error, do="start it with torchrun"
+        ) from None
+    return ProcessRank(rank=rank, world=world, device=f"cuda:{local}" if device == "cuda" else device)
 
 
 def stream(seed: int, *names: object) -> int:

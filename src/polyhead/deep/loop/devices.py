@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 
 from polyhead.deep.loop.optimizer import EmbeddingTables, keep_freed
 from polyhead.errors import ConfigError, TrainError
-from polyhead.train.runs import ProcessRank
+from polyhead.train.runs import ProcessRank, rank_in
 
 if TYPE_CHECKING:
     from polyhead.deep.loop.feed import TrainingBatch
@@ -37,20 +37,11 @@ def place_in(environment: Mapping[str, str], device: str = "auto") -> ProcessRan
 
     `auto` is a CUDA device if there is one, a separate one for each local process, else the processor.
     """
-    try:
-        rank, world, local = (
-            int(environment.get(name, default))
-            for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-        )
-    except ValueError as error:
-        raise ConfigError(
-            "RANK, WORLD_SIZE and LOCAL_RANK are no numbers", got=error, do="start it with torchrun"
-        ) from None
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("there is no CUDA device here", got=device, allowed="cpu, auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return ProcessRank(rank=rank, world=world, device=f"cuda:{local}" if device == "cuda" else device)
+    return rank_in(environment, device)
 
 
 @contextmanager

@@ -224,7 +224,7 @@ class Onnx(Compiling):
         try:
             from polyhead.engine.backends.onnx import OnnxRuntime
         except ImportError:
-            raise MissingExtra("onnxruntime", "onnx", "the onnxruntime backend") from None
+            raise MissingExtra("onnxruntime", "", "the onnxruntime backend") from None
         return OnnxRuntime(precision=precision, scales=scales)
 
 
@@ -250,6 +250,13 @@ TRAINING_BACKEND = Torch.name
 def training_backend() -> str:
     """The backend that trains where it is installed, else the default."""
     return TRAINING_BACKEND if is_installed(Torch.package) else default_backend()
+
+
+def encoding_backend(precision: str | None = None) -> str:
+    """The backend that encodes texts for training: the default one, or torch for a precision that only torch has."""
+    kind = BACKENDS[default_backend()]
+    has_precision = precision in kind.precisions and (precision != "bfloat16" or kind.has_bfloat16)
+    return kind.name if precision is None or has_precision else training_backend()
 
 
 def default_backend() -> str:

@@ -11,7 +11,7 @@ import msgspec
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends import BACKENDS, training_backend
+from polyhead.engine.backends import BACKENDS, encoding_backend
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project
@@ -30,14 +30,14 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
 
 
 def encoding_precision(training: Training) -> str:
-    """The precision of a frozen trunk: `auto` is bfloat16 if the backend that trains has it here, else float32."""
+    """The precision of a frozen trunk: `auto` is bfloat16 if the backend that encodes has it here, else float32."""
     if training.precision != "auto":
         return training.precision
-    return "bfloat16" if BACKENDS[training_backend()].has_bfloat16 else "float32"
+    return "bfloat16" if BACKENDS[encoding_backend()].has_bfloat16 else "float32"
 
 
 def encoding_numerics(precision: str) -> dict[str, str]:
     """How features of a frozen trunk are computed: backend, precision, version and processor."""
-    backend = training_backend()
+    backend = encoding_backend(precision)
     version = importlib.metadata.version(BACKENDS[backend].package)
     return {"backend": backend, "precision": precision, "version": version, "processor": platform.machine()}

@@ -16,7 +16,7 @@ from polyhead import plan as planning
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
-from polyhead.engine.backends import open_backend, training_backend
+from polyhead.engine.backends import encoding_backend, open_backend
 from polyhead.engine.backends.base import Backend, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.files import open_plain, remove_leftovers, replace_file
@@ -49,7 +49,7 @@ class Extractor(FeatureSource):
     @cached_property
     def backend(self) -> Backend:
         """Runs the trunk; opened when the first text is encoded."""
-        return open_backend(training_backend(), self.data, {}, precision=self.precision)
+        return open_backend(encoding_backend(self.precision), self.data, {}, precision=self.precision)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         """The stored value of each path before its codec, from one pass (see `Backend.features`)."""

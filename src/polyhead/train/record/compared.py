@@ -13,7 +13,7 @@ from polyhead.bundle.journal import Attempt
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, check_read
 from polyhead.data.read import Examples
-from polyhead.engine.backends import training_backend
+from polyhead.engine.backends import encoding_backend
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
@@ -146,7 +146,7 @@ def asked_of_texts(
 ) -> Asked:
     """The outputs of the live version and the new one for texts, with a pass through the trunk."""
     name = prepared.task.name
-    session = Session(bundle.view({name: bundle.lines[name]}), backend=training_backend())
+    session = Session(bundle.view({name: bundle.lines[name]}), backend=encoding_backend())
 
     def outputs(examples: Examples) -> Outputs:
         return _outputs(session, name, examples, events)
