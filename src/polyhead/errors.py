@@ -259,9 +259,10 @@ class MissingExtra(PolyheadError):
     """
 
     def __init__(self, package: str, extra: str, purpose: str, *, instead: str | None = None) -> None:
+        wanted = f"'polyhead[{extra}]'" if extra else package
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            do=f"pip install {f"'polyhead[{extra}]'" if extra else package}" + (f", or {instead}" if instead else ""),
+            do=f"pip install {wanted}" + (f", or {instead}" if instead else ""),
             package=package,
             extra=extra,
         )
