@@ -255,7 +255,7 @@ class Overloaded(PolyheadError):
 class MissingExtra(PolyheadError):
     """A package that is not installed; the message holds the line that installs it.
 
-    `extra` is that of polyhead which brings it; "" for one that every installation has.
+    `extra` is the one that brings it; "" for a package that every installation has.
     """
 
     def __init__(self, package: str, extra: str, purpose: str, *, instead: str | None = None) -> None:

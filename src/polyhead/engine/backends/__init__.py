@@ -223,8 +223,8 @@ class Onnx(Compiling):
         """ONNX Runtime; None is float32."""
         try:
             from polyhead.engine.backends.onnx import OnnxRuntime
-        except ImportError:
-            raise MissingExtra("onnxruntime", "", "the onnxruntime backend") from None
+        except ImportError as error:
+            raise MissingExtra(error.name or "onnxruntime", "", "the onnxruntime backend") from None
         return OnnxRuntime(precision=precision, scales=scales)
 
 
