@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from polyhead.cli import demo
+from polyhead.cli.answer_lines import short_answer
 from polyhead.project.recipes import Training
 from support import tiny_project
 from support.cases import cases
@@ -59,4 +60,4 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     ],
 )
 def test_answers_of_every_kind_can_be_said(answer, said):
-    assert demo.short_answer(answer) == said
+    assert short_answer(answer) == said

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from polyhead.bundle.read import Bundle
+from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
 from polyhead.cli.options import Folder
-from polyhead.cli.output import Printer, counted, number, text_table
+from polyhead.cli.output import Printer, counted, indented, number, text_table
 from polyhead.engine.session import Session
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.scores import SplitScore, evaluations
@@ -62,7 +63,7 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
-        printer.lines([*_shown(text, result), ""])
+        printer.lines([*indented(answered_lines(text, result.to_dict())), ""])
     printer.line(f"done in {duration(time.monotonic() - began)}; the bundle is {folder}. Next:")
     printer.lines([f"  polyhead inspect {folder}", f"  echo 'your own text' | polyhead predict {folder}"])
     return {"training": outcome, "scores": scores, "answers": results}
@@ -97,34 +98,3 @@ def _scores(scores: Sequence[SplitScore], bundle: Bundle) -> list[list[object]]:
         beside = [number(metrics.get(score.metric), ".3f") for metrics in values]
         rows.append([score.task, f"{score.rows:,}", score.metric, *beside])
     return rows
-
-
-def _shown(text: Sequence[str], result: Any) -> list[str]:
-    lines = ["   " + "  +  ".join(text)]
-    width = max(map(len, result.answers), default=0)
-    lines += [f"      {task:<{width}}  {short_answer(answer)}" for task, answer in result.answers.items()]
-    receipt = result.receipt
-    facts = [
-        counted(receipt.passes, "encoder pass", several="encoder passes"),
-        counted(receipt.layers, "layer"),
-        counted(receipt.tokens, "token"),
-        f"{counted(len(result.answers), 'task')} answered",
-    ]
-    return [*lines, f"      receipt: {', '.join(facts)}"]
-
-
-def short_answer(answer: dict[str, Any]) -> str:
-    """An answer of any kind in a few words, scores in brackets."""
-    if "label" in answer:
-        return f"{answer['label']} ({answer['scores'][answer['label']]:.2f})"
-    if "labels" in answer:
-        return ", ".join(f"{name} ({answer['scores'][name]:.2f})" for name in answer["labels"]) or "none"
-    if "value" in answer:
-        return f"{answer['value']:.2f}"
-    spans = answer.get("spans", answer.get("words", []))
-    return ", ".join(f"{span['label']} {_where(span)}" for span in spans) or "none"
-
-
-def _where(span: dict[str, Any]) -> str:
-    place = f"[{span['start']}:{span['end']}]"
-    return f"{span['text']!r} {place}" if "text" in span else place
