@@ -40,7 +40,8 @@ def command(
     labels would help more than more layers. Then writes a project file for `polyhead train`.
 
     Choices are made on validation rows; the test split is not looked at to choose. Without a budget a layer must be
-    worth one point. Give at most one of --layers, --ms and --bytes.
+    worth one point. Give at most one of --layers, --ms and --bytes. `polyhead allocate` chooses depths from scores that
+    you have already.
     """
     import msgspec
 

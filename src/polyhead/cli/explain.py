@@ -34,8 +34,8 @@ class ExplainOptions(Value):
     json_to: Annotated[
         File,
         option(
-            "Write JSON where lines for people would stand: the answers on a terminal, or what --explain says. With "
-            "FILE, write it to FILE.",
+            "Write JSON where lines for people would stand: the answers on a terminal, what --explain says, or what a "
+            "table took. With FILE, write it to FILE.",
             "--json",
             metavar="[FILE]",
             is_flag=False,

@@ -1,4 +1,4 @@
-"""`polyhead merge`."""
+"""`polyhead tasks merge`."""
 
 from __future__ import annotations
 

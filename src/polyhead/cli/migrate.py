@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from polyhead.cli.command import option, verb
+from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.options import File, Folder, OptionalFolder, Output, RequiredFile, TaskArguments, Tasks, TextColumns
 from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
 from polyhead.errors import DataError
@@ -20,7 +20,7 @@ from polyhead.values import to_json
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
 
 
-@click.group("migrate")
+@click.group("migrate", cls=VerbGroup)
 def command() -> None:
     """Move a corpus to another encoder: its features in a second store, its tasks in a second bundle.
 

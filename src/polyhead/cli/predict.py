@@ -103,7 +103,6 @@ def command(
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
     wanted = known.given()
     check_explained(explain, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
-    output = output if explain else _written(output, why.json_to)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
@@ -113,13 +112,15 @@ def command(
         bundle = _folder(bundle)
     inputs = given_in(given)
     if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
-        target = _table_target(inputs, named, server, output)
+        target, printer = _table_target(inputs, named, server, output), Printer(why.json_to)
         request = table.request(tasks, **wanted)
-        return answer_rows(Printer(), how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
+        done = answer_rows(printer, how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
+        return printer.json(done)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
+    output = _written(output, why.json_to)
     is_plain = output == DASH and why.json_to is None and sys.stdout is not None and sys.stdout.isatty()
     shown = _plain_line if is_plain else _json_line
     return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form, shown)
@@ -185,7 +186,7 @@ def _tell(count: _Count) -> None:
 
 def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
-    option = f"--{next(iter(named)).replace('_', '-')}"
+    option = f"--{next(iter(named), '').replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
     if server is not None:

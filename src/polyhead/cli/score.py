@@ -1,4 +1,4 @@
-"""The rows of a table with their answers: what `polyhead predict` does with a table, and the older `polyhead score`."""
+"""The rows of a table with their answers: what `predict` does with a table, and the older word `score`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class TableOptions(TokenColumns):
     calibrated: Annotated[
         bool,
         option(
-            "Also write what calibration makes of the answers of a table: TASK.calibrated, .probability, .unsure, .set, "
-            ".interval."
+            "Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval."
         ),
     ] = False
     only_answers: Annotated[bool, option("Copy no column of the table.")] = False
@@ -42,8 +41,8 @@ class TableOptions(TokenColumns):
         if self.keep and self.only_answers:
             raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
         kept = () if self.only_answers else self.keep or None
-        how = {"prefix": self.prefix, "scores": self.scores, "calibrated": self.calibrated}
-        return ScoreRequest(tasks=tasks, columns=self.roles, kept=kept, **how, **more)
+        more = {"prefix": self.prefix, "scores": self.scores, "calibrated": self.calibrated, **more}
+        return ScoreRequest(tasks=tasks, columns=self.roles, kept=kept, **more)
 
 
 def are_rows(file: str, output: str) -> bool:
