@@ -12,12 +12,12 @@ from typing import Any
 from polyhead.bundle.read import Bundle
 from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
-from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
 from polyhead.cli.options import Folder
 from polyhead.cli.output import Printer, counted, indented, number, text_table
 from polyhead.engine.session import Session
 from polyhead.evaluate.on_project import EvaluatedTask
+from polyhead.evaluate.report.evaluation import BASELINES
 from polyhead.evaluate.scores import SplitScore, evaluations
 from polyhead.progress import duration
 from polyhead.project.tables import DataFile, Project, read_project
@@ -46,7 +46,7 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
         tasks = counted(len(project.tasks), "task")
         printer.lines([f"1. Train {tasks} on {texts}, over one frozen encoder", ""])
         events = Events(say=printer.line, show=printer.show)
-        outcome = train_project(project, folder=sample, events=events)
+        outcome = train_project(project, folder=sample, events=events, report=True)
         printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
         scored = [

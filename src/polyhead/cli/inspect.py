@@ -45,9 +45,8 @@ def command(
 
     Of CHECKPOINTs, folders that `save_pretrained` of transformers wrote, it shows which layers they share, and what
     merging them would save. Two share a prefix if tokenizer, embeddings and the first layers are equal bit for bit, as
-    they are when fine-tuning froze them. With --base, it also shows which differ from it by matrices of low rank (at
-    most an eighth of their smaller side). For a LoRA folder written by PEFT, it shows what `import` would make of it,
-    over --base or the base that the folder names.
+    they are when fine-tuning froze them. With --base it shows which differ from it by matrices of low rank (at most
+    an eighth of their smaller side). Of a LoRA folder of PEFT it shows what `import` would make of it.
     """
     if base is not None or are_checkpoints(folders):
         if task is not None or verify:

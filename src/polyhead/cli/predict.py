@@ -88,11 +88,9 @@ def command(
     answers. Lines from a pipe are answered as they arrive.
 
     A table (.csv, .tsv, .jsonl, .json, each also .gz, .xlsx or .parquet) needs -o, which ends in .csv, .jsonl (each
-    also .gz) or .parquet, and gets the rows with a column for each task; of .jsonl to .jsonl, name a column too, such
-    as --text. A row may be a text, a pair, tokens, or a question with its context or options. A task that does not fit
-    the row gets null; column "error" says why a row could not be read or answered. The file appears when it is
-    complete; until then its pieces are in the hidden folder .OUT.pieces next to it. If the command is interrupted, run
-    it again: it continues where it stopped, and writes the same bytes. A few thousand rows are in memory at a time.
+    also .gz) or .parquet, and gets the rows with a column for each task, and "error"; of .jsonl to .jsonl, name a column
+    too, such as --text. The file appears when it is complete; until then its pieces are in the hidden folder
+    .OUT.pieces next to it. The same command continues an interrupted one, and writes the same bytes.
 
     Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
@@ -103,13 +101,7 @@ def command(
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
     wanted = known.given()
     check_explained(explain, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
-    if server is not None:
-        given = _without_bundle(bundle, given, computes=how != SessionOptions())
-        bundle = "BUNDLE"
-    elif remote.key_file is not None:
-        raise click.UsageError("--key-file goes with --server.")
-    else:
-        bundle = _folder(bundle)
+    bundle, given = _bundle_and_given(bundle, given, remote, how)
     inputs = given_in(given)
     if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
         target, printer = _table_target(inputs, named, server, output), Printer(why.json_to)
@@ -124,6 +116,17 @@ def command(
     is_plain = output == DASH and why.json_to is None and sys.stdout is not None and sys.stdout.isatty()
     shown = _plain_line if is_plain else _json_line
     return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form, shown)
+
+
+def _bundle_and_given(
+    bundle: str | None, given: tuple[str, ...], remote: ServerOptions, how: SessionOptions
+) -> tuple[str, tuple[str, ...]]:
+    """The bundle, or the word for it where a server answers, and what is to be answered."""
+    if remote.server is not None:
+        return "BUNDLE", _without_bundle(bundle, given, computes=how != SessionOptions())
+    if remote.key_file is not None:
+        raise click.UsageError("--key-file goes with --server.")
+    return _folder(bundle), given
 
 
 def _written(output: str, json_to: str | None) -> str:

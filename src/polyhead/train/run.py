@@ -18,6 +18,7 @@ from polyhead.train.data.units import check_budget, check_whole_units, split_sum
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
+from polyhead.train.record.report import report_file, write_report
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
@@ -38,12 +39,14 @@ def train_project(
     allow_lost_labels: bool = False,
     features: FilePath | str | None = None,
     actor: str = "",
+    report: bool = False,
 ) -> TrainingResult:
     """Trains the declared tasks according to the project's recipe, and writes each bundle as soon as possible.
 
     `folder` is the base of relative paths. Features and checkpoints are kept in `cache` (default: next to the bundle),
     so an interrupted run resumes where it stopped, and another task over the same texts encodes nothing. Foreseeable
-    errors are raised before any training. `actor`, the person who trains, is recorded in certificates.
+    errors are raised before any training. `actor`, the person who trains, is recorded in certificates. With `report`
+    a page of the answers to rows held out is written beside the bundle.
 
     Over a frozen trunk, rolled back or removed tasks stay so except those in `retrain`, which are trained in any case;
     with `if_better` a live version stays unless the new one scores better on the same rows. If labels of a live version
@@ -83,7 +86,16 @@ def train_project(
         only=only,
         options=options,
     )
-    return _bundle_training(run).train()
+    outcome = _bundle_training(run).train()
+    if not (report and place.is_first):
+        return outcome
+    file = report_file(run.root)
+    if not file.is_file() or outcome.trained or outcome.bundles or outcome.taught:
+        written = write_report(run)
+        if written is None:
+            return outcome
+        run.events.line(f"report: {written}")
+    return msgspec.structs.replace(outcome, report=str(file))
 
 
 def _load_trunk(project: Project, folder: FilePath) -> TrunkData:
