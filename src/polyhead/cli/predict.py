@@ -88,8 +88,8 @@ def command(
     answers. Lines from a pipe are answered as they arrive.
 
     A table (.csv, .tsv, .jsonl, .json, each also .gz, .xlsx or .parquet) needs -o, which ends in .csv, .jsonl (each
-    also .gz) or .parquet, and gets the rows with a column for each task, and "error"; of .jsonl to .jsonl, name a column
-    too, such as --text. The file appears when it is complete; until then its pieces are in the hidden folder
+    also .gz) or .parquet, and gets the rows with a column for each task, and "error"; of .jsonl to .jsonl, name a
+    column too, such as --text. The file appears when it is complete; until then its pieces are in the hidden folder
     .OUT.pieces next to it. The same command continues an interrupted one, and writes the same bytes.
 
     Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
