@@ -111,7 +111,7 @@ def test_what_import_will_do_with_adapters_is_told_and_the_next_command_does_it(
     done = run("inspect", *folders, "--json", tmp_path / "told.json")
     assert done.code == 0, done.err
     said = "LoRA, rank 2 on attention.query, attention.value of layers 3 to 4"
-    assert f"{folders[0]} ({said}): import runs the trunk's layers" in done.out
+    assert f"{folders[0]} ({said}): import runs the encoder's layers" in done.out
     assert line_of(done, "biases cannot be imported", "'bias'", "merge_and_unload")
     tree = [line.strip("└├─│ ") for line in done.out.splitlines()]
     assert "Layers 1 to 2  [3 tasks]" in tree  # the base is drawn too
@@ -122,7 +122,7 @@ def test_what_import_will_do_with_adapters_is_told_and_the_next_command_does_it(
     assert words[4:] == [str(folders[0]), str(folders[1]), "--base", str(checkpoints.base())]
     imported = run("import", tmp_path / "bundle", *words[4:])
     assert imported.code == 0, imported.err
-    assert f"mood: {said}, in the trunk's layers" in imported.out
+    assert f"mood: {said}, in the encoder's layers" in imported.out
     (row,) = run("predict", tmp_path / "bundle", stdin="anna wants a refund\n").rows
     assert set(row["answers"]) == {"mood", "names"}
     assert (row["receipt"]["passes"], row["receipt"]["layers"]) == (1, told["merged"]["layers"])

@@ -80,7 +80,7 @@ def command(
             printer.lines(section(title, change_lines(change.of(opened))))
     own = {name: _of_task(opened, name) for name, line in opened.lines.items() if line.owns_model}
     if own:
-        title = "Models of their own: they share nothing with the trunk"
+        title = "Models of their own: they share nothing with the encoder"
         printer.lines(section(title, text_table(_model_rows(opened, own), left=3)))
     printer.lines([line for removed in removed_lines(opened) for line in ("", removed)])
     facts = {key: value for key, value in msgspec.structs.asdict(seen).items() if value is not UNSET}

@@ -137,15 +137,15 @@ def switch_command(
 
 
 def _place(place: StoreBundle) -> str:
-    return f"{place.store}, answered by {place.bundle}, trunk {place.trunk[:12]}"
+    return f"{place.store}, answered by {place.bundle}, encoder {place.trunk[:12]}"
 
 
 def _lines(comparison: StoreComparison) -> list[str]:
     there = comparison.documents - comparison.lacking
     lines = [
-        f"{comparison.old}: {counted(comparison.documents, 'document')}, trunk {comparison.old_trunk[:12]}",
+        f"{comparison.old}: {counted(comparison.documents, 'document')}, encoder {comparison.old_trunk[:12]}",
         f"{comparison.new}: {there:,} of these, {comparison.lacking:,} are lacking, {comparison.added:,} more, "
-        f"trunk {comparison.new_trunk[:12]}",
+        f"encoder {comparison.new_trunk[:12]}",
     ]
     rows: list[list[object]] = [["task", "compared", "lacking", "equal", "share", "95 % interval", "mean difference"]]
     for task in comparison.tasks:

@@ -79,8 +79,8 @@ Backend = Annotated[str | None, backend_option()]
 Precision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     option(
-        "Precision of the trunk; by default the one of training, if this machine supports it. For int8, run `polyhead "
-        "quantize` first."
+        "Precision of the encoder; by default the one of training, if this machine supports it. For int8, run "
+        "`polyhead quantize` first."
     ),
 ]
 Tokens = Annotated[

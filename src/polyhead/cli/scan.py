@@ -59,7 +59,7 @@ def _shown(scan: Scan) -> list[str]:
         lines += section(f"Beside {scan.base.name}", text_table(_with_base(scan), left=4))
     notes = [f"{model.scanned.name} cannot be imported: {model.refused}" for model in scan.models if model.refused]
     notes += [
-        f"{model.scanned.name} ({model.adapter}): import runs the trunk's layers with its matrices and keeps no other"
+        f"{model.scanned.name} ({model.adapter}): import runs the encoder's layers with its matrices and keeps no other"
         for model in scan.models
         if model.adapter
     ]

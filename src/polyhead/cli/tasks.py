@@ -76,11 +76,11 @@ def add(
     actor: Actor,
     printer: Printer,
 ) -> Any:
-    """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
+    """Add tasks of the bundle FROM to BUNDLE, which has the same encoder; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
-    together. Tasks that own their models may come from a bundle with any trunk, if all of the tasks do. If the command
-    is killed, run it again.
+    together. Tasks that own their models may come from a bundle with any encoder, if all of the tasks do. If the
+    command is killed, run it again.
     """
     theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or list(theirs.lines)
