@@ -124,12 +124,13 @@ def _removal(bundle: Path) -> list[str]:
     ]
 
 
-def _linked(source: str, target: str) -> object:
+def _linked(source: str, target: str) -> None:
     """Copies a file, or links to it where it is large and the disk can."""
     if os.path.getsize(source) >= LARGE:
         with contextlib.suppress(OSError):
-            return os.link(source, target)
-    return shutil.copy2(source, target)
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
 
 
 def _counts(project: Project, sample: Path) -> list[str]:
