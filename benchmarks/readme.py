@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks import api_reference, one_pass_claims, store_scale
 from polyhead import errors
-from polyhead.cli.main import VERBS, commands
+from polyhead.cli.main import UNLISTED, VERBS, commands
 from polyhead.encoder import summarizer as seq2seq_data
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Embed, Layers, Path, Plan, cost, merge
@@ -240,7 +240,7 @@ def _source(file: Results, *, up: str = "../../") -> str:
 def help_texts() -> list[str]:
     """The help of the command, of every verb, and of the commands inside a verb."""
     lines = _help(commands, "polyhead")
-    for verb in VERBS:
+    for verb in (*VERBS, *UNLISTED):
         command = commands.get_command(click.Context(commands), verb)
         assert command is not None
         lines += _helps(command, f"polyhead {verb}")

@@ -43,7 +43,7 @@ def missing_values():
 
 
 def test_a_text_that_is_missing_has_no_answer_and_the_others_have_theirs(model):
-    """One null in a list or frame raised, where `polyhead score` gives null and the reason."""
+    """One null in a list or frame raised, where `polyhead predict` gives null and the reason."""
     whole = model.predict(TEXTS[:2])
     for nothing in missing_values():
         answers = model.predict([TEXTS[0], nothing, TEXTS[1]])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import polyhead
-from polyhead.cli.main import VERBS, module_of
+from polyhead.cli.main import UNLISTED, VERBS, module_of
 
 SOURCE = Path(polyhead.__file__).parent
 PROSE = {"itself", "has"}  # words that follow the product's name in a sentence
@@ -23,7 +23,7 @@ def lines():
 
 def fault(verb, rest):
     """Why a command line cannot be run as far as its words say; None where it can."""
-    if verb not in VERBS:
+    if verb not in {*VERBS, *UNLISTED}:
         return f"no command {verb}"
     command = importlib.import_module(module_of(verb)).command
     words = rest.split()

@@ -70,7 +70,7 @@ def test_the_frontier_is_printed_with_the_choice_marked(options):
     points = frontier(published_options(), price_of("layers", BERT))
     assert told(options)["frontier"] == as_json(points)
     lines = run("allocate", options).out.splitlines()
-    assert "layers   33: 7 of the trunk and 26 private, 34.4 % of 96 for one whole encoder a task" in lines
+    assert "layers   33: 7 of the encoder and 26 private, 34.4 % of 96 for one whole encoder a task" in lines
     assert any("82.47, the mean of 8 tasks, 99.65 % of full fine-tuning's 82.76" in line for line in lines)
     first = lines.index("What no choice beats in layers and score; * as chosen") + 3
     shown = [line.removeprefix("*").split() for line in lines[first:]]

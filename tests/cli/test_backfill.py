@@ -1,10 +1,12 @@
 """`polyhead backfill` on a tiny store."""
 
+import csv
 import json
 
 import pytest
 
 from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from support.backfills import append, make_bundle, schema, texts
 from support.commands import run
@@ -39,6 +41,34 @@ def test_a_sample_is_compared_and_counts_are_drawn(folder):
     for task in ("mood", "topics", "urgency"):
         assert f"{task}: 9 of 9 encoded anew have the same answer (70.1 to 100.0 %)" in done.out
     assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending):
+    """To read a column one had to know its name, with version and digest, and modules five levels deep."""
+    words = ("backfill", "bundle", "--features", "store", "-o", f"out{ending}", "--texts", "texts.jsonl")
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+    done = run(*words, cwd=folder)
+    assert done.code == 0 and f"out{ending}: 12 rows" in done.out, done.err
+    path = folder / f"out{ending}"
+    if ending == ".parquet":
+        rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    elif ending == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+    wanted = Session(folder / "bundle", backend="reference").predict(
+        [text for (text,) in texts(range(12))], tasks=["mood", "topics", "urgency"]
+    )
+    for row, (text,), result in zip(rows, texts(range(12)), wanted, strict=True):
+        mood, topics = result.answers["mood"], result.answers["topics"]["labels"]
+        assert row["text"] == text and row["mood"] == mood["label"]
+        assert float(row["mood.score"]) == pytest.approx(mood["scores"][mood["label"]], abs=1e-3)
+        assert (json.loads(row["topics"]) if ending == ".csv" else row["topics"]) == topics
+        assert float(row["urgency"]) == pytest.approx(result.answers["urgency"]["value"], abs=1e-3)
+    assert run(*words[:-2], cwd=folder).code == 0
+    run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
 
 
 def test_what_is_asked_wrongly_is_refused(folder):

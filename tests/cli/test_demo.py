@@ -5,7 +5,9 @@ import json
 import msgspec
 import pytest
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli import demo
+from polyhead.cli.answer_lines import short_answer
 from polyhead.project.recipes import Training
 from support import tiny_project
 from support.cases import cases
@@ -22,7 +24,7 @@ def test_sample_is_counted_not_remembered():
 
 
 @pytest.mark.slow
-def test_demo_runs_all_three_steps(work, monkeypatch):
+def test_demo_runs_all_four_steps(work, monkeypatch):
     """With the tiny trunk in place of the pre-trained one, and few epochs."""
     tiny_project.project(work)
     reading = demo.read_project
@@ -42,6 +44,9 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     assert "1. Train 8 tasks on 680 customer-support messages and 266 pairs of them" in done.out
     assert "1 encoder pass, 2 layers" in done.out
     assert "1 task answered" in done.out
+    assert "ms with 1 task" in done.out and f"removed '{demo.REMOVED}' from a copy: the 7 other tasks" in done.out
+    assert demo.REMOVED in Bundle.open(work / "demo").tasks and not list(work.glob(".demo-*"))
+    assert run("tasks", "verify", work / "demo").code == 0
     again = run("demo", "--folder", work / "demo")
     assert "trained already, unchanged" in again.out
 
@@ -59,4 +64,4 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     ],
 )
 def test_answers_of_every_kind_can_be_said(answer, said):
-    assert demo.short_answer(answer) == said
+    assert short_answer(answer) == said

@@ -145,6 +145,6 @@ def test_lines_are_explained_one_by_one_and_what_cannot_be_is_told(home):
 
 
 def test_what_does_not_go_with_an_explanation_is_told(home, file):
-    run("predict", home / "bundle", "a", "--json", "x.json").refuses("--json goes with --explain", code=2)
+    run("predict", home / "bundle", "a", "--json", "x.json", "-o", "y.json").refuses("--json", code=2)
     run("predict", home / "bundle", file, "--text", "text", "-o", "x.csv", "--explain").refuses("--output", code=2)
     run("predict", "--server", "http://127.0.0.1:1", "a", "--explain").refuses("--server", code=2)

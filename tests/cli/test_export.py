@@ -9,6 +9,7 @@ import pytest
 
 from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.write import add_tasks
+from polyhead.cli.output import few_digits
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
@@ -46,7 +47,7 @@ def test_json_is_what_stands_in_the_folder(home, tmp_path):
     done = run("export", home / "bundle", tmp_path / "out", "--tasks", "mood", "--backend", "reference", "--json", "-")
     assert done.code == 0, done.err
     said = msgspec.json.decode(done.out)
-    assert said == msgspec.json.decode((tmp_path / "out" / "export.json").read_bytes())
+    assert said == few_digits(msgspec.json.decode((tmp_path / "out" / "export.json").read_bytes()))
     assert list(said["tasks"]) == ["mood"] and said["checked_with"]["backend"] == "reference"
     assert said["tasks"]["mood"]["task"]["labels"] == ["bad", "good"]
 

@@ -47,7 +47,7 @@ def test_one_member_alone_is_refused_by_every_verb(root, theirs, tmp_path):
         ["add", tmp_path / "empty", theirs, "sad"],
     ):
         run("tasks", *words).refuses("calm, glad, sad can only change together", "calm glad sad")
-    run("merge", tmp_path / "made", f"{theirs}:sad").refuses("can only change together", "calm glad sad")
+    run("tasks", "merge", tmp_path / "made", f"{theirs}:sad").refuses("can only change together", "calm glad sad")
     assert kept(root) == before and not (tmp_path / "made").exists()
 
 
@@ -95,7 +95,7 @@ def test_members_are_added_under_other_names(root):
 @pytest.mark.slow
 def test_merging_proves_every_task_also_where_families_get_other_names(root, theirs, tmp_path):
     out = tmp_path / "made"
-    found = told(run("merge", out, f"{root}:alone,short,{','.join(GROUP)}", f"{theirs}:long", "--json", "-"))
+    found = told(run("tasks", "merge", out, f"{root}:alone,short,{','.join(GROUP)}", f"{theirs}:long", "--json", "-"))
     merged = Bundle.open(out)
     assert set(merged.families) == {ROWS, ADAPTERS, f"{ADAPTERS}-2"}
     assert merged.tasks["long"].needs.keys() == {f"{ADAPTERS}-2"}

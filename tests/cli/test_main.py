@@ -1,5 +1,6 @@
 """The command line itself: help, exit codes, streams that are closed, full or strange."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from polyhead.cli.main import VERBS
+from polyhead.cli.main import MOVED, UNLISTED, VERBS, module_of
 from support.cases import cases
 from support.commands import environment, interruptible, run, shell
 
@@ -20,7 +21,23 @@ def test_help_names_every_verb():
         assert said.split()[0] in done.out
 
 
-@cases("verb", VERBS)
+def test_help_fits_a_screen():
+    """It had 26 commands, half of them over two lines."""
+    lines = run("--help").out.splitlines()
+    assert len(VERBS) <= 20 and len(lines) <= 45 and max(map(len, lines)) < 80
+
+
+@cases("old", MOVED)
+def test_a_word_of_an_earlier_version_works_and_names_its_new_place(old):
+    done = run(old, "--help")
+    assert done.code == 0 and f"`polyhead {MOVED[old]}` now" in done.err and old not in VERBS
+    place = MOVED[old].split()
+    command = importlib.import_module(module_of(place[0])).command
+    if place[0] == "tasks":
+        assert command.commands[place[1]] is importlib.import_module(module_of(old)).command
+
+
+@cases("verb", [*VERBS, *UNLISTED])
 def test_every_verb_explains_every_option(verb):
     done = run(verb, "--help")
     assert done.code == 0

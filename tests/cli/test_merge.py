@@ -1,4 +1,4 @@
-"""`polyhead merge`: the proof, the plan, what is saved, and bundles that cannot be merged."""
+"""`polyhead tasks merge`: the proof, the plan, what is saved, and bundles that cannot be merged."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def rows_after(done, title):
 
 
 def test_merging_proves_every_task_and_says_what_it_saves(alone, tmp_path):
-    done = run("merge", tmp_path / "made", *(alone / name for name in TASKS), "--json", tmp_path / "told.json")
+    done = run("tasks", "merge", tmp_path / "made", *(alone / name for name in TASKS), "--json", tmp_path / "told.json")
     assert done.code == 0, done.err
     proofs = rows_after(done, "Proof")
     assert [row[0] for row in proofs] == list(TASKS)
@@ -69,7 +69,7 @@ def test_merging_proves_every_task_and_says_what_it_saves(alone, tmp_path):
 @pytest.mark.slow
 def test_the_certificate_holds_the_bits_of_the_bundles_apart(alone, tmp_path):
     """Against digests computed here from each bundle's own outputs; and the bundle can be verified by it."""
-    done = run("merge", tmp_path / "made", alone / "a", alone / "a-b", "--json", tmp_path / "told.json")
+    done = run("tasks", "merge", tmp_path / "made", alone / "a", alone / "a-b", "--json", tmp_path / "told.json")
     file = tmp_path / "made/certificates/0001-merge.json"
     assert done.out.endswith(f"certificate: {file}\n")
     found = json.loads(file.read_text())
@@ -90,7 +90,7 @@ def test_the_certificate_holds_the_bits_of_the_bundles_apart(alone, tmp_path):
 
 
 def test_the_plan_is_the_one_that_inspect_draws(alone, tmp_path):
-    merged = run("merge", tmp_path / "made", alone / "a", alone / "a-b").out.splitlines()
+    merged = run("tasks", "merge", tmp_path / "made", alone / "a", alone / "a-b").out.splitlines()
     inspected = run("inspect", tmp_path / "made").out.splitlines()
     start = next(i for i, line in enumerate(merged) if line.startswith("Plan"))
     drawn = merged[start : merged.index("", start + 2)]
@@ -103,7 +103,7 @@ def test_bytes_saved_are_the_trunks_that_are_no_longer_there(alone, tmp_path):
     """By hand: two tasks that read all four layers of one trunk."""
     write_bundle(tmp_path / "x", TRUNK)
     single(tmp_path / "y", "a-b.cd", called="y")
-    run("merge", tmp_path / "made", alone / "a-b.cd", tmp_path / "y", "--json", tmp_path / "told.json")
+    run("tasks", "merge", tmp_path / "made", alone / "a-b.cd", tmp_path / "y", "--json", tmp_path / "told.json")
     told = json.loads((tmp_path / "told.json").read_text())
     trunk = 4 * sum(array.size for array in TRUNK.arrays.values())
     assert told["separate"]["bytes"] - told["merged"]["bytes"] == trunk
@@ -111,9 +111,9 @@ def test_bytes_saved_are_the_trunks_that_are_no_longer_there(alone, tmp_path):
 
 def test_chosen_tasks_of_a_trained_bundle_are_taken_apart_and_put_together_again(home, tmp_path):
     whole = home / "bundle"
-    assert run("merge", tmp_path / "one", f"{whole}:names,mood,same").code == 0
-    assert run("merge", tmp_path / "two", f"{whole}:topics, urgency").code == 0
-    done = run("merge", tmp_path / "all", tmp_path / "one", tmp_path / "two", f"{whole}:alike")
+    assert run("tasks", "merge", tmp_path / "one", f"{whole}:names,mood,same").code == 0
+    assert run("tasks", "merge", tmp_path / "two", f"{whole}:topics, urgency").code == 0
+    done = run("tasks", "merge", tmp_path / "all", tmp_path / "one", tmp_path / "two", f"{whole}:alike")
     assert done.code == 0, done.err
     for name, raw in contents(tmp_path / "all").items():
         if name.startswith("certificates/"):
@@ -130,14 +130,14 @@ def test_chosen_tasks_of_a_trained_bundle_are_taken_apart_and_put_together_again
 def test_a_folder_may_have_a_colon_in_its_name(alone, tmp_path):
     odd = tmp_path / "odd:one"
     shutil.copytree(alone / "a", odd)
-    assert run("merge", tmp_path / "made", odd, f"{alone / 'a-b'}:a-b").code == 0
-    assert run("merge", tmp_path / "again", f"{odd}:a").code == 0
+    assert run("tasks", "merge", tmp_path / "made", odd, f"{alone / 'a-b'}:a-b").code == 0
+    assert run("tasks", "merge", tmp_path / "again", f"{odd}:a").code == 0
     assert list(Bundle.open(tmp_path / "again").tasks) == ["a"]
 
 
 def test_an_empty_bundle_adds_nothing(alone, tmp_path):
     write_bundle(tmp_path / "empty", TRUNK)
-    done = run("merge", tmp_path / "made", tmp_path / "empty", alone / "a")
+    done = run("tasks", "merge", tmp_path / "made", tmp_path / "empty", alone / "a")
     assert done.code == 0, done.err
     assert [row[0] for row in rows_after(done, "Proof")] == ["a"]
 
@@ -160,7 +160,7 @@ def test_tasks_of_different_precisions_are_each_proven_in_their_own(alone, tmp_p
         added(tmp_path / name, name, trained_with={"numerics": {"precision": precision}}, probes=probes)
         for name, precision in (("f32", "float32"), ("b16", "bfloat16"))
     )
-    done = run("merge", tmp_path / "made", one, other, "--json", tmp_path / "told.json")
+    done = run("tasks", "merge", tmp_path / "made", one, other, "--json", tmp_path / "told.json")
     assert done.code == 0, done.err
     proven = precision_here(Bundle.open(other).tasks["b16"], backend_here())  # bfloat16, where the processor has it
     assert [row[4] for row in rows_after(done, "Proof")] == ["float32", proven]
@@ -176,7 +176,7 @@ def test_tasks_of_different_precisions_are_each_proven_in_their_own(alone, tmp_p
 
 def test_a_task_without_probes_is_not_said_to_be_proven(alone, tmp_path):
     silent = added(tmp_path / "silent", "quiet", trained_with={}, probes=[])
-    done = run("merge", tmp_path / "made", alone / "a", silent)
+    done = run("tasks", "merge", tmp_path / "made", alone / "a", silent)
     assert done.code == 0, done.err
     assert [row[6] for row in rows_after(done, "Proof")] == ["every bit", "not asked"]
     assert "without probes" in done.out
@@ -185,7 +185,7 @@ def test_a_task_without_probes_is_not_said_to_be_proven(alone, tmp_path):
 def test_tasks_that_own_their_models_are_merged_and_said_to_be_files(alone, tmp_path):
     """By hand: what reads the trunk is counted and proven as before; a bundle of models alone has nothing to draw."""
     made = owning(tmp_path / "models", "brief", tiny_trunk(seed=7)).root
-    done = run("merge", tmp_path / "made", alone / "a", made, "--json", tmp_path / "told.json")
+    done = run("tasks", "merge", tmp_path / "made", alone / "a", made, "--json", tmp_path / "told.json")
     assert done.code == 0, done.err
     row = [str(made), "-", "-", "float32", "0", "every file"]
     assert rows_after(done, "Proof")[1] == ["brief", *row]
@@ -196,11 +196,13 @@ def test_tasks_that_own_their_models_are_merged_and_said_to_be_files(alone, tmp_
     assert told["tasks"][1]["tap"] is None and list(told["certificate"]["after"]) == ["a", "brief"]
     assert set(Bundle.open(tmp_path / "made").tasks) == {"a", "brief"} and not checked(tmp_path / "made").findings
     assert set(Session(tmp_path / "made").tasks) == {"a", "brief"}
-    only = run("merge", tmp_path / "only", f"{tmp_path / 'made'}:brief")
+    only = run("tasks", "merge", tmp_path / "only", f"{tmp_path / 'made'}:brief")
     assert only.code == 0 and "Plan" not in only.out and set(Bundle.open(tmp_path / "only").tasks) == {"brief"}, (
         only.err
     )
-    run("merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses("BadName", "brief")
+    run("tasks", "merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses(
+        "BadName", "brief"
+    )
 
 
 def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_written(alone, tmp_path, monkeypatch):
@@ -215,7 +217,7 @@ def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_writt
         return arrays
 
     monkeypatch.setattr(Bundle, "part", turned)
-    done = run("merge", tmp_path / "made", alone / "a", alone / "a-b")
+    done = run("tasks", "merge", tmp_path / "made", alone / "a", alone / "a-b")
     done.refuses("IsolationError", "Got: a-b.", "bits")
     assert not list(tmp_path.iterdir())
 
@@ -232,7 +234,7 @@ def test_answers_that_change_beside_other_tasks_are_found(alone, tmp_path, monke
         return found
 
     monkeypatch.setattr(Session, "predict", shifted)
-    run("merge", tmp_path / "made", alone / "a", alone / "a-b").refuses("IsolationError", "Got: a-b.")
+    run("tasks", "merge", tmp_path / "made", alone / "a", alone / "a-b").refuses("IsolationError", "Got: a-b.")
     assert not list(tmp_path.iterdir())
 
 
@@ -251,11 +253,11 @@ def test_what_cannot_be_merged_is_refused_and_both_sides_are_named(alone, tmp_pa
         ([one, f"{tmp_path / 'nowhere'}:a"], ["no bundle", "nowhere"]),
     ]
     for sources, words in cases:
-        run("merge", tmp_path / "made", *sources).refuses(*words)
+        run("tasks", "merge", tmp_path / "made", *sources).refuses(*words)
         assert not (tmp_path / "made").exists()
-    run("merge", one, alone / "a-b").refuses("is not empty", str(one))
-    run("merge", alone / "a-b", one, alone / "a-b").refuses("to be merged", str(alone / "a-b"))
+    run("tasks", "merge", one, alone / "a-b").refuses("is not empty", str(one))
+    run("tasks", "merge", alone / "a-b", one, alone / "a-b").refuses("to be merged", str(alone / "a-b"))
     for wrong in (f"{one}:", f"{one}:,", ":a"):
-        run("merge", tmp_path / "made", wrong).refuses("names no task or no folder", code=2)
-    run("merge", tmp_path / "made").refuses("BUNDLE", code=2)
+        run("tasks", "merge", tmp_path / "made", wrong).refuses("names no task or no folder", code=2)
+    run("tasks", "merge", tmp_path / "made").refuses("BUNDLE", code=2)
     assert Bundle.open(one).verify() is None

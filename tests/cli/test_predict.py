@@ -39,7 +39,28 @@ def test_answers_are_those_of_the_session(home):
 
     row = predict(home, stdin=TEXT).rows[0]
     result = Session(home / "bundle", backend="reference").predict([TEXT])[0]
-    assert row["answers"] == json.loads(json.dumps(result.answers))
+    assert row["answers"] == json.loads(json.dumps(result.answers), parse_float=lambda raw: float(f"{float(raw):.6g}"))
+
+
+def test_a_terminal_shows_lines_for_people_and_json_where_it_is_asked(home):
+    """It printed one line of 500 characters with the receipt and 17 digits."""
+    words = ["-m", "polyhead", "predict", home / "bundle", TEXT, "--backend", "reference", "--tasks", "mood,urgency"]
+    shown = []
+    for more in ([], ["--json"]):
+        ours, theirs = os.openpty()
+        done = subprocess.run([sys.executable, *words, *more], stdout=theirs, env=environment(), check=True)
+        os.close(theirs)
+        shown.append(os.read(ours, 2**16).decode().replace("\r\n", "\n"))
+        os.close(ours)
+        assert done.returncode == 0
+    answers = json.loads(shown[1])["answers"]
+    label = answers["mood"]["label"]
+    assert shown[0].splitlines()[:3] == [
+        TEXT,
+        f"  mood     {label} ({answers['mood']['scores'][label]:.2f})",
+        f"  urgency  {answers['urgency']['value']:.2f}",
+    ]
+    assert "1 encoder pass, 2 layers" in shown[0] and len(shown[1].splitlines()) == 1
 
 
 def test_spans_have_offsets_into_the_given_text(home):

@@ -1,4 +1,4 @@
-"""`polyhead quantize` and `polyhead agree`: what they say, keep and refuse."""
+"""`polyhead quantize` and `polyhead tasks agree`: what they say, keep and refuse."""
 
 import json
 import shutil
@@ -101,8 +101,8 @@ def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):
 def test_a_merged_bundle_has_neither_scales_nor_agreements_of_its_sources(bundle, texts, tmp_path):
     """They belong to versions and weights that are read elsewhere: what is merged is measured anew."""
     assert run("quantize", bundle, "--texts", texts, "--rows", "4", *LOOSE).code == 0
-    assert run("agree", bundle, "--backend", "reference").code == 0
-    done = run("merge", tmp_path / "made", f"{bundle}:mood,topics")
+    assert run("tasks", "agree", bundle, "--backend", "reference").code == 0
+    done = run("tasks", "merge", tmp_path / "made", f"{bundle}:mood,topics")
     assert done.code == 0, done.err
     assert not {"cache", "agreements.json"} & {entry.name for entry in (tmp_path / "made").iterdir()}
     assert run("tasks", "verify", bundle).code == 0
@@ -116,7 +116,7 @@ def test_other_backends_refuse_int8(bundle):
 
 
 def test_agreement_is_kept_and_shown_by_inspect(bundle):
-    done = run("agree", bundle, "--backend", "openvino", "--precision", "float32")
+    done = run("tasks", "agree", bundle, "--backend", "openvino", "--precision", "float32")
     assert done.code == 0, done.err
     assert "openvino in float32" in done.out and "mood" in done.out and "100.0 %" in done.out
     shown = run("inspect", bundle, "--verify")

@@ -63,7 +63,7 @@ def test_list_shows_every_task_in_columns(bundle):
     assert len({len(line) for line in (heading, *rows)}) == 1
     found = told(run("tasks", "list", bundle, "--json", "-"))["tasks"]
     scores = json.loads((bundle / "tasks/mood/v0001/scores.json").read_text())
-    assert found["mood"]["score"] == scores["splits"]["test"]["accuracy"]
+    assert found["mood"]["score"] == pytest.approx(scores["splits"]["test"]["accuracy"], rel=1e-5)
     folder = bundle / "tasks/mood/v0001"
     assert found["mood"] | {"score": 0} == {
         "kind": "single_label",

@@ -41,7 +41,7 @@ def test_train_prints_its_plan_first_and_its_scores_after(work):
     assert lines[0].split()[:3] == ["task", "kind", "train"]
     assert lines.index(next(x for x in lines if x.startswith("mood  "))) < 3
     assert any(line.startswith("mood: validation accuracy") for line in lines)
-    assert "2 trained, 0 kept" in lines[-1]
+    assert "2 trained, 0 kept" in lines[-2] and lines[-1].startswith("report: ")
     told = json.loads((work / "told.json").read_text())
     assert set(told["trained"]) == {"mood", "names"}
 
@@ -58,6 +58,25 @@ def test_a_second_run_keeps_what_is_done(work):
 def test_json_to_standard_output_is_json_alone(work):
     done = run("train", write_project(work, "mood"), "--json", "-")
     assert set(json.loads(done.out)["trained"]) == {"mood"}
+
+
+def test_a_page_of_answers_to_rows_held_out_stands_beside_the_bundle(work):
+    """Without a test file nothing but one line told how good a task is."""
+    whole = tiny_project.project(work, "mood", "urgency")
+    entries = tuple(msgspec.structs.replace(entry, validation=0.2, test=None) for entry in whole.tasks)
+    (work / "polyhead.toml").write_text(to_toml(msgspec.structs.replace(whole, tasks=entries)))
+    done = run("train", work / "polyhead.toml", "--json", work / "told.json")
+    told, page = json.loads((work / "told.json").read_text()), work / "bundle-report.html"
+    assert done.code == 0 and done.out.splitlines()[-1] == f"report: {page}" and told["report"] == str(page)
+    text = page.read_text()
+    for name, metric in (("mood", "accuracy"), ("urgency", "pearson")):
+        assert f'id="{name}"' in text and f"<td>{told['trained'][name]['validation'][metric]:.4f}</td>" in text
+    scored = json.loads(run("evaluate", work / "polyhead.toml", "--details", "--json", "-").out)
+    (error,) = [each["reliability"] for each in scored["details"] if each["reliability"]]
+    assert f"<td>{error['calibration_error']:.4f}</td>" in text and "<th>constant</th>" in text
+    written = page.stat().st_mtime_ns
+    assert run("train", work / "polyhead.toml").code == 0 and page.stat().st_mtime_ns == written
+    assert run("tasks", "verify", work / "bundle").code == 0
 
 
 def test_some_tasks_alone_are_trained(work):

@@ -522,7 +522,7 @@ def test_a_row_that_cannot_be_read_is_one_of_the_users_file(tmp_path, form):
 
 @pytest.mark.parametrize("ending", ["json", "xlsx", "csv"])
 def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
-    """Only commands that `init` prints are run, and `score` over the same file."""
+    """Only commands that `init` prints are run, and `predict` over the same file."""
     rows = rows_of(
         text=WORDS, mood=[row["mood"] for row in ROWS], late=[i % 2 for i in range(40)], odd=[1, 0, 0, 1] * 10
     )
@@ -555,7 +555,7 @@ def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
     ended = run(*predict[1:], cwd=work)
     assert ended.code == 0, ended.err
     assert set(ended.rows[0]["answers"]) == {"x", "marks"}
-    ended = run("score", "bundle", path.name, "out.jsonl", cwd=work)
+    ended = run("predict", "bundle", path.name, "-o", "out.jsonl", cwd=work)
     assert ended.code == 0, ended.err
     assert len((work / "out.jsonl").read_text().splitlines()) == 40
 

@@ -32,7 +32,9 @@ def prepared(tmp_path_factory):
     return prepare(tiny_project.project(folder), folder)
 
 
-def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared):
+def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared, caplog):
+    """Where only heads are trained, work and costs are lines of the log."""
+    caplog.set_level("INFO")
     trunk = tiny_trunk()
     shape = trunk.architecture
     paths = {p.task.name: [p.strategy.path(p.task, trunk=trunk.digest, shape=shape, codec=Codec())] for p in prepared}
@@ -40,8 +42,10 @@ def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts
     assert "old" in lines[0]
     rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in paths}
     assert set(rows) == {p.task.name for p in prepared}
-    assert rows["mood"][:6] == ["mood", "single_label", "32", "12", "12", "4"]
-    assert "2 layers" in lines[-1] or any("6 tasks" in line for line in lines)
+    assert rows["mood"] == ["mood", "single_label", "32", "12", "12"]
+    logged = [record.getMessage() for record in caplog.records]
+    (costs,) = [line.split() for line in logged if line.startswith("mood")]
+    assert costs[1] == "4" and "all 6 tasks" in logged[-1] and "2 layers" in logged[-1]
 
 
 @pytest.mark.parametrize(("strategy", "folds"), [(tiny_project.STRATEGY, True), (Branch(layers=1), False)])
@@ -53,13 +57,17 @@ def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, fold
     assert row[2:4] == (["32", "folds"] if folds else ["24", "8"])
 
 
-def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path):
+def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path, caplog):
     """32 rows in eights are four batches; how many windows they make nobody knows yet."""
     trunk = tiny_trunk(max_tokens=8)
     (one,) = prepare(tiny_project.project(tmp_path, "names", long_texts="windows"), tmp_path)
     path = one.strategy.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
-    lines = outlook([one], {"names": [path]}, trunk.architecture, kept=())
-    assert "  at least 4  " in next(line for line in lines if line.startswith("names"))
+    caplog.set_level("INFO")
+    outlook([one], {"names": [path]}, trunk.architecture, kept=())
+    assert any(
+        record.getMessage().startswith("names  ") and "  at least 4  " in record.getMessage()
+        for record in caplog.records
+    )
     counted = outlook([one], {"names": [path]}, trunk.architecture, kept=(), in_a_pass={"names": 11})
     assert next(line.split() for line in counted if line.startswith("names"))[5] == "11"
 

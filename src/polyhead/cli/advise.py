@@ -23,10 +23,10 @@ def command(
     *,
     layers: int | None = option("Layers that may run on one text, for all tasks together.", ge=1),
     ms: float | None = option("Milliseconds that one text may take here.", gt=0),
-    size: float | None = option("Bytes of weights (float32), the trunk's included.", "--bytes", ge=1),
+    size: float | None = option("Bytes of weights (float32), the encoder's included.", "--bytes", ge=1),
     minutes: float | None = option("Minutes of work to spend: what would take longer is left out.", gt=0),
     epochs: int | None = option("Passes at most where layers run as they learn.", ge=1),
-    frozen: bool = option("Try no trunk that learns, to which all tasks would be bound."),
+    frozen: bool = option("Try no encoder that learns, to which all tasks would be bound."),
     output: File = option("The project file to write; by default NAME-advised.toml."),
     folder: OptionalFolder = option(
         "Folder for features, states and trained parts; by default NAME-advise, next to the project file."
@@ -35,12 +35,13 @@ def command(
 ) -> Any:
     """Choose a way of sharing for each task of PROJECT (polyhead.toml) within a budget, from its own data.
 
-    Tries pooled heads on kept features, branches of every depth by successive halving on kept states, and a trunk that
-    learns with all tasks. Prints the choice for each task, why, what the next better one would cost, and whether more
-    labels would help more than more layers. Then writes a project file for `polyhead train`.
+    Tries pooled heads on kept features, branches of every depth by successive halving on kept states, and an encoder
+    that learns with all tasks. Prints the choice for each task, why, what the next better one would cost, and whether
+    more labels would help more than more layers. Then writes a project file for `polyhead train`.
 
     Choices are made on validation rows; the test split is not looked at to choose. Without a budget a layer must be
-    worth one point. Give at most one of --layers, --ms and --bytes.
+    worth one point. Give at most one of --layers, --ms and --bytes. `polyhead allocate` chooses depths from scores that
+    you have already.
     """
     import msgspec
 

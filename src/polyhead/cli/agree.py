@@ -1,4 +1,4 @@
-"""`polyhead agree`."""
+"""`polyhead tasks agree`."""
 
 from __future__ import annotations
 

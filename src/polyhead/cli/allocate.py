@@ -30,7 +30,7 @@ def command(
         "Unit of the budget and the frontier: layers or FLOPs for one text, or bytes of weights (float32).", "layers"
     ),
     tokens: Tokens = 32,
-    bundle: OptionalFolder = option("Take the trunk's shape from this bundle.", metavar="DIRECTORY"),
+    bundle: OptionalFolder = option("Take the encoder's shape from this bundle.", metavar="DIRECTORY"),
     plot: Figure = option("Draw the frontier into FILE (.svg, .png or .pdf)."),
     printer: Printer,
 ) -> Any:
@@ -40,7 +40,7 @@ def command(
     "width", "heads", "feed_forward", "vocabulary", ...}, "full": {task: score}}; trunk and full may be left out. A
     score is in points, from a split on which choices may be made.
 
-    The cost is that of the trunk up to the deepest tap, once, plus every private layer; embeddings count in bytes.
+    The cost is that of the encoder up to the deepest tap, once, plus every private layer; embeddings count in bytes.
     Poolers and heads are the same for all options and are left out.
     """
     if budget is not None and _is_given("c", "rule"):
@@ -107,7 +107,7 @@ def _task_lines(report: AllocationReport, content: OptionsFile) -> list[str]:
 def _totals(report: AllocationReport, content: OptionsFile) -> list[str]:
     allocation, full = allocation_of(report.chosen, report.prices.layers), content.full_scores
     private = allocation.layers - allocation.depth
-    lines = [f"layers   {allocation.layers}: {allocation.depth} of the trunk and {private} private"]
+    lines = [f"layers   {allocation.layers}: {allocation.depth} of the encoder and {private} private"]
     if content.trunk is not None:
         whole = len(report.chosen) * content.trunk.layers
         lines[0] += f", {100 * allocation.layers / whole:.1f} % of {whole} for one whole encoder a task"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.cli.command import option, verb
+from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns
-from polyhead.cli.output import Printer, counted, note
+from polyhead.cli.output import Printer, counted, note, writing_file
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
 from polyhead.progress import duration, pace
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backfill
+from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.resample import SampleAgreement, resampled
+from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.table import WRITTEN, stored_rows, write_answers
 
 
 @verb("backfill", again="the same command goes on from there")
@@ -33,6 +38,13 @@ def command(
     sample_from: File = option("Encode a sample of this file's texts anew, and compare."),
     sample: int = option("Texts of --sample-from.", 200, ge=1),
     columns: TextColumns,
+    output: File = option(
+        "Also write a table to FILE (.csv, .jsonl or .parquet): id, answer and score for each document.",
+        "-o",
+        "--output",
+        type=OutputFile(*WRITTEN),
+    ),
+    texts: File = option("With -o: the file that was extracted; the table then has its texts, each once."),
     how: BackendOptions,
     picture: Figure = option("Draw counts of labels and scores (.png, .svg or .pdf)."),
     printer: Printer,
@@ -46,6 +58,8 @@ def command(
     Before it begins it tries some documents, and says what all will take. --backend and --precision are of the encoder
     that --sample-from needs.
     """
+    if texts is not None and output is None:
+        raise click.UsageError("--texts goes with -o: it names the texts of the table.")
     done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
     sampled: list[SampleAgreement] = []
     if sample_from is not None:
@@ -54,6 +68,8 @@ def command(
     printer.lines([each.line() for each in sampled])
     if sample_from is None:
         note("no document was encoded anew to check the answers: name the texts' file with --sample-from to have that")
+    if output is not None:
+        _write(output, bundle, store, done, texts, columns.roles, printer)
     if picture is not None:
         _draw(bundle, store, done, picture)
     return {"backfill": done, "sample": sampled}
@@ -78,6 +94,26 @@ def _sampled(
     return resampled(
         open_corpus(store), session, done.columns, source, roles=roles, rows=rows, rng=rng, show=printer.show
     )
+
+
+def _write(
+    output: str,
+    bundle: str,
+    store: str,
+    done: BackfillSummary,
+    texts: str | None,
+    roles: dict[str, str],
+    printer: Printer,
+) -> None:
+    """Writes the answers as a table."""
+    answers, names = StoredAnswers(store, bundle), tuple(dict.fromkeys(column.task for column in done.columns))
+    rows = stored_rows(answers, names)
+    if texts is not None:
+        rows = label_rows(answers, texts, LabelRequest(tasks=names, columns=roles), show=printer.show)
+    with writing_file(output) as file:
+        tasks = {name: answers.task(name) for name in names}
+        written = write_answers(file, Path(output).suffix.lower(), rows, tasks)
+    printer.line(f"{output}: {counted(written, 'row')}")
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:

@@ -1,4 +1,4 @@
-"""Lines about a bundle: its trunk, its tasks, their versions, and what a certificate says of a change."""
+"""Lines about a bundle: its encoder, its tasks, their versions, and what a certificate says of a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The row of a task; one that owns its model has no depth at which it leaves the trunk."""
+    """The row of a task; one that owns its model has no depth at which it leaves the encoder."""
     record, (metric, score) = bundle.record(name), bundle.headline(name)
     tap = own_layers = None
     if isinstance(record, TaskRecord):
@@ -53,7 +53,7 @@ def trunk_lines(bundle: Bundle) -> list[str]:
     shape, is_learned = bundle.architecture, os.path.lexists(bundle.root / TRUNK_FOLDER / LINEAGE)
     name = f"learned from {bundle.trunk_name}" if is_learned else bundle.trunk_name
     return [
-        f"  trunk     {name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  encoder   {name}: {counted(shape.layers, 'layer')} of width {shape.width}",
         f"  digest    {bundle.digest[:16]}",
     ]
 

@@ -21,6 +21,7 @@ from polyhead.cli.output import JSON_OPTION, Printer, check_writable, stoppable
 from polyhead.values import Value, ValueT
 
 LEAST_SCALED = 0.001  # of a number that is given in larger units
+LONGEST_HELP = 400  # characters of a first sentence
 BOUNDS = ("ge", "gt", "le", "lt")
 
 
@@ -95,6 +96,15 @@ class Field(Value, eq=False):
     def scale(self) -> int:
         """By what the number of the command line is multiplied."""
         return int(self.described.settings.get("scale", 1))
+
+
+class VerbGroup(click.Group):
+    """A verb with verbs of its own; the first sentence of each is shown whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(LONGEST_HELP)) for name, each in self.commands.items()])
 
 
 def verb(name: str, *, group: click.Group | None = None, again: str | None = None) -> Callable[[Any], click.Command]:

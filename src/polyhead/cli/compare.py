@@ -43,7 +43,7 @@ def command(
     """Train the tasks of PROJECT (polyhead.toml) in every way of sharing, and show what each scores and costs.
 
     The ways are poolers over frozen features, branches of several depths and a student, prompts, adapters, layers on
-    top, with a frozen trunk and with one that learns, and a fine-tuned trunk for each task. Strategy, recipe and
+    top, with a frozen encoder and with one that learns, and a fine-tuned encoder for each task. Strategy, recipe and
     numbers of training in the project are not read, but for class weights and precision: each way has its own defaults.
 
     First says how long it will take. A row is written as each run ends, and the same command goes on from there. Ways

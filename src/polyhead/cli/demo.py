@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from polyhead.bundle.read import Bundle
+from polyhead.certify import Requester, remove_from
+from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
-from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
 from polyhead.cli.options import Folder
-from polyhead.cli.output import Printer, counted, number, text_table
+from polyhead.cli.output import Printer, counted, indented, number, text_table
 from polyhead.engine.session import Session
 from polyhead.evaluate.on_project import EvaluatedTask
+from polyhead.evaluate.report.evaluation import BASELINES
 from polyhead.evaluate.scores import SplitScore, evaluations
 from polyhead.progress import duration
 from polyhead.project.tables import DataFile, Project, read_project
@@ -25,11 +30,15 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 MESSAGES = (
-    "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. Can Maria send me a new one?",
-    "just wanted to say the desk lamp is lovely, thank you!",
     "You charged my card twice for order #48213!! Refund me today or I call my bank",
+    "just wanted to say the desk lamp is lovely, thank you!",
+    "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. Can Maria send me a new one?",
 )
 PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came damaged. Please refund me.")
+
+REPEATS = 10  # of a timed call, the quickest of which counts
+LARGE = 2**20  # bytes of files that a copy of a bundle links to: they never change
+REMOVED = "repeat_contact"
 
 
 @verb("demo")
@@ -37,7 +46,7 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
     """Train, evaluate and answer eight tasks on the packaged sample, over one encoder.
 
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
-    run is quick.
+    run is quick. At the end it measures many tasks beside one, and removes a task from a copy of the bundle.
     """
     began = time.monotonic()
     with sample_project(folder) as (project, sample):
@@ -45,7 +54,7 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
         tasks = counted(len(project.tasks), "task")
         printer.lines([f"1. Train {tasks} on {texts}, over one frozen encoder", ""])
         events = Events(say=printer.line, show=printer.show)
-        outcome = train_project(project, folder=sample, events=events)
+        outcome = train_project(project, folder=sample, events=events, report=True)
         printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
         scored = [
@@ -62,9 +71,13 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
-        printer.lines([*_shown(text, result), ""])
+        printer.lines([*indented(answered_lines(text, result.to_dict())), ""])
+    printer.lines(["4. What many tasks cost beside one, and a task that is removed", ""])
+    printer.lines(indented([_times(session, inputs[0], list(results[0].answers)), *_removal(Path(folder)), ""]))
     printer.line(f"done in {duration(time.monotonic() - began)}; the bundle is {folder}. Next:")
-    printer.lines([f"  polyhead inspect {folder}", f"  echo 'your own text' | polyhead predict {folder}"])
+    printer.lines(
+        [f"  polyhead predict {folder} 'your own text'", f"  polyhead serve {folder}", f"  polyhead inspect {folder}"]
+    )
     return {"training": outcome, "scores": scores, "answers": results}
 
 
@@ -76,6 +89,48 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
     with importlib.resources.as_file(importlib.resources.files("polyhead.sample")) as sample:
         project = read_project(sample / "polyhead.toml")
         yield msgspec.structs.replace(project, bundle=str(Path(folder).resolve())), sample
+
+
+def _times(session: Session, text: Input, names: Sequence[str]) -> str:
+    """How long the first message takes with one task and with all that answer it."""
+
+    def quickest(tasks: Sequence[str]) -> float:
+        times = []
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            session.predict([text], tasks=tasks)
+            times.append(time.perf_counter() - began)
+        return 1000 * min(times)
+
+    one, every = quickest(names[:1]), quickest(names)
+    count = len(names)
+    return (
+        f"the first text: {one:.1f} ms with 1 task, {every:.1f} ms with {count}; {count} models of their own: "
+        f"about {count * one:.1f} ms"
+    )
+
+
+def _removal(bundle: Path) -> list[str]:
+    """What a removal proves, tried on a copy: the demo's bundle keeps its tasks."""
+    with tempfile.TemporaryDirectory(dir=bundle.resolve().parent, prefix=".demo-") as folder:
+        copy = Path(folder) / bundle.name
+        shutil.copytree(bundle, copy, copy_function=_linked)
+        certificate = remove_from(copy, [REMOVED], by=Requester()).certificate
+    proven = len(certificate.before) - len(certificate.unproven)
+    return [
+        f"removed '{REMOVED}' from a copy: the {proven} other tasks gave the same bits as before on "
+        f"{certificate.probes:,} stored inputs,",
+        "which a certificate in the bundle records (polyhead tasks certificate)",
+    ]
+
+
+def _linked(source: str, target: str) -> None:
+    """Copies a file, or links to it where it is large and the disk can."""
+    if os.path.getsize(source) >= LARGE:
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
 
 
 def _counts(project: Project, sample: Path) -> list[str]:
@@ -97,34 +152,3 @@ def _scores(scores: Sequence[SplitScore], bundle: Bundle) -> list[list[object]]:
         beside = [number(metrics.get(score.metric), ".3f") for metrics in values]
         rows.append([score.task, f"{score.rows:,}", score.metric, *beside])
     return rows
-
-
-def _shown(text: Sequence[str], result: Any) -> list[str]:
-    lines = ["   " + "  +  ".join(text)]
-    width = max(map(len, result.answers), default=0)
-    lines += [f"      {task:<{width}}  {short_answer(answer)}" for task, answer in result.answers.items()]
-    receipt = result.receipt
-    facts = [
-        counted(receipt.passes, "encoder pass", several="encoder passes"),
-        counted(receipt.layers, "layer"),
-        counted(receipt.tokens, "token"),
-        f"{counted(len(result.answers), 'task')} answered",
-    ]
-    return [*lines, f"      receipt: {', '.join(facts)}"]
-
-
-def short_answer(answer: dict[str, Any]) -> str:
-    """An answer of any kind in a few words, scores in brackets."""
-    if "label" in answer:
-        return f"{answer['label']} ({answer['scores'][answer['label']]:.2f})"
-    if "labels" in answer:
-        return ", ".join(f"{name} ({answer['scores'][name]:.2f})" for name in answer["labels"]) or "none"
-    if "value" in answer:
-        return f"{answer['value']:.2f}"
-    spans = answer.get("spans", answer.get("words", []))
-    return ", ".join(f"{span['label']} {_where(span)}" for span in spans) or "none"
-
-
-def _where(span: dict[str, Any]) -> str:
-    place = f"[{span['start']}:{span['end']}]"
-    return f"{span['text']!r} {place}" if "text" in span else place

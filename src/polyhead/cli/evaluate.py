@@ -25,13 +25,12 @@ from polyhead.evaluate.beyond_scores import comparisons, details_of_all
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details
 from polyhead.evaluate.on_project import EvaluatedTask, homes, on_another_file, scored_on_files
-from polyhead.evaluate.report.evaluation import Reported, page_of
+from polyhead.evaluate.report.evaluation import BASELINES, Reported, page_of
 from polyhead.evaluate.scores import evaluation_of
 from polyhead.project.tables import data_files, read_project
 from polyhead.values import Value
 
 HEAD = ("task", "split", "rows", "metric", "score")
-BASELINES = ("tf-idf", "linear", "constant")
 FACTS = ("task", "row", "truth", "answer", "score")  # columns of a file of errors; the input stands between
 
 
@@ -175,7 +174,15 @@ def _tell_more(
 def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comparison]) -> str:
     now, how = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), outcome.how.items()
     facts = (f"{now}, polyhead {__version__}, {', '.join(f'{name} {value}' for name, value in how)}", *outcome.facts)
-    return page_of(Reported(title="Evaluation", facts=facts, details=tuple(details), comparisons=tuple(compared)))
+    return page_of(
+        Reported(
+            title="Evaluation",
+            facts=facts,
+            details=tuple(details),
+            comparisons=tuple(compared),
+            baselines=outcome.baselines,
+        )
+    )
 
 
 class _Asked(Value):
@@ -205,6 +212,7 @@ class _Outcome(Value, eq=False):
     from_training: dict[str, dict[str, float]]
     how: dict[str, str]
     facts: list[str] = []  # lines about the scores
+    baselines: dict[str, dict[str, dict[str, float]]] = {}  # task -> name -> metric -> value
     reasons: list[PolyheadError] = []  # why tasks were not scored
 
     def check(self, errors: str | None) -> None:
@@ -276,7 +284,7 @@ def _on_splits(
     cache, split = wanted.cache_of(Path(bundle or folder / plan.bundle)), wanted.split if data is None else "test"
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
     scored, reasons = list[EvaluatedTask](), list[PolyheadError]()
-    from_training: dict[str, dict[str, float]] = {}
+    from_training, baselines = dict[str, dict[str, float]](), dict[str, dict[str, dict[str, float]]]()
     for root, names in homes(plan, folder, bundle, wanted.only).items():
         session = wanted.session(root)
         outcome = scored_on_files(session, plan, folder, cache, split, names, say=note, show=printer.show)
@@ -288,6 +296,7 @@ def _on_splits(
                 each = msgspec.structs.replace(each, evaluation=evaluation)
             simple = each.baselines(say=note) if data is None else {}
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
+            baselines[score.task] = simple
             scored.append(each)
         for name, values in outcome.trained.items():
             home = session.bundle
@@ -297,7 +306,15 @@ def _on_splits(
         reasons += outcome.reasons
     how = _how(session)
     facts = [] if data is not None else fact_lines(scored, how)
-    return _Outcome(rows=rows, scored=scored, from_training=from_training, how=how, facts=facts, reasons=reasons)
+    return _Outcome(
+        rows=rows,
+        scored=scored,
+        from_training=from_training,
+        how=how,
+        facts=facts,
+        reasons=reasons,
+        baselines=baselines,
+    )
 
 
 def _row(

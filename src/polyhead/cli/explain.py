@@ -10,7 +10,7 @@ import click
 
 from polyhead.cli.command import option
 from polyhead.cli.options import File
-from polyhead.cli.output import Printer, counted, note
+from polyhead.cli.output import DASH, Printer, counted, note
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.evaluate.explain import Explanation, Said, explained
@@ -32,14 +32,20 @@ class ExplainOptions(Value):
         ),
     ] = False
     json_to: Annotated[
-        File, option("With --explain: write the explanations to FILE as JSON; - writes them instead of text.", "--json")
+        File,
+        option(
+            "Write JSON where lines for people would stand: the answers on a terminal, what --explain says, or what a "
+            "table took. With FILE, write it to FILE.",
+            "--json",
+            metavar="[FILE]",
+            is_flag=False,
+            flag_value=DASH,
+        ),
     ] = None
 
 
-def check_explained(explain: bool, json_to: str | None, **others: object) -> None:
+def check_explained(explain: bool, **others: object) -> None:
     """click's errors for options that do not go together; `others` are values of those that stop an explanation."""
-    if json_to is not None and not explain:
-        raise click.UsageError("--json goes with --explain: answers are lines of JSON already.")
     named = [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
     if explain and named:
         raise click.UsageError(f"--explain is for texts and lines that BUNDLE answers, without {', '.join(named)}.")

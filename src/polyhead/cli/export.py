@@ -27,8 +27,8 @@ def command(
 ) -> Any:
     """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
 
-    OUT gets one file for the trunk and one for each task, the tokenizer, export.json (inputs and outputs of each file,
-    labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
+    OUT gets one file for the encoder and one for each task, the tokenizer, export.json (inputs and outputs of each
+    file, labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
 
     Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
     --backend in float32, nothing is written and the command ends with an error.

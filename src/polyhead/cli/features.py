@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.cli.command import option, verb
+from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.options import (
     Backend,
     BackendOptions,
@@ -56,7 +56,7 @@ class Compacted(Value):
     freed_bytes: int
 
 
-@click.group("features")
+@click.group("features", cls=VerbGroup)
 def command() -> None:
     """Keep the features of a corpus in a store: encode every text once, and answer every later task from it.
 

@@ -31,7 +31,7 @@ def command(
     folders: tuple[str, ...] = option(type=click.Path()),
     *,
     base: str | None = option(
-        "The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; "
+        "The encoder of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; "
         "else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
         metavar="NAME",
     ),
@@ -57,10 +57,10 @@ def command(
 ) -> Any:
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
-    BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
-    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. A task uses the trunk's layers
+    BUNDLE is a new bundle, or one whose encoder they share. FOLDERS are what `save_pretrained` of transformers wrote:
+    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. A task uses the encoder's layers
     where its own are equal bit for bit; the other layers become the task's own. A folder may also hold a LoRA adapter
-    written by PEFT: its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the
+    written by PEFT: its task runs the encoder, which must be the adapter's base, with the low-rank matrices in the
     layers.
 
     Before anything is written, each task's answers are compared with those of transformers; the result is stored with
@@ -135,7 +135,7 @@ def _shown(outcome: ImportResult) -> list[str]:
         "",
         *indented(text_table(rows, left=4)),
         "",
-        *(f"{task.task}: {task.adapter}, in the trunk's layers" for task in outcome.tasks if task.adapter),
+        *(f"{task.task}: {task.adapter}, in the encoder's layers" for task in outcome.tasks if task.adapter),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import click
 import msgspec
 from msgspec import UNSET
 
@@ -13,9 +14,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines, version_bytes
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Folder, Tokens
+from polyhead.cli.options import Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, section, text_table
 from polyhead.cli.quantize import change_lines
+from polyhead.cli.scan import are_checkpoints, show_scan
 from polyhead.engine.overview import BundleOverview, overview
 from polyhead.engine.probes import Numerics, read_agreements
 from polyhead.engine.scale_files import read_calibration
@@ -25,18 +27,34 @@ from polyhead.tasks.kinds import KINDS
 
 @verb("inspect")
 def command(
-    bundle: Folder,
+    folders: tuple[str, ...] = option(type=click.Path(file_okay=False), metavar="BUNDLE | CHECKPOINT..."),
     *,
     task: str | None = option("Show the card of this task instead.", metavar="NAME"),
     tokens: Tokens = 32,
     verify: bool = option("Also hash every file; a changed file is an error that names it."),
+    base: str | None = option(
+        "Of checkpoints: also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'.",
+        metavar="NAME",
+    ),
     printer: Printer,
 ) -> Any:
     """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs.
 
     Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
     attention poolers are counted folded, as they are served.
+
+    Of CHECKPOINTs, folders that `save_pretrained` of transformers wrote, it shows which layers they share, and what
+    merging them would save. Two share a prefix if tokenizer, embeddings and the first layers are equal bit for bit, as
+    they are when fine-tuning froze them. With --base it shows which differ from it by matrices of low rank (at most
+    an eighth of their smaller side). Of a LoRA folder of PEFT it shows what `import` would make of it.
     """
+    if base is not None or are_checkpoints(folders):
+        if task is not None or verify:
+            raise click.UsageError(
+                "--task and --verify are for one bundle; --base and several folders, for checkpoints."
+            )
+        return show_scan(folders, base, tokens, printer)
+    (bundle,) = folders
     opened = Bundle.open(bundle)
     if verify:
         opened.verify()
@@ -62,7 +80,7 @@ def command(
             printer.lines(section(title, change_lines(change.of(opened))))
     own = {name: _of_task(opened, name) for name, line in opened.lines.items() if line.owns_model}
     if own:
-        title = "Models of their own: they share nothing with the trunk"
+        title = "Models of their own: they share nothing with the encoder"
         printer.lines(section(title, text_table(_model_rows(opened, own), left=3)))
     printer.lines([line for removed in removed_lines(opened) for line in ("", removed)])
     facts = {key: value for key, value in msgspec.structs.asdict(seen).items() if value is not UNSET}

@@ -19,47 +19,48 @@ from collections.abc import Iterator
 import click
 
 from polyhead._version import __version__
-from polyhead.cli.output import FINISHED, shown_lines
+from polyhead.cli.output import FINISHED, note, shown_lines
 from polyhead.errors import PolyheadError, near_name
 from polyhead.plugins import load_plugins
 from polyhead.project.names import MEANT, other_name
 
 GROUPS = {
     "Start": {
-        "demo": "Try everything on a packaged sample: train, evaluate and answer eight tasks.",
+        "demo": "Train, evaluate and answer eight tasks of a packaged sample.",
         "init": "Write a project file from a data file.",
-        "check": "Find what is wrong with the data of a project, or of a file, before training.",
-        "label": "Label the texts of a file that teach a task most.",
-    },
-    "Train": {
         "train": "Train every task of a project file into a bundle.",
-        "advise": "Choose a way of sharing for each task within a budget, from your own data.",
-        "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",
-        "allocate": "Choose how deep each task's branch is, by a rule or within a budget.",
-        "evaluate": "Score a bundle's tasks on whole splits.",
-        "calibrate": "Make a task say how sure it is: probabilities, thresholds, sets that hold the truth.",
-    },
-    "Serve": {
-        "predict": "Answer tasks for lines of text from a file or standard input.",
-        "score": "Answer tasks for every row of a table, and write the rows with the answers.",
+        "predict": "Answer texts, lines of a file, or rows of a table.",
         "serve": "Answer tasks over HTTP, for many callers at once.",
-        "export": "Write tasks as ONNX files that run without polyhead.",
-        "quantize": "Prepare a bundle for int8 with your own texts, and show what int8 changes.",
+    },
+    "Improve": {
+        "check": "Find faults of a project's data before training.",
+        "label": "Label the texts of a file that teach a task most.",
+        "evaluate": "Score tasks on labelled rows, with baselines and a report.",
+        "compare": "Train tasks in every way of sharing: scores and costs.",
+        "advise": "Choose each task's way of sharing within a budget.",
+        "calibrate": "Make a task say how sure it is, as it is right.",
         "drift": "Show which tasks see other texts than they learned from.",
     },
-    "Store": {
-        "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",
-        "backfill": "Answer tasks for every document of a store, from its features.",
-        "migrate": "Move a corpus to another encoder: compare, labels, switch.",
+    "Corpus": {
+        "features": "Keep the features of a corpus in a store.",
+        "backfill": "Answer tasks for every document of a store.",
+        "migrate": "Move a corpus to another encoder.",
     },
-    "Inspect": {
-        "inspect": "Show a bundle's plan, tasks and costs.",
-        "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",
-        "agree": "Compare a backend's answers with those that training gave.",
-        "merge": "Join bundles that share a trunk into one.",
-        "import": "Turn checkpoints that share a frozen prefix into tasks of one bundle.",
-        "scan": "Show which layers checkpoints share, and what merging them would save.",
+    "Bundles": {
+        "tasks": "List, add, update, remove, roll back, merge and verify tasks.",
+        "inspect": "Show a bundle's plan and costs, or what checkpoints share.",
+        "import": "Turn checkpoints into tasks of one bundle.",
+        "export": "Write tasks as ONNX files that run without polyhead.",
+        "quantize": "Prepare a bundle for int8 with your own texts.",
     },
+}
+UNLISTED = {"allocate": "Choose how deep each task's branch is, by a rule or within a budget."}
+# Words of earlier versions, which still work, and what is said in their place.
+MOVED = {
+    "score": "predict BUNDLE FILE -o OUT",
+    "merge": "tasks merge",
+    "agree": "tasks agree",
+    "scan": "inspect FOLDER...",
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 FAILED, STOPPED = 1, 130
@@ -79,18 +80,19 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in {*VERBS, *UNLISTED, *MOVED}:
             return None
         load_plugins()  # first, as options list the kinds and backends that there are
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
-        command.short_help = VERBS[cmd_name]
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in VERBS:
+        if args and not args[0].startswith("-") and args[0] not in {*VERBS, *UNLISTED, *MOVED}:
             ctx.fail(f"No such command {args[0]!r}. {_near(args[0])}".rstrip())
+        if args and args[0] in MOVED:
+            note(f"`polyhead {args[0]}` is `polyhead {MOVED[args[0]]}` now, and goes on working")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -112,8 +114,7 @@ class _Shown(logging.Formatter):
 def commands(verbose: bool) -> None:
     """One shared encoder, every text task: train, bundle and answer many tasks with one pass.
 
-    Start with `polyhead demo`, which takes about half a minute. With your own data, run init, train, evaluate and
-    predict, in this order.
+    Start with `polyhead demo`; with your own data run init, train and predict.
 
     Exit codes: 0 success, 1 error, 2 wrong command line, 130 interrupted.
     """
@@ -214,7 +215,7 @@ def _interrupt_main() -> None:
 
 def _near(word: str) -> str:
     """A question that names the nearest verb; "" where none is near."""
-    near = near_name(word, VERBS)
+    near = near_name(word, {**VERBS, **UNLISTED})
     return "" if near is None else f"Did you mean '{near}'?"
 
 

@@ -1,4 +1,4 @@
-"""`polyhead merge`."""
+"""`polyhead tasks merge`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def command(
     actor: Actor,
     printer: Printer,
 ) -> Any:
-    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.
+    """Join BUNDLES that share an encoder into the new bundle OUT; what their tasks have in common then runs once.
 
     Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
     copied byte for byte. Before OUT gets its name, every task answers its pinned probes in OUT and in its own bundle,
     in deterministic mode. The outputs must be equal bit for bit; a certificate in OUT records this. Tasks of one
     prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
-    copied as files; a bundle with such tasks only may have any trunk.
+    copied as files; a bundle with such tasks only may have any encoder.
     """
     sources = [_source(argument) for argument in bundles]
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)

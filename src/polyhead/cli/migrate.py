@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from polyhead.cli.command import option, verb
+from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.options import File, Folder, OptionalFolder, Output, RequiredFile, TaskArguments, Tasks, TextColumns
 from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
 from polyhead.errors import DataError
@@ -20,7 +20,7 @@ from polyhead.values import to_json
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
 
 
-@click.group("migrate")
+@click.group("migrate", cls=VerbGroup)
 def command() -> None:
     """Move a corpus to another encoder: its features in a second store, its tasks in a second bundle.
 
@@ -137,15 +137,15 @@ def switch_command(
 
 
 def _place(place: StoreBundle) -> str:
-    return f"{place.store}, answered by {place.bundle}, trunk {place.trunk[:12]}"
+    return f"{place.store}, answered by {place.bundle}, encoder {place.trunk[:12]}"
 
 
 def _lines(comparison: StoreComparison) -> list[str]:
     there = comparison.documents - comparison.lacking
     lines = [
-        f"{comparison.old}: {counted(comparison.documents, 'document')}, trunk {comparison.old_trunk[:12]}",
+        f"{comparison.old}: {counted(comparison.documents, 'document')}, encoder {comparison.old_trunk[:12]}",
         f"{comparison.new}: {there:,} of these, {comparison.lacking:,} are lacking, {comparison.added:,} more, "
-        f"trunk {comparison.new_trunk[:12]}",
+        f"encoder {comparison.new_trunk[:12]}",
     ]
     rows: list[list[object]] = [["task", "compared", "lacking", "equal", "share", "95 % interval", "mean difference"]]
     for task in comparison.tasks:

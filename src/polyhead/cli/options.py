@@ -79,8 +79,8 @@ Backend = Annotated[str | None, backend_option()]
 Precision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     option(
-        "Precision of the trunk; by default the one of training, if this machine supports it. For int8, run `polyhead "
-        "quantize` first."
+        "Precision of the encoder; by default the one of training, if this machine supports it. For int8, run "
+        "`polyhead quantize` first."
     ),
 ]
 Tokens = Annotated[
@@ -96,6 +96,8 @@ Actor = Annotated[
     ),
 ]
 
+SLOW = ("torch", "reference")  # backends of a machine that has none made for answering
+
 
 class BackendOptions(Value):
     """What computes, and in which precision."""
@@ -108,6 +110,8 @@ class BackendOptions(Value):
         session = Session(bundle, **msgspec.structs.asdict(self))
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+        if self.backend is None and session.backend.name in SLOW:
+            note(f"{session.backend.name} answers; pip install 'polyhead[cpu]' brings a backend that is quicker")
         return session
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +27,15 @@ from polyhead.values import to_json
 
 LARGEST_REPORT = 2**26  # bytes
 DASH = "-"  # standard input or output in place of a file
+DIGITS = 6  # significant ones of a number in JSON
 
 
 JSON_OPTION: dict[str, Any] = {
-    "metavar": "FILE",
-    "help": "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
-    "of text.",
+    "metavar": "[FILE]",
+    "is_flag": False,
+    "flag_value": DASH,
+    "help": "Write the results to FILE as JSON, replacing an earlier report; without FILE, or with -, write JSON to "
+    "standard output instead of text.",
 }
 
 
@@ -76,12 +80,25 @@ class Printer:
         """Writes the value where `--json` says."""
         if self.json_to is None:
             return
-        raw = to_json(value)
+        raw = to_json(few_digits(value))
         if self._is_quiet:
             click.echo(json_shown(raw).decode(), nl=False)
             return
         with writing_file(self.json_to) as file:
             file.write(raw)
+
+
+def few_digits(value: object) -> Any:
+    """Plain data for JSON, whose numbers have six significant digits, or all digits before the point."""
+    return _few_digits(msgspec.to_builtins(value))
+
+
+def _few_digits(value: Any) -> Any:
+    if isinstance(value, float) and value and math.isfinite(value):
+        return round(value, max(0, DIGITS - 1 - math.floor(math.log10(abs(value)))))
+    if isinstance(value, dict):
+        return {key: _few_digits(item) for key, item in value.items()}
+    return [_few_digits(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def note(text: str) -> None:
@@ -140,7 +157,7 @@ def _given_as(path: Path) -> list[str]:
         return []
     options = []
     for parameter in context.command.params:
-        if not (isinstance(parameter.type, click.Path) or parameter.metavar == "FILE"):
+        if not (isinstance(parameter.type, click.Path) or (parameter.metavar or "").strip("[]") == "FILE"):
             continue
         value = context.params.get(parameter.name or "")
         for name in value if isinstance(value, tuple) else (value,):

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Literal
@@ -14,15 +14,27 @@ from typing import IO, Any, Literal
 import click
 import msgspec
 
+from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
 from polyhead.cli.given import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
 from polyhead.cli.options import FamiliarOptions, RequiredFile, SessionOptions, Tasks
-from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
+from polyhead.cli.output import (
+    DASH,
+    Printer,
+    check_kept_files,
+    counted,
+    few_digits,
+    json_shown,
+    note,
+    shown_lines,
+    writing_file,
+)
 from polyhead.cli.remote import Remote, ServerOptions
-from polyhead.cli.score import TableOptions, answer_rows
+from polyhead.cli.score import TableOptions, answer_rows, are_rows
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
+from polyhead.engine.inputs import task_input
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData
 from polyhead.store.jobs.faults import all_columns
@@ -35,9 +47,12 @@ from polyhead.store.jobs.lines import (
     lines_read,
     pieces,
 )
+from polyhead.text.question import texts_of
 
 Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
+ShownAnswer = Callable[[Sequence[str], Mapping[str, Any]], bytes]
+"""A line's texts and its result as they are written."""
 
 
 @verb("predict")
@@ -66,16 +81,18 @@ def command(
     polyhead predict bundle texts.txt                                answers each line; also of standard input
     polyhead predict bundle "where is my parcel?" --explain          which words moved each answer
 
-    An argument that names a file is that file. Texts and lines are answered one JSON object a line. A line is plain
-    text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair, {"tokens": [...]},
-    {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]} (with or without a
-    "context") for multiple choice. An "id" is copied to the answers. Lines from a pipe are answered as they arrive.
+    An argument that names a file is that file. Answers are lines for people on a terminal; in a pipe, in a file and
+    with --json they are one JSON object a line. A line to answer is plain text, or JSON: a string, {"text": ...},
+    {"text": ..., "text_b": ...} for a pair, {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or
+    {"question": ..., "options": [...]} (with or without a "context") for multiple choice. An "id" is copied to the
+    answers. Lines from a pipe are answered as they arrive.
 
-    A table (.csv, .tsv, .jsonl, .json, each also .gz, .xlsx or .parquet) is read where an option such as --text names a
-    column; -o then ends in .csv, .jsonl or .parquet, and gets its rows with a column for each task. `polyhead score`
-    does the same.
+    A table (.csv, .tsv, .jsonl, .json, each also .gz, .xlsx or .parquet) needs -o, which ends in .csv, .jsonl (each
+    also .gz) or .parquet, and gets the rows with a column for each task, and "error"; of .jsonl to .jsonl, name a
+    column too, such as --text. The file appears when it is complete; until then its pieces are in the hidden folder
+    .OUT.pieces next to it. The same command continues an interrupted one, and writes the same bytes.
 
-    Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
+    Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
     Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
     instead of answers; all others are answered. The command then ends with exit code 1, as when a task failed.
@@ -83,31 +100,65 @@ def command(
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
     wanted = known.given()
-    check_explained(explain, why.json_to, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
-    if server is not None:
-        given = _without_bundle(bundle, given, computes=how != SessionOptions())
-        bundle = "BUNDLE"
-    elif remote.key_file is not None:
-        raise click.UsageError("--key-file goes with --server.")
-    else:
-        bundle = _folder(bundle)
+    check_explained(explain, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
+    bundle, given = _bundle_and_given(bundle, given, remote, how)
     inputs = given_in(given)
-    if named:
-        target = _table_target(inputs, named, server, output)
+    if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
+        target, printer = _table_target(inputs, named, server, output), Printer(why.json_to)
         request = table.request(tasks, **wanted)
-        return answer_rows(Printer(), how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
+        done = answer_rows(printer, how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
+        return printer.json(done)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
         return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
-    return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form)
+    output = _written(output, why.json_to)
+    is_plain = output == DASH and why.json_to is None and sys.stdout is not None and sys.stdout.isatty()
+    shown = _plain_line if is_plain else _json_line
+    return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form, shown)
+
+
+def _bundle_and_given(
+    bundle: str | None, given: tuple[str, ...], remote: ServerOptions, how: SessionOptions
+) -> tuple[str, tuple[str, ...]]:
+    """The bundle, or the word for it where a server answers, and what is to be answered."""
+    if remote.server is not None:
+        return "BUNDLE", _without_bundle(bundle, given, computes=how != SessionOptions())
+    if remote.key_file is not None:
+        raise click.UsageError("--key-file goes with --server.")
+    return _folder(bundle), given
+
+
+def _written(output: str, json_to: str | None) -> str:
+    """Where the answers go, as --output or --json says it."""
+    if json_to in (None, DASH):
+        return output
+    if output != DASH:
+        raise click.UsageError("--output and --json name two files: give one of them.")
+    return str(json_to)
+
+
+def _json_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:
+    return json_shown(msgspec.json.encode(few_digits(row))) + b"\n"
+
+
+def _plain_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:
+    return shown_lines("\n".join([*answered_lines(texts or [f"line {row['line']}"], row), "", ""])).encode(
+        sys.stdout.encoding, "backslashreplace"
+    )
 
 
 def _answer_lines(
-    asked: contextlib.AbstractContextManager[Answering], bundle: str, inputs: TextInput, output: str, form: str
+    asked: contextlib.AbstractContextManager[Answering],
+    bundle: str,
+    inputs: TextInput,
+    output: str,
+    form: str,
+    shown: ShownAnswer,
 ) -> None:
     with _source(inputs) as source, _target(output) as sink, asked as answer:
-        count = _answered(answer, _without_table(source, bundle, inputs) if form == "auto" else source, sink, form)
+        lines = _without_table(source, bundle, inputs) if form == "auto" else source
+        count = _answered(answer, lines, sink, form, shown)
         if not count.lines:
             raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
     _tell(count)
@@ -138,7 +189,7 @@ def _tell(count: _Count) -> None:
 
 def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
-    option = f"--{next(iter(named)).replace('_', '-')}"
+    option = f"--{next(iter(named), '').replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
     if server is not None:
@@ -190,11 +241,13 @@ class _Count:
     failed: int = 0  # in some task
 
 
-def _answered(answer: Answering, source: Iterable[LineChunk], target: IO[bytes], form: str) -> _Count:
+def _answered(
+    answer: Answering, source: Iterable[LineChunk], target: IO[bytes], form: str, shown: ShownAnswer
+) -> _Count:
     printer, count = Printer(), _Count()
     for piece in source:
-        rows = _rows(answer, piece.lines, form)
-        target.writelines(json_shown(msgspec.json.encode(row)) + b"\n" for row in rows)
+        rows, texts = _rows(answer, piece.lines, form)
+        target.writelines(shown(texts.get(row["line"], ()), row) for row in rows)
         target.flush()
         count.lines += len(rows)
         count.blank += piece.blank
@@ -206,14 +259,16 @@ def _answered(answer: Answering, source: Iterable[LineChunk], target: IO[bytes],
     return count
 
 
-def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[dict[str, Any]]:
-    """One plain object a line, in order."""
+def _rows(
+    answer: Answering, lines: list[tuple[int, bytes]], form: str
+) -> tuple[list[dict[str, Any]], dict[int, tuple[str, ...]]]:
+    """One plain object a line, in order, and the texts of those that could be read, by their number."""
     rows, read = lines_read(lines, form)
     waiting = [row for row in rows if "error" not in row]
     for row, fields in zip(waiting, answer(read), strict=True):
         fields.pop("versions", None)  # those of the bundle, the same in each line
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
-    return rows
+    return rows, {row["line"]: texts_of(task_input(line.input)) for row, line in zip(waiting, read, strict=True)}
 
 
 def _by_session(

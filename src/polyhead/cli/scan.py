@@ -1,12 +1,15 @@
-"""`polyhead scan`."""
+"""`polyhead inspect` of checkpoints, and the older word `scan`."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.bundle.format import BUNDLE
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
@@ -15,6 +18,8 @@ from polyhead.evaluate.report.tree import tree
 if TYPE_CHECKING:
     from polyhead.convert.difference import EncoderDifference
     from polyhead.convert.folders import Scan
+
+MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 @verb("scan")
@@ -27,14 +32,20 @@ def command(
     tokens: Tokens = 32,
     printer: Printer,
 ) -> Any:
-    """Show which layers the checkpoints in FOLDERS share, and what merging them would save.
+    """Show which layers the checkpoints in FOLDERS share: see `polyhead inspect`."""
+    return show_scan(folders, base, tokens, printer)
 
-    FOLDERS are checkpoints that `save_pretrained` of transformers wrote. Two checkpoints share a prefix if tokenizer,
-    embeddings and the first layers are equal bit for bit, as they are when fine-tuning froze them. With --base, the
-    command also shows which checkpoints differ from it by matrices of low rank (at most an eighth of their smaller
-    side). For a LoRA folder written by PEFT, it shows what `import` would make of it, over --base or the base that
-    the folder names.
-    """
+
+def are_checkpoints(folders: Sequence[str]) -> bool:
+    """Whether these are folders of models of transformers or PEFT, and not one bundle."""
+    if len(folders) != 1:
+        return True
+    (only,) = map(Path, folders)
+    return not (only / BUNDLE).exists() and any((only / name).is_file() for name in MODEL_FILES)
+
+
+def show_scan(folders: tuple[str, ...], base: str | None, tokens: int, printer: Printer) -> dict[str, Any]:
+    """Prints which layers checkpoints share, and what merging them would save."""
     from polyhead.convert.folders import scan_folders
 
     scan = scan_folders(folders, base=base, tokens=tokens, show=printer.show)
@@ -48,7 +59,7 @@ def _shown(scan: Scan) -> list[str]:
         lines += section(f"Beside {scan.base.name}", text_table(_with_base(scan), left=4))
     notes = [f"{model.scanned.name} cannot be imported: {model.refused}" for model in scan.models if model.refused]
     notes += [
-        f"{model.scanned.name} ({model.adapter}): import runs the trunk's layers with its matrices and keeps no other"
+        f"{model.scanned.name} ({model.adapter}): import runs the encoder's layers with its matrices and keeps no other"
         for model in scan.models
         if model.adapter
     ]

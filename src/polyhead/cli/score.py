@@ -1,4 +1,4 @@
-"""`polyhead score`."""
+"""The rows of a table with their answers: what `predict` does with a table, and the older word `score`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Column, FamiliarOptions, Folder, SessionOptions, Tasks, TokenColumns
-from polyhead.cli.output import Printer, check_kept_files, counted, note, stoppable
+from polyhead.cli.output import DASH, Printer, check_kept_files, counted, note, stoppable
+from polyhead.data.tables.base import table_format
 from polyhead.engine.session import Session
 from polyhead.progress import duration, pace
 from polyhead.store.jobs import ScoreRequest, Summary, score
@@ -26,12 +27,29 @@ class TableOptions(TokenColumns):
     keep: Annotated[tuple[str, ...], option("Columns of the table to write; by default all.", metavar="COLUMNS")] = ()
     prefix: Annotated[str, option("Start the names of the columns that tasks add with TEXT.", metavar="TEXT")] = ""
     scores: Annotated[bool, option("Also write the scores of labels or options, in TASK.scores.")] = False
+    calibrated: Annotated[
+        bool,
+        option(
+            "Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval."
+        ),
+    ] = False
+    only_answers: Annotated[bool, option("Copy no column of the table.")] = False
     fresh: Annotated[bool, option("Discard an unfinished run for the written table, and start again.")] = False
 
     def request(self, tasks: tuple[str, ...], **more: Any) -> ScoreRequest:
-        """What is answered for every row."""
-        more = {"kept": self.keep or None, **more}
-        return ScoreRequest(tasks=tasks, columns=self.roles, prefix=self.prefix, scores=self.scores, **more)
+        """What is answered for every row; click's errors for options that contradict each other."""
+        if self.keep and self.only_answers:
+            raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
+        kept = () if self.only_answers else self.keep or None
+        more = {"prefix": self.prefix, "scores": self.scores, "calibrated": self.calibrated, **more}
+        return ScoreRequest(tasks=tasks, columns=self.roles, kept=kept, **more)
+
+
+def are_rows(file: str, output: str) -> bool:
+    """Whether a file is a table whose rows are answered into `output`, though no option names a column."""
+    if output == DASH or table_format(file) is None:
+        return False
+    return not all(name.lower().removesuffix(".gz").endswith(".jsonl") for name in (file, output))
 
 
 @verb("score")
@@ -42,29 +60,13 @@ def command(
     *,
     tasks: Tasks = option("Answer these tasks only, with commas between them; by default all."),
     table: TableOptions,
-    calibrated: bool = option(
-        "Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval."
-    ),
     known: FamiliarOptions,
-    only_answers: bool = option("Copy no column of the table."),
     how: SessionOptions,
     printer: Printer,
 ) -> Any:
-    """Answer tasks of BUNDLE for every row of IN, and write the rows to OUT with a column for each task.
-
-    IN ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, OUT in .jsonl, .csv (each also .gz) or
-    .parquet. A row may be a text, a pair, tokens, or a question with its context or options. A task that does not fit
-    the row gets null. Column "error" gives the reason for a row that cannot be read or that no task can answer.
-
-    OUT appears when it is complete, and replaces a file of that name. Until then its pieces are in the hidden folder
-    .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the
-    same bytes. IN may have any length: a few thousand rows are in memory at a time.
-    """
-    if table.keep and only_answers:
-        raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
+    """Answer tasks of BUNDLE for every row of the table IN, and write the rows to OUT: see `polyhead predict`."""
     check_kept_files(target)
-    kept = {"kept": ()} if only_answers else {}
-    request = table.request(tasks, calibrated=calibrated, **msgspec.structs.asdict(known), **kept)
+    request = table.request(tasks, **msgspec.structs.asdict(known))
     return answer_rows(printer, how.open(bundle, tasks), source, target, request, fresh=table.fresh)
 
 
@@ -87,7 +89,7 @@ def _lines(done: Summary) -> list[str]:
     lines = [
         f"{done.output}: {counted(counts.rows, 'row')}, {counted(len(done.tasks), 'task')}",
         f"in {duration(done.seconds)}, {pace(done.texts_a_second, 'texts')}{before}",
-        f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
+        f"{counted(counts.passes, 'pass', several='passes')} of the encoder, {counts.tokens:,} tokens{cut}",
     ]
     for fault, by_task in (("the row does not fit the task", counts.unfit), ("the task failed", counts.failed)):
         if counts_by_task := {name: count for name, count in by_task.items() if count}:

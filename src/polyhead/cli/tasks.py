@@ -1,4 +1,4 @@
-"""`polyhead tasks`: list, add, update, remove, rollback, verify, certificate, pack."""
+"""`polyhead tasks`: list, add, update, remove, rollback, verify, certificate, pack; merge and agree have own files."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from polyhead.certify import (
     update_from,
 )
 from polyhead.certify.certificate import Ledger
+from polyhead.cli.agree import command as agree
 from polyhead.cli.bundle_lines import answers_changed, end, owner_rows, removed_lines, task_row
-from polyhead.cli.command import option, verb
+from polyhead.cli.command import VerbGroup, option, verb
+from polyhead.cli.merge import command as merge
 from polyhead.cli.options import Actor, Folder, RequiredFile
 from polyhead.cli.output import Printer, counted, note
 from polyhead.errors import BundleError
 from polyhead.files import replacing
 
 
-@click.group("tasks")
+@click.group("tasks", cls=VerbGroup)
 def command() -> None:
-    """List, add, update, remove and roll back the tasks of a bundle; verify it; pack a task for a server.
+    """List, add, update, remove, roll back, merge and verify the tasks of bundles; pack a task for a server.
 
     After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
     They must give the same bits as before, else the change is undone. A certificate in the bundle records the result,
@@ -74,11 +76,11 @@ def add(
     actor: Actor,
     printer: Printer,
 ) -> Any:
-    """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
+    """Add tasks of the bundle FROM to BUNDLE, which has the same encoder; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
-    together. Tasks that own their models may come from a bundle with any trunk, if all of the tasks do. If the command
-    is killed, run it again.
+    together. Tasks that own their models may come from a bundle with any encoder, if all of the tasks do. If the
+    command is killed, run it again.
     """
     theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or list(theirs.lines)
@@ -194,8 +196,9 @@ def certificate(
     every: bool = option("Show all certificates, the newest first.", "--all"),
     printer: Printer,
 ) -> Any:
-    """Say in words what a certificate of BUNDLE proves: who changed what, when, and on how many probes the rest agreed.
+    """Say in words what a certificate of BUNDLE proves.
 
+    That is who changed what, when, and on how many probes the rest agreed.
     By default it is the newest one; NUMBER is that in a certificate's name. Certificates are made by every change, and
     by `polyhead tasks verify`, which also checks that they were not edited.
     """
@@ -234,6 +237,10 @@ def pack(
     version = opened.version(name)
     printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
     return {"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size}
+
+
+command.add_command(merge)
+command.add_command(agree)
 
 
 def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ def command(
     tasks: Tasks = option("Train these tasks only, with commas between them."),
     kept: RetrainOptions,
     features: Store | None = option(
-        "Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
+        "Take features from this store, and encode no text: for a frozen encoder. See `polyhead features`.",
         metavar="STORE",
     ),
     bundle: OptionalFolder = option("Write to this bundle instead of the project's."),
@@ -55,26 +55,28 @@ def command(
     cache: OptionalFolder = option("Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle."),
     events: Output = option("Append one JSON line for each event to FILE."),
     tensorboard: OptionalFolder = option(
-        "Write losses, rates and scores to FOLDER for TensorBoard. Refused for a frozen trunk.", metavar="FOLDER"
+        "Write losses, rates and scores to FOLDER for TensorBoard. Refused for a frozen encoder.", metavar="FOLDER"
     ),
     device: Literal["auto", "cpu", "cuda"] | None = option(
-        "Device for training a trunk; by default CUDA if available. Refused for a frozen trunk."
+        "Device for training an encoder; by default CUDA if available. Refused for a frozen encoder."
     ),
     actor: Actor,
     printer: Printer,
 ) -> Any:
-    """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
+    """Train every task of PROJECT (polyhead.toml) over its frozen encoder, into a bundle.
 
-    First prints what it is going to do. The trunk reads each text once. An interrupted run continues where it stopped,
-    and tasks that the bundle already has, trained the same way, are kept. Tasks that a person rolled back or removed
-    are not trained, with a message. A task that had a live version is shown with its old and its new score.
+    First prints what it is going to do. The encoder reads each text once. An interrupted run continues where it
+    stopped, and tasks that the bundle already has, trained the same way, are kept. Tasks that a person rolled back or
+    removed are not trained, with a message. A task that had a live version is shown with its old and its new score. At
+    the end BUNDLE-report.html, beside the bundle, holds scores, baselines, confusion, calibration and the surest
+    mistakes, from answers to rows that were held out.
 
-    With recipe "joint" the trunk is trained together with the tasks, and gets a bundle of its own. Another project may
-    use that bundle's folder as its trunk. Started by torchrun, several processes share the training. With recipe
-    "leave_out" each task, or group, gets a bundle whose trunk was trained on the others. With recipe "fine_tune" each
-    task gets a bundle whose trunk was trained on it, the best of a search. With recipe "donors" each prompted task is
-    trained alone over the frozen trunk; another project can name that bundle in `donors` to start from its prompts and
-    poolers.
+    With recipe "joint" the encoder is trained together with the tasks, and gets a bundle of its own. Another project
+    may use that bundle's folder as its encoder. Started by torchrun, several processes share the training. With recipe
+    "leave_out" each task, or group, gets a bundle whose encoder was trained on the others. With recipe "fine_tune" each
+    task gets a bundle whose encoder was trained on it, the best of a search. With recipe "donors" each prompted task is
+    trained alone over the frozen encoder; another project can name that bundle in `donors` to start from its prompts
+    and poolers.
     """
     import msgspec
 
@@ -94,15 +96,16 @@ def command(
         **msgspec.structs.asdict(kept),
         features=features,
         actor=actor,
+        report=True,
     )
     return outcome if place.is_first else None
 
 
 def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
-    """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
+    """The process and device for a recipe of this kind; a frozen encoder is read on the processor."""
     if (device or is_watched) and kind in REPLACING:
         raise ConfigError(
-            "--device and --tensorboard are for recipes by which a trunk learns",
+            "--device and --tensorboard are for recipes by which an encoder learns",
             got=f"recipe '{kind}'",
             do="leave them out, or set another recipe.kind",
         )

@@ -380,5 +380,5 @@ def _read(root: FilePath) -> _File:
         return from_json(read_inside(root, FILE, limit=LARGEST_JSON), _File, source=str(path))
     except PolyheadError as error:
         raise CorruptFile(
-            f"{path} cannot be read", got=error, do="delete it, and measure again with `polyhead agree`", path=path
+            f"{path} cannot be read", got=error, do="delete it, and measure with `polyhead tasks agree`", path=path
         ) from None

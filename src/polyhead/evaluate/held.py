@@ -107,8 +107,11 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
 
     Raises BundleError if `cache` has no such answers, DataError if the file has none of the rows.
     """
-    held = read_held(held_file(cache, task.name, part))
-    examples = read(source, task)
+    return matched(task, source, read_held(held_file(cache, task.name, part)), read(source, task))
+
+
+def matched(task: Task, source: Source, held: HeldAnswers, examples: Examples) -> AnsweredThen:
+    """These outputs with their rows among `examples`, which are those of `source`; DataError if it has none of them."""
     places = _places(held, examples)
     if not places:
         raise DataError(

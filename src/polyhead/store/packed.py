@@ -309,5 +309,5 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
         allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
-        do=f"answer it from the texts with `polyhead score`, or {do}",
+        do=f"answer it from the texts with `polyhead predict`, or {do}",
     )

@@ -130,7 +130,7 @@ LossName = Literal[
 ]
 ScoresOf = Literal["softmax", "sigmoid", "range"]
 CellForm = Literal["text", "number", "flag", "texts", "places", "shares", "numbers", "json"]
-"""The form of a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
+"""The form of a column that `polyhead predict` adds: `places` are indices, `shares` a number for each label."""
 Arrays = Sequence[np.ndarray]
 """An array a row."""
 Answer = dict[str, Any]
@@ -180,7 +180,7 @@ class Kind(ABC):
     label_is_list: ClassVar[bool] = False  # a row's label is a list of labels
     takes_shares: ClassVar[bool] = False  # a row may have a probability for each label: `shares`, `target_of` and back
 
-    # The columns that `polyhead score` adds: one for the answer, and one for its `scores`, if it has any.
+    # The columns that `polyhead predict` adds: one for the answer, and one for its `scores`, if it has any.
     cell: ClassVar[CellForm] = "json"
     cell_key: ClassVar[str | None] = None  # the part of an answer in its cell; None: all of it
     score_cell: ClassVar[CellForm | None] = None
@@ -219,7 +219,7 @@ class Kind(ABC):
         return [self.decode(task, row, example) for row, example in zip(outputs, examples, strict=True)]
 
     def cell_of(self, answer: Answer) -> object:
-        """The cell that `polyhead score` writes for an answer, in the form `cell`."""
+        """The cell that `polyhead predict` writes for an answer, in the form `cell`."""
         return answer if self.cell_key is None else answer[self.cell_key]
 
     @abstractmethod

@@ -19,6 +19,7 @@ from polyhead.train.data.units import check_budget, check_whole_units, split_sum
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
+from polyhead.train.record.report import report_file, write_report
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
@@ -39,12 +40,13 @@ def train_project(
     allow_lost_labels: bool = False,
     features: FilePath | str | None = None,
     actor: str = "",
+    report: bool = False,
 ) -> TrainingResult:
     """Trains the declared tasks according to the project's recipe, and writes each bundle as soon as possible.
 
     `folder` is the base of relative paths. Features and checkpoints are kept in `cache` (default: next to the bundle),
-    so an interrupted run resumes where it stopped, and another task over the same texts encodes nothing. Foreseeable
-    errors are raised before any training. `actor`, the person who trains, is recorded in certificates.
+    so an interrupted run resumes, and another task over the same texts encodes nothing. Foreseeable errors come before
+    any training. Certificates name the `actor`. `report` writes a page of answers to held-out rows beside the bundle.
 
     Over a frozen trunk, rolled back or removed tasks stay so except those in `retrain`, which are trained in any case;
     with `if_better` a live version stays unless the new one scores better on the same rows. If labels of a live version
@@ -60,9 +62,7 @@ def train_project(
     folder = FilePath(folder)
     options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
     place = place or ProcessRank()
-    _check(project, place, only, options)
-    if features is not None:
-        _check_from_store(project)
+    _check(project, place, only, options, from_store=features is not None)
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
@@ -84,7 +84,18 @@ def train_project(
         only=only,
         options=options,
     )
-    return _bundle_training(run).train()
+    outcome = _bundle_training(run).train()
+    return _with_report(run, outcome) if report and place.is_first else outcome
+
+
+def _with_report(run: TrainingRun, outcome: TrainingResult) -> TrainingResult:
+    """The outcome with the page of answers to rows held out, which is written where something was trained."""
+    file = report_file(run.root)
+    if not file.is_file() or outcome.trained or outcome.bundles or outcome.taught:
+        if write_report(run) is None:
+            return outcome
+        run.events.line(f"report: {file}")
+    return msgspec.structs.replace(outcome, report=str(file))
 
 
 def _same(data: TrunkData) -> TrunkData:
@@ -137,7 +148,9 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))
 
 
-def _check(project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions) -> None:
+def _check(
+    project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions, *, from_store: bool
+) -> None:
     """Raises ConfigError for options without use in the recipe, UnknownTask for names that are not in the project."""
     kind, names = str(project.recipe.__struct_config__.tag), [entry.name for entry in project.tasks]
     if place.world > 1 and kind != "joint":
@@ -162,3 +175,5 @@ def _check(project: Project, place: ProcessRank, only: tuple[str, ...], options:
     if unknown := sorted(set(only) - set(names)):
         raise UnknownTask("the project declares no such task", got=unknown, allowed=names)
     options.check(names, only)
+    if from_store:
+        _check_from_store(project)

@@ -59,6 +59,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     chosen: SearchPoint | None = None  # by a search
     tried: tuple[CandidateResult, ...] = ()
     seconds: float
+    report: str | None = None  # the page of answers to rows held out
 
 
 class UsedStore(msgspec.Struct, frozen=True, kw_only=True):

@@ -228,7 +228,7 @@ def test_a_task_that_needs_more_than_features_is_refused_with_the_reason(name, w
     filled(location, bundle, range(3))
     with pytest.raises(StoreError, match=why) as error:
         backfill(location, bundle, BackfillRequest(tasks=(name,)))
-    assert "polyhead score" in error.value.do
+    assert "polyhead predict" in error.value.do
 
 
 def test_what_is_asked_wrongly_is_refused(location, bundle):

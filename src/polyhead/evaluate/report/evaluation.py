@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import ConfusionTable, Details, Differences, Reliability, ShownMistake, answer_text
@@ -24,6 +24,7 @@ from polyhead.evaluate.scores import Interval, Sliced
 from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import Value
 
+BASELINES = ("tf-idf", "linear", "constant")
 MOST_LABELS = 24  # labels of a drawn confusion table; with more, its largest mistakes are listed
 WIDE = 10  # columns of a confusion table beyond which it takes the full width of the page
 LEAST = 0.1  # effect, as a share of the answer's confidence, that is shaded fully
@@ -37,6 +38,7 @@ class Reported(Value):
     facts: tuple[str, ...]  # lines below the title: data, time, runtime
     details: tuple[Details, ...]
     comparisons: tuple[Comparison, ...] = ()
+    baselines: dict[str, dict[str, dict[str, float]]] = {}  # of some tasks: name -> metric -> value, on the same rows
 
 
 def page_of(reported: Reported) -> str:
@@ -46,7 +48,7 @@ def page_of(reported: Reported) -> str:
         f"<h1>{html_text(reported.title)}</h1>",
         *(f'<p class="soft">{html_text(fact)}</p>' for fact in reported.facts),
     ]
-    body.append(f'<div class="cards">{card("Scores", _overview(reported.details), is_wide=True)}</div>')
+    body.append(f'<div class="cards">{card("Scores", _overview(reported), is_wide=True)}</div>')
     for details in reported.details:
         score = details.score
         body.append(f'<h2 id="{html_text(score.task)}">{html_text(score.task)}</h2>')
@@ -64,10 +66,11 @@ def page_of(reported: Reported) -> str:
     return html_page(reported.title, body)
 
 
-def _overview(several: Sequence[Details]) -> str:
-    rows = []
-    for details in several:
-        score = details.score
+def _overview(reported: Reported) -> str:
+    rows, shown = [], [name for name in BASELINES if any(name in of for of in reported.baselines.values())]
+    for details in reported.details:
+        score, reliability = details.score, details.reliability
+        simple = reported.baselines.get(score.task, {})
         rows.append(
             [
                 f'<a href="#{html_text(score.task)}">{html_text(score.task)}</a>',
@@ -76,10 +79,16 @@ def _overview(several: Sequence[Details]) -> str:
                 html_text(score.metric),
                 f"{score.scores[score.metric]:.4f}",
                 _range(details.intervals.get(score.metric)),
+                *(
+                    f"{simple[name][score.metric]:.4f}" if score.metric in simple.get(name, {}) else ""
+                    for name in shown
+                ),
+                "" if reliability is None else f"{reliability.calibration_error:.4f}",
                 _others(details),
             ]
         )
-    return html_table(("task", "split", "rows", "metric", "score", "95 % interval", "other metrics"), rows)
+    head = ("task", "split", "rows", "metric", "score", "95 % interval", *shown, "calibration error", "other metrics")
+    return html_table(head, rows)
 
 
 def _others(details: Details) -> str:

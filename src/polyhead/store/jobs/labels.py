@@ -65,7 +65,7 @@ def label_rows(
         places = answers.store.find(ids)
         chosen = np.flatnonzero((places[:, 0] >= 0) & (prefixes_of(ids) / 2.0**64 < share))
         chosen = chosen[_fresh(places[chosen], is_written)]
-        for row, given in zip(chosen.tolist(), _answers(answers, wish, places[chosen]), strict=True):
+        for row, given in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
             if any(given[name] is not None for name in tasks):
                 yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, some[row], strict=False)), **given}
         done += len(some)
@@ -81,7 +81,7 @@ def _fresh(places: np.ndarray, is_written: Sequence[np.ndarray]) -> np.ndarray:
     return is_first
 
 
-def _answers(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -> Iterator[dict[str, object]]:
+def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -> Iterator[dict[str, object]]:
     """The columns of each document's answers."""
     columns: dict[str, list[object]] = {}
     for name in wish.tasks:

@@ -105,7 +105,7 @@ class ScoreJob(Value):
 
 
 WORKING = WorkFolder(
-    purpose="pieces of a file that `polyhead score` writes", is_ours=lambda name: bool(_OURS.fullmatch(name))
+    purpose="pieces of a file that `polyhead predict` writes", is_ours=lambda name: bool(_OURS.fullmatch(name))
 )
 
 

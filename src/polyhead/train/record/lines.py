@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from math import inf
 
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
-from polyhead.progress import duration, text_table
+from polyhead.progress import counted, duration, text_table
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
@@ -16,7 +17,9 @@ from polyhead.train.data.units import units_of
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.record.draft import Trained
 
+log = logging.getLogger(__name__)
 TOKENS = 32  # tokens of one text, for the table's FLOPs
+PLAIN = 5  # columns of the table that are no work and no cost
 
 
 def outlook(
@@ -30,6 +33,8 @@ def outlook(
 ) -> list[str]:
     """Lines of a table; skipped rows are counted and named. With `folds`, tasks with few rows are trained in folds.
 
+    Where only heads are trained, work and costs are lines of the log.
+
     `in_a_pass` is the number of batches in one pass over each task's training data. If unknown it is derived from the
     rows, and is a lower bound for a task that is trained on windows.
     """
@@ -41,6 +46,7 @@ def outlook(
     rows: list[Sequence[str]] = [
         ("task", "kind", "train", "validation", "test", "batches/pass", "updates", "parameters", "MFLOP/text")
     ]
+    is_plain = in_a_pass is None and all(p.strategy.reads_kept_features for p in todo)
     units = units_of({p.task.name: p.strategy for p in todo})
     plans = {name: merge({member: paths[member][-1] for member in unit}) for unit in units for name in unit}
     for p in todo:
@@ -59,16 +65,20 @@ def outlook(
                 f"{added.flops / 1e6:.2f}",
             )
         )
-    lines += text_table(rows, left=2)
+    lines += text_table([row[:PLAIN] for row in rows] if is_plain else rows, left=2)
     for unit in units:
         lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
     whom = "the task" if len(todo) == 1 else f"all {len(todo)} tasks"
-    lines.append(
-        f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
+    passed = (
+        f"one pass of the encoder: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
         f"MFLOP for {whom} on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
     )
+    if not is_plain:
+        return [*lines, passed]
+    for line in (*text_table([(*row[:1], *row[PLAIN:]) for row in rows]), passed):
+        log.info(line)
     return lines
 
 
@@ -121,9 +131,15 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
     return [
         line,
         *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
+        *_too_few(prepared.task.name, rows.get("validation", FEW)),
         *_advice(prepared),
         *_little(prepared, trained),
     ]
+
+
+def _too_few(task: str, rows: int) -> list[str]:
+    few = f"{task}: {counted(rows, 'row')} held out: too few to tell how good it is; label more"
+    return [few] if rows < FEW else []
 
 
 def _advice(prepared: Prepared) -> list[str]:
@@ -132,7 +148,7 @@ def _advice(prepared: Prepared) -> list[str]:
     if not kind_of(prepared.task).labels_words or not prepared.strategy.reads_kept_features or rows < ADVISED_FROM:
         return []
     return [
-        f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
+        f"{prepared.task.name}: words are read as the frozen encoder has them. Layers of the task's own usually score "
         'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/guides/branches.md, Entities)'
     ]
 
@@ -149,7 +165,7 @@ def _little(prepared: Prepared, trained: Trained) -> list[str]:
         return []
     return [
         f"{task.name}: warning: {metric} {score:.2f} on validation is little above the {constant:.2f} of one answer "
-        "for every row: the trunk was not trained to read one text for another. Layers of the task's own may learn it, "
+        "for every row: the encoder did not learn to read one text for another. Layers of the task's own may learn it, "
         f'and cost more: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
     ]
 

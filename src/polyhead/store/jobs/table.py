@@ -1,0 +1,91 @@
+"""Stored answers as a table: a row for each document, with its text where a file of texts is given."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import msgspec
+
+from polyhead.data.tables.arrow import arrow_for
+from polyhead.data.tables.written import text_of_cell
+from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
+from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+
+WRITTEN = (".csv", ".jsonl", ".parquet")  # endings of files that are written
+ROWS = 2**14  # of a piece of Parquet
+Row = Mapping[str, object]
+
+
+def stored_rows(answers: StoredAnswers, tasks: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Each document's id in hexadecimal, answers and scores, in the order of the store."""
+    wish = LabelRequest(tasks=tuple(tasks))
+    for ids, places in answers.fragments():
+        for start in range(0, len(ids), AT_ONCE):
+            here = slice(start, start + AT_ONCE)
+            for name, given in zip(ids[here], given_rows(answers, wish, places[here]), strict=True):
+                yield {ID: name.tobytes().hex(), **given}
+
+
+def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], tasks: Mapping[str, Task]) -> int:
+    """Writes rows of `stored_rows` or `label_rows` of these tasks in the format of the ending; returns their number."""
+    written = 0
+
+    def counted_rows() -> Iterator[Row]:
+        nonlocal written
+        for row in rows:
+            written += 1
+            yield row
+
+    _WRITERS[ending](file, counted_rows(), tasks)
+    return written
+
+
+def _to_jsonl(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+    file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def _to_csv(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+    first = next(rows, {})
+    columns = [name for name in _columns(tasks) if name in first] or [ID]
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in itertools.chain([first] if first else [], rows):
+        writer.writerow(["" if row.get(name) is None else text_of_cell(row[name]) for name in columns])
+    text.detach()
+
+
+def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+    arrow = arrow_for()
+    first = list(itertools.islice(rows, ROWS))
+    there = {ID} if not first else first[0].keys()
+    kinds = {name: kind for name, kind in _columns(tasks).items() if name in there}
+    types = {str: arrow.string(), float: arrow.float64(), list: arrow.list_(arrow.string())}
+    schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    with arrow.parquet.ParquetWriter(file, schema) as writer:
+        some = first
+        while some:
+            writer.write_table(arrow.Table.from_pylist(some, schema))
+            some = list(itertools.islice(rows, ROWS))
+
+
+def _columns(tasks: Mapping[str, Task]) -> dict[str, type]:
+    """Every column that a row may have, and what its cells hold."""
+    columns: dict[str, Any] = {ID: str, **dict.fromkeys(TEXTS, str)}
+    for name, task in tasks.items():
+        columns[name] = float if task.range is not None else list if kind_of(task).scores == "sigmoid" else str
+        columns[name + SCORE] = float
+    return columns
+
+
+_WRITERS: Mapping[str, Callable[[IO[bytes], Iterator[Row], Mapping[str, Task]], None]] = {
+    ".csv": _to_csv,
+    ".jsonl": _to_jsonl,
+    ".parquet": _to_parquet,
+}
