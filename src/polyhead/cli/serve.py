@@ -25,6 +25,7 @@ from polyhead.cli.serve_options import (
     place_of_worker,
     read_config,
     supervise,
+    tell_changes,
 )
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
@@ -144,6 +145,7 @@ def run(
     from polyhead.serve.run import EndInTime, Listener, serve
     from polyhead.serve.workers import CountsOfAll
 
+    tell_changes(worker)
     app = application(service, keys=keys, hosts=hosts, observers=observers)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -125,9 +126,18 @@ def place_of_worker() -> WorkerPlace | None:
     return WorkerPlace.found(os.environ)
 
 
+def tell_changes(place: WorkerPlace | None) -> None:
+    """Lets the log say each change of tasks, and each stop: of several workers the first says what all do."""
+    told = ("changes", "run", "workers") if place is None else ("changes",) if place.number == 1 else ()
+    for name in told:
+        logging.getLogger(f"polyhead.serve.{name}").setLevel(logging.INFO)
+
+
 def supervise(sockets: list[socket.socket], settings: ServeSettings, *, address: str) -> None:
     """Starts this very command once more for each worker, and keeps them running; ends the process with their code."""
     from polyhead.serve.workers import Supervisor
+
+    tell_changes(None)
 
     async def supervised() -> int:
         return await Supervisor(

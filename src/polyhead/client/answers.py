@@ -63,8 +63,8 @@ class ErrorFacts(msgspec.Struct, frozen=True):
 
     type: str = ""
     message: str = ""
-    got: str | list[str] | None = None
-    allowed: str | list[str] | None = None
+    got: Any = None
+    allowed: Any = None
     do: str | None = None
 
 

@@ -75,6 +75,7 @@ async def _of_starlette(request: Request, error: Exception) -> Response:
     if status == 404:
         raise no_route(request.scope)
     what = {405: "the route does not take this method"}.get(status, "refused")
-    allowed = (getattr(error, "headers", None) or {}).get("Allow")
+    methods = (getattr(error, "headers", None) or {}).get("Allow")
+    allowed = None if methods is None else methods.split(", ")
     got = f"{request.method} {request.scope['path'][:200]}"
     raise HttpError(status, what, got=got, allowed=allowed, do="see /docs for all routes")

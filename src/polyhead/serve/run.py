@@ -12,12 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from polyhead.errors import ConfigError
+from polyhead.progress import counted
 from polyhead.serve.connections import SURPLUS, Acceptor, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 from polyhead.values import Value
@@ -134,23 +136,26 @@ async def serve(
     protocol = connections_of(limits, lambda: sum(len(server.server_state.connections) for server in servers), refused)
     for i, listener in enumerate(listeners):
         servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
-    loop = asyncio.get_running_loop()
+    loop, told = asyncio.get_running_loop(), list[float]()
 
-    def stop() -> None:
+    def stop(by: str) -> None:
+        what = "what is under way is cut off" if told else f"what waits is answered, for {drain_seconds:g} s at most"
+        log.info("told to stop by %s with %s open: %s", by, counted(len(connections()), "connection"), what)
+        told.append(loop.time())
         for server in servers:
             if server.should_exit:  # asked twice: at once
                 server.force_exit = True
             server.should_exit = True
 
-    def signalled(*_: object) -> None:
+    def signalled(number: int, frame: object) -> None:
         stopping()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     before = _handled(signalled)
     beside = [asyncio.create_task(look_on(connections, limits))]
     if until is not None:
-        beside.append(asyncio.create_task(_then(until, stop)))
+        beside.append(asyncio.create_task(_then(until, partial(stop, "its program"))))
     first, *rest = servers
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
@@ -164,6 +169,7 @@ async def serve(
     try:
         await asyncio.gather(*running)
     finally:
+        log.info("stopped after %.1f s", loop.time() - (told or [loop.time()])[0])
         for task in beside:
             task.cancel()
         for number, handler in before.items():

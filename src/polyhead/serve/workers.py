@@ -134,6 +134,8 @@ class Supervisor:
         return self._code
 
     def _stop(self) -> None:
+        if not self._stopping.is_set():
+            log.info("told to stop: %d workers answer what waits", len(self._running))
         self._stopping.set()
         for process in self._running.values():
             with suppress(ProcessLookupError):

@@ -153,14 +153,16 @@ function showError(error) {
   const facts = [
     ["Given", error.got],
     ["Allowed", error.allowed],
-  ].filter(([, value]) => value?.length);
+  ].filter(([, value]) => (value ?? "") !== "" && value.length !== 0);
   box.replaceChildren(
     element("h2", {}, error instanceof ServerError ? error.message : `The page failed: ${error.message}`),
-    ...facts.map(([name, value]) => element("p", {}, `${name}: ${[value].flat().join(", ")}`)),
+    ...facts.map(([name, value]) => element("p", {}, `${name}: ${[value].flat().map(inText).join(", ")}`)),
     element("p", {}, error.todo ?? "Reload the page, and ask again."),
     again,
   );
 }
+
+const inText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 // What is pressed
 
