@@ -136,16 +136,10 @@ async def serve(
     protocol = connections_of(limits, lambda: sum(len(server.server_state.connections) for server in servers), refused)
     for i, listener in enumerate(listeners):
         servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
-    loop, told = asyncio.get_running_loop(), list[float]()
+    loop = asyncio.get_running_loop()
 
     def stop(by: str) -> None:
-        what = "what is under way is cut off" if told else f"what waits is answered, for {drain_seconds:g} s at most"
-        log.info("told to stop by %s with %s open: %s", by, counted(len(connections()), "connection"), what)
-        told.append(loop.time())
-        for server in servers:
-            if server.should_exit:  # asked twice: at once
-                server.force_exit = True
-            server.should_exit = True
+        _stop(servers, f"told to stop by {by} with {counted(len(connections()), 'connection')} open")
 
     def signalled(number: int, frame: object) -> None:
         stopping()
@@ -169,11 +163,20 @@ async def serve(
     try:
         await asyncio.gather(*running)
     finally:
-        log.info("stopped after %.1f s", loop.time() - (told or [loop.time()])[0])
+        log.info("stopped")
         for task in beside:
             task.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stop(servers: Sequence[_Server], why: str) -> None:
+    """Takes no more, and answers the rest; what is under way is cut off where it is called again."""
+    for server in servers:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+    is_again = any(server.force_exit for server in servers)
+    log.info("%s: %s", why, "what is under way is cut off" if is_again else "what waits is answered")
 
 
 def _handled(handler: Callable[..., None]) -> dict[signal.Signals, Any]:
