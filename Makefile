@@ -25,7 +25,7 @@ $(VENV)/.train: $(PY) pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,serve,compat,otel,store,xlsx,lance,plots,summarization,openvino,onnx,docs,dev]'
+	$(PIP) -e '.[train,serve,grpc,compat,otel,store,xlsx,lance,plots,summarization,openvino,onnx,docs,dev]'
 	$(PIP) --no-deps $(INFINITY)
 	touch $@
 

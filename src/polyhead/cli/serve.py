@@ -19,6 +19,7 @@ from polyhead.cli.serve_options import (
     Port,
     PortType,
     access_file,
+    grpc_beside,
     hosts_of,
     in_order,
     keys_of,
@@ -146,7 +147,8 @@ def run(
     from polyhead.serve.workers import CountsOfAll
 
     tell_changes(worker)
-    app = application(service, keys=keys, hosts=hosts, observers=observers)
+    beside = grpc_beside(service, host, keys=keys, observers=observers, is_shared=worker is not None)
+    app = application(service, keys=keys, hosts=hosts, observers=observers, beside=beside)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [
         Listener(app=public if task is None else for_task(public, task), socket=listening) for task, listening in places

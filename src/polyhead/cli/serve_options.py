@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,7 +22,9 @@ from polyhead.values import Value
 if TYPE_CHECKING:
     import socket
 
+    from polyhead.serve.guard import Observer
     from polyhead.serve.keys import AccessKeys
+    from polyhead.serve.service import Service
     from polyhead.serve.settings import ServeSettings
     from polyhead.serve.workers import WorkerPlace
 
@@ -124,6 +127,28 @@ def place_of_worker() -> WorkerPlace | None:
     from polyhead.serve.workers import WorkerPlace
 
     return WorkerPlace.found(os.environ)
+
+
+def grpc_beside(
+    service: Service, host: str, *, keys: AccessKeys, observers: Sequence[Observer], is_shared: bool
+) -> list[Callable[[], AbstractAsyncContextManager[None]]]:
+    """What answers over gRPC, where the settings have a port for it; raises ConfigError for one that is taken."""
+    from polyhead.serve.grpc.listen import check_grpc, grpc_listening
+    from polyhead.serve.run import bound
+
+    port = service.settings.grpc_port
+    if port is None:
+        return []
+    check_grpc()
+    if is_shared and not port:
+        raise ConfigError("several workers cannot share a port that is not named", do="give --grpc a number over 0")
+    bound(host, port, shared=is_shared).close()
+
+    def ready(number: int) -> None:
+        note(f"{host}:{number} answers the Open Inference Protocol over gRPC")
+
+    more: dict[str, Any] = {"keys": keys, "observers": observers, "is_shared": is_shared, "ready": ready}
+    return [partial(grpc_listening, service, host, port, **more)]
 
 
 def tell_changes(place: WorkerPlace | None) -> None:

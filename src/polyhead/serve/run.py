@@ -56,7 +56,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
         raise ConfigError(
             "the server cannot listen on this address",
             got=f"{host}:{port} ({error.strerror or error})",
-            do="give another --port, or --host 127.0.0.1 for this machine alone",
+            do="give another port, or --host 127.0.0.1 for this machine alone",
         ) from None
     listening.set_inheritable(True)
     return listening
