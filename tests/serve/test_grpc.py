@@ -27,6 +27,7 @@ from polyhead.serve.http import MOST_VALUES, STATUS
 from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.run import bound
 from polyhead.serve.settings import RequestLimits, ServeSettings
+from polyhead.serve.workers import WorkerPlace
 from support.loopback_server import held, listening, service_of, tiny_root, until
 
 TEXTS = ["good lamp", "the order is late 😀", "where is anna?"]
@@ -274,8 +275,9 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(root):
     taken = bound(HOST, 0)
     settings = ServeSettings(grpc_port=taken.getsockname()[1])
     with taken, pytest.raises(ConfigError, match="cannot listen"):
-        grpc_beside(service_of(root, settings), HOST, keys=AccessKeys(), observers=[], is_shared=False)
+        grpc_beside(service_of(root, settings), HOST, keys=AccessKeys(), observers=[], worker=None)
     with pytest.raises(ConfigError, match="several workers"):
         service = service_of(root, ServeSettings(grpc_port=0))
-        grpc_beside(service, HOST, keys=AccessKeys(), observers=[], is_shared=True)
-    assert grpc_beside(service_of(root), HOST, keys=AccessKeys(), observers=[], is_shared=False) == []
+        place = WorkerPlace(number=1, of=2, sockets=(), ready=0, alive=0, folder="", processors=(0,))
+        grpc_beside(service, HOST, keys=AccessKeys(), observers=[], worker=place)
+    assert grpc_beside(service_of(root), HOST, keys=AccessKeys(), observers=[], worker=None) == []

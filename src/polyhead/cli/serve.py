@@ -147,7 +147,7 @@ def run(
     from polyhead.serve.workers import CountsOfAll
 
     tell_changes(worker)
-    beside = grpc_beside(service, host, keys=keys, observers=observers, is_shared=worker is not None)
+    beside = grpc_beside(service, host, keys=keys, observers=observers, worker=worker)
     app = application(service, keys=keys, hosts=hosts, observers=observers, beside=beside)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [

@@ -130,13 +130,13 @@ def place_of_worker() -> WorkerPlace | None:
 
 
 def grpc_beside(
-    service: Service, host: str, *, keys: AccessKeys, observers: Sequence[Observer], is_shared: bool
+    service: Service, host: str, *, keys: AccessKeys, observers: Sequence[Observer], worker: WorkerPlace | None
 ) -> list[Callable[[], AbstractAsyncContextManager[None]]]:
     """What answers over gRPC, where the settings have a port for it; raises ConfigError for one that is taken."""
     from polyhead.serve.grpc.listen import check_grpc, grpc_listening
     from polyhead.serve.run import bound
 
-    port = service.settings.grpc_port
+    port, is_shared = service.settings.grpc_port, worker is not None
     if port is None:
         return []
     check_grpc()
@@ -145,7 +145,8 @@ def grpc_beside(
     bound(host, port, shared=is_shared).close()
 
     def ready(number: int) -> None:
-        note(f"{host}:{number} answers the Open Inference Protocol over gRPC")
+        if worker is None or worker.number == 1:
+            note(f"{host}:{number} answers the Open Inference Protocol over gRPC")
 
     more: dict[str, Any] = {"keys": keys, "observers": observers, "is_shared": is_shared, "ready": ready}
     return [partial(grpc_listening, service, host, port, **more)]

@@ -162,16 +162,16 @@ class InferenceApiFormat:
         predict = "Labels of texts or pairs, as text-embeddings-inference answers."
         rerank = "Texts in the order of how well they fit a query."
 
-        def of(path: str, handler: Handler, summary: str, request: Any, response: Any = None) -> Operation:
-            return post(path, handler, summary, request=request, response=response, statuses=LATE)
+        def of(path: str, handler: Handler, summary: str, request: Any, response: Any = None, **more: Any) -> Operation:
+            return post(path, handler, summary, request=request, response=response, statuses=LATE, **more)
 
         return [
-            of("/predict", _predict, predict, TeiPredictRequest),
+            of("/predict", _predict, predict, TeiPredictRequest, asks_task=True),
             of("/embed", _embed, "Vectors of texts.", EmbedRequest, list[list[float]]),
             of("/similarity", _similarity, "Cosines of texts with one.", SimilarityRequest, list[float]),
             of("/rerank", _rerank, rerank, RerankRequest, list[Rank]),
             of("/models/{task}", _pipeline, pipeline, PipelineRequest),
-            of("/", _pipeline, "The same of the task that the request means.", PipelineRequest),
+            of("/", _pipeline, "The same of the task that the request means.", PipelineRequest, asks_task=True),
             get("/info", _info, "Facts of the trunk and of a task."),
         ]
 
