@@ -25,7 +25,7 @@ $(VENV)/.core: $(PY) pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[train,compat,otel,store,xlsx,lance,plots,summarization,openvino,docs,dev]'
+	$(PIP) -e '.[train,grpc,compat,otel,store,xlsx,lance,plots,summarization,openvino,docs,dev]'
 	$(PIP) --no-deps $(INFINITY)
 	touch $@
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import shutil
 import time
 from types import SimpleNamespace
@@ -49,7 +50,9 @@ def root(tmp_path):
     return make(tmp_path / "b", "mood", "topics", "urgency")
 
 
-def test_what_is_added_replaced_and_removed_in_the_folder_answers_without_a_word(root):
+def test_what_is_added_replaced_and_removed_in_the_folder_answers_without_a_word(root, caplog):
+    caplog.set_level(logging.INFO, "polyhead.serve.changes")
+
     async def scenario():
         async with served(root, WATCHED) as (client, service):
             before, versions = await asked(client)
@@ -66,6 +69,11 @@ def test_what_is_added_replaced_and_removed_in_the_folder_answers_without_a_word
             assert state.is_watched and state.taken >= 1 and state.refused == 0 and state.refusal is None
 
     asyncio.run(scenario())
+    assert {record.getMessage() for record in caplog.records} == {
+        "task 'names' was added, v0001",
+        "task 'mood' went from v0001 to v0002",
+        "task 'urgency' was removed",
+    }
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid):RuntimeWarning")

@@ -18,7 +18,7 @@ from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, register_format
 from polyhead.serve.guard import Guard, Paths
-from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, replaced, without_files
+from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, fact_in_json, replaced, without_files
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from support.loopback_server import LONG, TEXT_TASKS, service_of, tiny_root
 
@@ -242,6 +242,7 @@ def test_an_unknown_route_and_method_are_told_with_what_is_there(client):
     assert missing.status_code == 404 and missing.json()["error"]["got"] == "GET /v1/nothing"
     wrong = client.put("/v1/predict")
     assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
+    assert wrong.json()["error"]["allowed"] == ["POST"]
 
 
 def test_a_range_of_a_file_is_never_answered(client):
@@ -362,8 +363,8 @@ def test_a_wish_for_a_task_that_is_not_there_is_told(client):
 
 def test_a_body_of_another_form_is_refused_with_what_would_do(client):
     """The fields that may stand at the place that is wrong, and a body that is answered."""
-    error = client.post("/v1/predict", json={"text": "good lamp"}).json()["error"]
-    assert error["allowed"] == ["inputs", "tasks", "options"] and "text" in error["got"]
+    error = client.post("/v1/predict", json={"texts": "good lamp"}).json()["error"]
+    assert error["allowed"] == ["inputs", "text", "tasks", "options"] and "texts" in error["got"]
     assert client.post("/v1/predict", content=error["do"].removeprefix("send such as ")).status_code == 200
     inner = client.post("/v1/predict", json={"inputs": "a", "options": {"calibrate": True}}).json()["error"]
     assert (
@@ -372,6 +373,44 @@ def test_a_body_of_another_form_is_refused_with_what_would_do(client):
     )
     unknown = asked(client, ["good lamp"], ["moood"]).json()["error"]
     assert unknown["got"] == ["moood"] and set(TEXT_TASKS) <= set(unknown["allowed"])
+
+
+def test_texts_may_be_said_as_text_in_place_of_inputs(client):
+    """The same answers; what says both or neither is told which fields there are."""
+    for texts in ("good lamp", ["good lamp", "late"]):
+        said, given = (client.post("/v1/predict", json={name: texts}).json() for name in ("text", "inputs"))
+        assert said["results"] == given["results"] and len(said["results"]) == (1 if texts == "good lamp" else 2)
+    for body in ({}, {"text": "good", "inputs": ["lamp"]}):
+        refused = client.post("/v1/predict", json=body)
+        assert refused.status_code == 422 and refused.json()["error"]["allowed"] == ["inputs", "text"]
+
+
+def test_facts_of_errors_are_json_values(client):
+    given = {"question": ["a", 1, None], "far": {"deep": {"deeper": {"deepest": 1}}}}
+    error = client.post("/v1/predict", json={"inputs": [given]}).json()["error"]
+    assert error["got"]["question"] == given["question"]
+    assert error["got"]["far"]["deep"]["deeper"] == "{'deepest': 1}", "deeper ones are texts, so that they end"
+
+
+@pytest.mark.parametrize(
+    ("fact", "told"),
+    [
+        (8, 8),
+        (0.5, 0.5),
+        (True, True),
+        (None, None),
+        (2**53, str(2**53)),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        (("a", 1), ["a", 1]),
+        ({"a": {3}}, {"a": [3]}),
+        ("x" * 2000, "x" * 1000),
+        (list(range(103)), [*range(100), "and 3 more"]),
+    ],
+)
+def test_a_fact_in_json_is_a_value_that_any_reader_takes(fact, told):
+    found = fact_in_json(fact, lambda words: words)
+    assert found == told and json.loads(json.dumps(found, allow_nan=False)) == told
 
 
 def test_a_task_whose_head_raises_fails_alone_and_without_internals(root, monkeypatch, caplog):

@@ -41,6 +41,16 @@ def test_text_classification_gives_every_label_as_the_session_does(client, serve
         assert plain(client.text_classification(text, model=f"{server.url}/models/{task}")) == by_score(own)
 
 
+def test_the_address_alone_means_the_task_of_its_port_or_the_one_that_it_names(client, server):
+    (own,) = server.answers("mood", TEXTS[:1])
+    for address in (server.urls["mood"], f"{server.url}/?task=mood"):
+        assert plain(client.text_classification(TEXTS[0], model=address)) == by_score(own)
+    hub = pytest.importorskip("huggingface_hub")
+    assert plain(hub.InferenceClient(server.urls["mood"]).text_classification(TEXTS[0])) == by_score(own)
+    status, _, refused = posted(f"{server.url}/", {"inputs": TEXTS[0]})
+    assert status == 422 and "?task=NAME" in refused["error"]
+
+
 def test_text_classification_at_predict_gives_what_the_client_keeps_of_such_an_answer(client, server):
     """The client takes the first element of what text-embeddings-inference sends: the most probable label."""
     (own,) = server.answers("mood", TEXTS[:1])

@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from polyhead._version import __version__
+from polyhead.errors import BadValue
+from polyhead.serve.formats.tensors import MOST_DIMENSIONS, InferRequest, InputTensor, tensor_texts
 from support.client_server import LONG, TASKS, TEXTS, as_json, got, posted, running, tiny_server_bundle
 
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3])]
@@ -235,3 +237,16 @@ def test_parts_that_are_not_spoken_say_so(server):
     for path in ("/v2/models/mood/config", "/v2/models/mood/stats", "/v2/models/stats/x", "/v2/logging"):
         status, _, answer = got(server.url + path)
         assert status == 404 and "not spoken" in answer["error"]
+
+
+def test_a_shape_of_many_dimensions_is_refused_and_not_multiplied(monkeypatch):
+    """Their product took a minute of every thread: 131,072 numbers of 62 bits."""
+
+    def never(*_):
+        raise AssertionError("it was multiplied")
+
+    monkeypatch.setattr("polyhead.serve.formats.tensors.prod", never)
+    for shape in ([2**62] * (MOST_DIMENSIONS + 1), [], [-1]):
+        own = InputTensor(name="text", shape=shape, datatype="BYTES", data=["a"])
+        with pytest.raises(BadValue, match="do not fit its shape"):
+            tensor_texts(InferRequest(inputs=[own]), b"", most=8)

@@ -44,7 +44,7 @@ def test_a_file_is_sent_once_and_then_by_its_tag(client, name):
         again = client.get(path, headers={"If-None-Match": tag})
         assert (again.status_code, again.content) == (304, b"") and again.headers["ETag"] == first.headers["ETag"]
     assert client.get(path, headers={"If-None-Match": '"other"'}).content == FILES[name]
-    assert client.head(path).content == b"" and client.post(path).status_code == 405
+    assert client.head(path).content == b"" and client.put(path).status_code == 405
 
 
 def test_nothing_beside_the_files_is_served(client):

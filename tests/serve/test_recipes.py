@@ -15,7 +15,9 @@ from support.admin_server import make
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "examples" / "serving"
-MANIFESTS = sorted((SERVING / "kubernetes").glob("*.yaml"))
+KUBERNETES = SERVING / "kubernetes"
+KUSTOMIZATIONS = sorted(KUBERNETES.rglob("kustomization.yaml"))
+MANIFESTS = sorted(path for path in KUBERNETES.rglob("*.yaml") if path not in KUSTOMIZATIONS)
 READY, LIVE = "/v2/health/ready", "/v2/health/live"
 
 
@@ -72,17 +74,20 @@ def test_what_the_image_installs_is_pinned_and_has_no_torch():
 
 
 def test_the_image_runs_a_command_of_ours_as_nobody_in_particular():
-    (entry,), (command,), (user,) = map(of, ("ENTRYPOINT", "CMD", "USER"))
+    (entry,), (command,), (user,), (health,) = map(of, ("ENTRYPOINT", "CMD", "USER", "HEALTHCHECK"))
     assert as_list(entry) == ["polyhead"] and user.isdecimal() and int(user) >= 10_000
     check_command(as_list(command))
     assert as_list(command)[as_list(command).index("--port") + 1] in of("EXPOSE")
+    asked = as_list(health.partition("CMD ")[2])
+    assert asked[:2] == ["python", "-c"] and f":{of('EXPOSE')[0]}{READY}" in asked[2]
+    compile(asked[2], "healthcheck", "exec")
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_manifests_are_what_kubernetes_takes(path):
     """Against its schemas, where the package that has them is installed."""
     manifest = yaml.safe_load(path.read_text())
-    assert set(manifest) >= {"apiVersion", "kind", "metadata", "spec"}
+    assert set(manifest) >= {"apiVersion", "kind", "metadata"}
     if importlib.util.find_spec("kubernetes_validate") is not None:
         import kubernetes_validate
 
@@ -114,11 +119,42 @@ def test_manifests_fit_together():
     volumes = {volume["name"] for volume in pods["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
     claim = by_kind["PersistentVolumeClaim"]["metadata"]["name"]
-    (job,) = by_kind["Job"]["spec"]["template"]["spec"]["containers"]
-    for spec in (pods["spec"], by_kind["Job"]["spec"]["template"]["spec"]):
+    specs = [pods["spec"], by_kind["Job"]["spec"]["template"]["spec"], by_kind["Pod"]["spec"]]
+    for spec in specs:
         assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
-    check_command(job["args"])
-    assert job["image"] == container["image"]
+        (each,), user = spec["containers"], spec["securityContext"]
+        assert each["image"] == container["image"] and not each["image"].endswith(":latest")
+        assert {user[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {int(of("USER")[0])}
+    check_command(specs[1]["containers"][0]["args"])
+
+
+def test_the_kustomization_holds_all_that_answers_and_no_job():
+    whole = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    assert {KUBERNETES / name for name in whole["resources"]} == set(KUBERNETES.glob("*.yaml")) & set(MANIFESTS)
+    kinds = {yaml.safe_load((KUBERNETES / name).read_text())["kind"]: name for name in whole["resources"]}
+    assert {"Namespace", "PersistentVolumeClaim", "Deployment", "Service", "PodDisruptionBudget"} == set(kinds)
+    namespace = yaml.safe_load((KUBERNETES / kinds["Namespace"]).read_text())
+    assert namespace["metadata"]["name"] == whole["namespace"]
+    deployment = yaml.safe_load((KUBERNETES / kinds["Deployment"]).read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (image,), (secret,) = whole["images"], whole["secretGenerator"]
+    assert container["image"] == f"{image['name']}:{image['newTag']}"
+    wanted = container["env"][0]["valueFrom"]["secretKeyRef"]
+    lines = [(KUBERNETES / name).read_text().splitlines() for name in secret["envs"]]
+    keys = {line.partition("=")[0] for line in sum(lines, []) if line and not line.startswith("#")}
+    assert wanted["name"] == secret["name"] and wanted["key"] in keys
+
+
+def test_the_patches_for_one_node_find_what_they_change():
+    by_kind = {manifest["kind"]: manifest for manifest in (yaml.safe_load(path.read_text()) for path in MANIFESTS)}
+    small = yaml.safe_load((KUBERNETES / "one-node" / "kustomization.yaml").read_text())
+    assert (KUBERNETES / "one-node" / small["resources"][0]).resolve() == KUBERNETES and len(small["patches"]) == 3
+    for patch in small["patches"]:
+        for change in yaml.safe_load(patch["patch"]):
+            place = by_kind[patch["target"]["kind"]]
+            for step in change["path"].strip("/").split("/"):
+                place = place[step]
+            assert change["op"] == "replace" and type(place) is type(change["value"]) and place != change["value"]
 
 
 def test_the_compose_file_fits_the_image_and_the_proxy():

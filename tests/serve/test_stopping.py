@@ -17,7 +17,9 @@ LONGEST = 60  # seconds: what hangs does so for ever
 
 # A server of one small application, which works as the word says once it is asked, and never ends by itself.
 SERVER = """
-import asyncio, sys, threading
+import asyncio, logging, sys, threading
+logging.basicConfig()
+logging.getLogger("polyhead.serve").setLevel(logging.INFO)
 from polyhead.serve.run import EndInTime, Listener, bound, serve
 
 def hang(*_):
@@ -111,6 +113,8 @@ def test_each_signal_waits_for_the_answer_that_is_under_way(number):
         content = b"".join(iter(lambda: caller.recv(1000), b""))
         assert content.startswith(b"HTTP/1.1 200") and content.endswith(b"ok")
         assert own.wait(LONGEST) == 0
+        told, ended = own.stderr.read().splitlines()
+        assert f"told to stop by {number.name} with 1 connection open" in told and ended.endswith("stopped")
 
 
 @pytest.mark.slow

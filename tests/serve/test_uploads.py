@@ -159,7 +159,7 @@ def test_an_upload_that_goes_on_and_on_is_cut_off(tmp_path, content):
 @pytest.mark.parametrize("lost", ["task.json", "part.safetensors", "scores.json", "probes.jsonl", "README.md", "end"])
 def test_an_upload_that_is_not_whole_is_refused(tmp_path, content, lost):
     raw = content[: -3 * BLOCK] if lost == "end" else archive({n: c for n, c in members(content).items() if n != lost})
-    with pytest.raises(HttpError, match="cut short" if lost == "end" else "lacks files") as caught:
+    with pytest.raises(HttpError, match="cut short" if lost == "end" else f"lacks {lost}") as caught:
         read(tmp_path / "in", raw)
     assert caught.value.status == 422
 

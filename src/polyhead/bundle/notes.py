@@ -61,6 +61,22 @@ class Probe(msgspec.Struct, frozen=True):
         return all(text.strip() for text in (*self.text, *(options or ())))
 
 
+class HeldCalibration(msgspec.Struct, frozen=True):
+    """How far off a task's probabilities are on rows that it was not trained on."""
+
+    error: float  # expected calibration error
+    rows: int
+
+
+class ScoreNotes(msgspec.Struct, frozen=True):
+    """The keys of scores.json that programs read; any other key is a note for people."""
+
+    splits: dict[str, dict[str, float]] = {}
+    baselines: dict[str, dict[str, dict[str, float]]] = {}
+    scale: float = 1.0  # of the outputs, in the task's weights
+    calibration: HeldCalibration | None = None  # None: of a kind without one probability a label, or not measured
+
+
 Decoded = TypeVar("Decoded")
 
 
@@ -128,16 +144,20 @@ class LiveVersions(ABC):
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
         raw, path = self.read_file(name, SCORES), self._path(name, SCORES)
-        _json(raw, path, _Scores)
+        _json(raw, path, ScoreNotes)
         return _json(raw, path, dict[str, Any])
+
+    def score_notes(self, name: str) -> ScoreNotes:
+        """What programs read of the notes that were written with a task's scores."""
+        return _json(self.read_file(name, SCORES), self._path(name, SCORES), ScoreNotes)
 
     def split_scores(self, name: str) -> dict[str, dict[str, float]]:
         """Split -> metric -> value; empty for a task that was added without scores."""
-        return _json(self.read_file(name, SCORES), self._path(name, SCORES), _Scores).splits
+        return self.score_notes(name).splits
 
     def baselines(self, name: str, split: str) -> dict[str, dict[str, float]]:
         """`constant` and `linear`, where training measured them on its rows of the split -> metric -> value."""
-        measured = _json(self.read_file(name, SCORES), self._path(name, SCORES), _Scores).baselines
+        measured = self.score_notes(name).baselines
         return {baseline: splits[split] for baseline, splits in measured.items() if split in splits}
 
     def headline(self, name: str) -> tuple[str, float | None]:
@@ -176,13 +196,6 @@ class LiveVersions(ABC):
     def _hashed(self, name: str, file: str) -> None:
         digest = hash_inside(self.root, *self._place(name), file)
         check_hash(self._path(name, file), digest, self.record(name).files.get(file, ""))
-
-
-class _Scores(msgspec.Struct):
-    """The keys of scores.json that programs read; any other key is a note for people."""
-
-    splits: dict[str, dict[str, float]] = {}
-    baselines: dict[str, dict[str, dict[str, float]]] = {}
 
 
 def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:

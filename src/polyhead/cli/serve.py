@@ -19,12 +19,14 @@ from polyhead.cli.serve_options import (
     Port,
     PortType,
     access_file,
+    grpc_beside,
     hosts_of,
     in_order,
     keys_of,
     place_of_worker,
     read_config,
     supervise,
+    tell_changes,
 )
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
@@ -144,7 +146,9 @@ def run(
     from polyhead.serve.run import EndInTime, Listener, serve
     from polyhead.serve.workers import CountsOfAll
 
-    app = application(service, keys=keys, hosts=hosts, observers=observers)
+    tell_changes(worker)
+    beside = grpc_beside(service, host, keys=keys, observers=observers, worker=worker)
+    app = application(service, keys=keys, hosts=hosts, observers=observers, beside=beside)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [
         Listener(app=public if task is None else for_task(public, task), socket=listening) for task, listening in places

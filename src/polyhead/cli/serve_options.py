@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,7 +22,9 @@ from polyhead.values import Value
 if TYPE_CHECKING:
     import socket
 
+    from polyhead.serve.guard import Observer
     from polyhead.serve.keys import AccessKeys
+    from polyhead.serve.service import Service
     from polyhead.serve.settings import ServeSettings
     from polyhead.serve.workers import WorkerPlace
 
@@ -125,9 +129,41 @@ def place_of_worker() -> WorkerPlace | None:
     return WorkerPlace.found(os.environ)
 
 
+def grpc_beside(
+    service: Service, host: str, *, keys: AccessKeys, observers: Sequence[Observer], worker: WorkerPlace | None
+) -> list[Callable[[], AbstractAsyncContextManager[None]]]:
+    """What answers over gRPC, where the settings have a port for it; raises ConfigError for one that is taken."""
+    from polyhead.serve.grpc.listen import check_grpc, grpc_listening
+    from polyhead.serve.run import bound
+
+    port, is_shared = service.settings.grpc_port, worker is not None
+    if port is None:
+        return []
+    check_grpc()
+    if is_shared and not port:
+        raise ConfigError("several workers cannot share a port that is not named", do="give --grpc a number over 0")
+    bound(host, port, shared=is_shared).close()
+
+    def ready(number: int) -> None:
+        if worker is None or worker.number == 1:
+            note(f"{host}:{number} answers the Open Inference Protocol over gRPC")
+
+    more: dict[str, Any] = {"keys": keys, "observers": observers, "is_shared": is_shared, "ready": ready}
+    return [partial(grpc_listening, service, host, port, **more)]
+
+
+def tell_changes(place: WorkerPlace | None) -> None:
+    """Lets the log say each change of tasks, and each stop: of several workers the first says what all do."""
+    told = ("changes", "run", "workers") if place is None else ("changes",) if place.number == 1 else ()
+    for name in told:
+        logging.getLogger(f"polyhead.serve.{name}").setLevel(logging.INFO)
+
+
 def supervise(sockets: list[socket.socket], settings: ServeSettings, *, address: str) -> None:
     """Starts this very command once more for each worker, and keeps them running; ends the process with their code."""
     from polyhead.serve.workers import Supervisor
+
+    tell_changes(None)
 
     async def supervised() -> int:
         return await Supervisor(

@@ -53,6 +53,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     digest: str = ""
     headline: tuple[str, float | None] | None = None  # its score on test rows: metric, value
+    calibration: dict[str, Any] | None = None  # how far off its probabilities are, where that is known
     card: str = ""  # this and the following: only for a single task requested by name
     scores: Any = None
     path: Any = None
@@ -63,8 +64,8 @@ class ErrorFacts(msgspec.Struct, frozen=True):
 
     type: str = ""
     message: str = ""
-    got: str | list[str] | None = None
-    allowed: str | list[str] | None = None
+    got: Any = None
+    allowed: Any = None
     do: str | None = None
 
 

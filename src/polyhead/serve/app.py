@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from anyio import create_task_group
 from starlette.applications import Starlette
@@ -27,11 +27,13 @@ def application(
     keys: AccessKeys = NO_KEYS,
     hosts: Collection[str] | None = None,
     observers: Sequence[Observer] = (),
+    beside: Sequence[Callable[[], AbstractAsyncContextManager[None]]] = (),
 ) -> Starlette:
     """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all.
 
     `hosts` are the names by which it may be asked without a key, beside its addresses; None allows any, for tests and
-    for who puts it into an application of their own. `observers` are told of every request when it was answered.
+    for who puts it into an application of their own. `observers` are told of every request when it was answered. What
+    is `beside` is entered when the service has started, and left before it stops.
     """
     chosen = FORMATS if formats is None else {name: FORMATS.named(name) for name in formats}
     by_format = [(each, each.routes(service)) for each in chosen.values()]
@@ -42,7 +44,10 @@ def application(
         async with create_task_group():  # its modules, which streams need, are loaded before anyone waits for them
             pass
         try:
-            yield
+            async with AsyncExitStack() as stack:
+                for each in beside:
+                    await stack.enter_async_context(each())
+                yield
         finally:
             await service.stop()
 
@@ -75,6 +80,7 @@ async def _of_starlette(request: Request, error: Exception) -> Response:
     if status == 404:
         raise no_route(request.scope)
     what = {405: "the route does not take this method"}.get(status, "refused")
-    allowed = (getattr(error, "headers", None) or {}).get("Allow")
+    methods = (getattr(error, "headers", None) or {}).get("Allow")
+    allowed = None if methods is None else methods.split(", ")
     got = f"{request.method} {request.scope['path'][:200]}"
     raise HttpError(status, what, got=got, allowed=allowed, do="see /docs for all routes")

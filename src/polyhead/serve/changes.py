@@ -45,6 +45,14 @@ class ChangeState(Value):
     refusal: Refusal | None = None  # why what lies on disk now is not live; None where it is
 
 
+def in_lines(changes: Changes, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """What changed, a line a task; the mappings give the versions of tasks."""
+    lines = [f"task '{name}' was added, {after.get(name, '')}" for name in changes.attached]
+    lines += [f"task '{name}' went from {before.get(name, '')} to {after.get(name, '')}" for name in changes.replaced]
+    lines += [f"task '{name}' was removed" for name in changes.detached]
+    return lines or ["the bundle's families changed, no task did"]
+
+
 class BundleChanges:
     """Takes over what changes in a bundle's folder; all of it, or nothing.
 
@@ -156,12 +164,11 @@ class BundleChanges:
             session.bundle.families,
         ):
             return Changes(), False
+        before = session.loaded.versions
         with self._pace.building():
             changes = session.refresh(check=self._check)
-        words = [
-            f"{field} {', '.join(names)}" for field in Changes.__struct_fields__ if (names := getattr(changes, field))
-        ]
-        log.info("the bundle changed: %s", "; ".join(words) or "families")
+        for words in in_lines(changes, before, session.loaded.versions):
+            log.info(words)
         return changes, True
 
     def _check(self, old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -50,6 +50,8 @@ STATUS: Mapping[type[PolyheadError], int] = {
 MOST_VALUES = 131_072  # in all its lists and objects: more would take the decoder, which nothing interrupts, too long
 AT_ONCE = 8192  # values of a list that are written before other threads may run
 MOST_TOLD = 100  # values of an error's list that an answer shows
+FACT_LEVELS = 3  # of lists and objects in each other that it shows
+LARGEST_NUMBER = 2**53  # from which on a number is told as a text
 # A path of two parts or more, unless it is a route that is named with its method.
 _FILE = re.compile(
     r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
@@ -59,8 +61,14 @@ _OURS = re.compile(r"\b(src|bin|lib)/[\w./-]+\.(cpp|hpp|py|so|h|c)\b(:\d+)?")
 Decoded = TypeVar("Decoded")
 
 
+Fact = str | int | float | bool | list[Any] | dict[str, Any] | None
+"""A fact of an error as JSON holds it."""
+
+
 class HttpError(PolyheadError):
     """An error that has a status of its own."""
+
+    named: str = "HttpError"  # its type as callers are told
 
     def __init__(self, status: int, what: str, **facts: Any) -> None:
         super().__init__(what, **facts)
@@ -68,12 +76,12 @@ class HttpError(PolyheadError):
 
 
 class ErrorBody(Value):
-    """The four facts of an error, and its type; several values stand in a list."""
+    """The four facts of an error, and its type; what was given and what is allowed are JSON values where they can."""
 
     type: str
     message: str
-    got: str | list[str] | None = None
-    allowed: str | list[str] | None = None
+    got: Fact = None
+    allowed: Fact = None
     do: str | None = None
 
 
@@ -164,20 +172,23 @@ def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) 
     def clean(words: str) -> str:
         return words if is_own else without_files(replaced(words, places))
 
-    got, allowed = (_cleaned(fact, clean) for fact in (error.got, error.allowed))
-    name, message = "HttpError" if is_own else type(error).__name__, clean(str(error))
+    got, allowed = (fact_in_json(fact, clean) for fact in (error.got, error.allowed))
+    name, message = error.named if isinstance(error, HttpError) else type(error).__name__, clean(str(error))
     do = None if error.do is None else clean(error.do[:1000])
     return ErrorBody(type=name, message=message, got=got, allowed=allowed, do=do)
 
 
-def _cleaned(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
-    """A fact of an error: several values as a list, of which the first ones are shown."""
-    if fact is None:
-        return None
-    if not isinstance(fact, SEVERAL):
-        return clean(str(fact)[:1000])
-    shown = [clean(str(value)[:200]) for value in islice(fact, MOST_TOLD)]
-    return [*shown, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else shown
+def fact_in_json(fact: object, clean: Callable[[str], str], *, longest: int = 1000, level: int = 0) -> Fact:
+    """A fact of an error as JSON, its texts cleaned; of collections the first values, of texts `longest` characters."""
+    if fact is None or isinstance(fact, bool) or (isinstance(fact, int | float) and abs(fact) < LARGEST_NUMBER):
+        return fact
+    if isinstance(fact, (*SEVERAL, dict)) and level < FACT_LEVELS:
+        told = partial(fact_in_json, clean=clean, longest=200, level=level + 1)
+        if isinstance(fact, dict):
+            return {clean(str(name)[:200]): told(value) for name, value in islice(fact.items(), MOST_TOLD)}
+        values = [told(value) for value in islice(fact, MOST_TOLD)]
+        return [*values, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else values
+    return clean(str(fact)[:longest])
 
 
 def without_files(words: str) -> str:
@@ -201,8 +212,8 @@ def headers_of(error: Exception) -> dict[str, str]:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(max(1, round(getattr(error, "retry_after", 1.0))))}
     status = status_of(error)
-    if status == 405 and isinstance(error, HttpError) and error.allowed is not None:
-        return {"Allow": str(error.allowed)}
+    if status == 405 and isinstance(error, HttpError) and isinstance(error.allowed, list):
+        return {"Allow": ", ".join(error.allowed)}
     return {"WWW-Authenticate": "Bearer"} if status == 401 else {}
 
 

@@ -75,9 +75,12 @@ def _entry(
         if error is not None:
             entry["responses"][str(status)]["content"] = {JSON: {"schema": error}}
     names = [part[1:-1].partition(":")[0] for part in operation.path.split("/") if part.startswith("{")]
-    if names:
-        where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        entry["parameters"] = [{"name": name, **where} for name in names]
+    where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    parameters: list[dict[str, Any]] = [{"name": name, **where} for name in names]
+    if operation.asks_task:
+        parameters.append({"name": TASK_QUERY, "in": "query", "schema": {"type": "string"}})
+    if parameters:
+        entry["parameters"] = parameters
     if operation.request is not None:
         example = operation.example if operation.example is not None else example_of(operation.request)
         entry["requestBody"] = {"required": True, "content": {JSON: {"schema": requested, "example": example}}}
@@ -87,6 +90,7 @@ def _entry(
 
 
 ADDRESS = "localhost:8000"
+TASK_QUERY = "task"
 DEEPEST = 4  # objects in each other of which the fields are shown
 Schemas = Mapping[str, Any]
 
@@ -122,9 +126,15 @@ def _route(path: str, method: str, entry: Mapping[str, Any], schemas: Schemas) -
     return (
         f"<details><summary><b>{escape(method.upper())}</b><code>{escape(path)}</code>"
         f"<span>{escape(entry['summary'])}</span><i>{escape(', '.join(entry['tags']))}</i></summary>"
-        f"<h3>curl</h3><pre>{escape(curl_of(path, method, body))}</pre>{requested}"
+        f"<h3>curl</h3><pre>{escape(curl_of(path + _query(entry), method, body))}</pre>{requested}"
         f"<h3>Answers</h3><dl>{answers}</dl></details>"
     )
+
+
+def _query(entry: Mapping[str, Any]) -> str:
+    """What a line of curl says behind the path."""
+    named = [parameter["name"] for parameter in entry.get("parameters", ()) if parameter["in"] == "query"]
+    return "".join(f"?{name}=TASK" for name in named)
 
 
 def curl_of(path: str, method: str, body: Mapping[str, Any] | None) -> str:

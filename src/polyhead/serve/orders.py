@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -28,7 +28,7 @@ from polyhead.certify import (
 )
 from polyhead.certify.certificate import Ledger, bundle_hash
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
-from polyhead.serve.http import ErrorBody, HttpError, body_of, replaced, status_of
+from polyhead.serve.http import ErrorBody, HttpError, body_of, fact_in_json, replaced, status_of
 from polyhead.values import Value
 
 NICENESS = 15  # of the process that makes a change: answers come first
@@ -215,11 +215,10 @@ def lower_priority() -> None:
 def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:
     """An error with a status, from its four facts; `places` are paths of this machine and what stands for them."""
 
-    def cleaned(fact: str | list[str] | None) -> Any:
-        if isinstance(fact, list):
-            return [replaced(each, places) for each in fact]
-        return None if fact is None else replaced(fact, places)
+    def cleaned(words: str) -> str:
+        return replaced(words, places)
 
-    error = HttpError(status, cleaned(body.message) or "")
-    error.got, error.allowed, error.do = (cleaned(fact) for fact in (body.got, body.allowed, body.do))
+    error = HttpError(status, cleaned(body.message))
+    error.named, error.do = body.type, None if body.do is None else cleaned(body.do)
+    error.got, error.allowed = (fact_in_json(fact, cleaned) for fact in (body.got, body.allowed))
     return error

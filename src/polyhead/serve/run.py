@@ -12,12 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from polyhead.errors import ConfigError
+from polyhead.progress import counted
 from polyhead.serve.connections import SURPLUS, Acceptor, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 from polyhead.values import Value
@@ -54,7 +56,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
         raise ConfigError(
             "the server cannot listen on this address",
             got=f"{host}:{port} ({error.strerror or error})",
-            do="give another --port, or --host 127.0.0.1 for this machine alone",
+            do="give another port, or --host 127.0.0.1 for this machine alone",
         ) from None
     listening.set_inheritable(True)
     return listening
@@ -136,21 +138,18 @@ async def serve(
         servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        for server in servers:
-            if server.should_exit:  # asked twice: at once
-                server.force_exit = True
-            server.should_exit = True
+    def stop(by: str) -> None:
+        _stop(servers, f"told to stop by {by} with {counted(len(connections()), 'connection')} open")
 
-    def signalled(*_: object) -> None:
+    def signalled(number: int, frame: object) -> None:
         stopping()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     before = _handled(signalled)
     beside = [asyncio.create_task(look_on(connections, limits))]
     if until is not None:
-        beside.append(asyncio.create_task(_then(until, stop)))
+        beside.append(asyncio.create_task(_then(until, partial(stop, "its program"))))
     first, *rest = servers
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
@@ -164,10 +163,20 @@ async def serve(
     try:
         await asyncio.gather(*running)
     finally:
+        log.info("stopped")
         for task in beside:
             task.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stop(servers: Sequence[_Server], why: str) -> None:
+    """Takes no more, and answers the rest; what is under way is cut off where it is called again."""
+    for server in servers:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+    is_again = any(server.force_exit for server in servers)
+    log.info("%s: %s", why, "what is under way is cut off" if is_again else "what waits is answered")
 
 
 def _handled(handler: Callable[..., None]) -> dict[signal.Signals, Any]:

@@ -110,6 +110,11 @@ class Service:
         if self._ends is None:
             self._ends = monotonic() + CLOSED_BY * self.settings.drain_seconds
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server was told to stop."""
+        return self._ends is not None
+
     def seconds_left(self) -> float:
         """For what is under way, since the server was told to stop."""
         self.drain()

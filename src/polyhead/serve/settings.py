@@ -115,6 +115,16 @@ class ServeSettings(Value):
         ),
     ] = 0
 
+    grpc_port: Annotated[
+        int | None,
+        Meta(
+            description="Port of the Open Inference Protocol over gRPC, on the same host; needs the extra grpc.",
+            ge=0,
+            le=65_535,
+            extra={"option": "--grpc", "metavar": "PORT"},
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         if not self.timeout > 0:
             raise ConfigError("'timeout' of a server is too small", got=self.timeout, allowed="more than 0 seconds")

@@ -145,7 +145,8 @@ class Receiver:
         families = {name.rpartition("/")[0] for name in self.members if "/" in name}
         needed = [*NEEDED, *(f"{folder}/{file}" for folder in sorted(families) for file in (FAMILY, PART))]
         if lacking := [name for name in needed if name not in self.members]:
-            raise refused("the upload lacks files of the task", got=sorted(self.members), allowed=f"also {lacking}")
+            what = f"the upload lacks {', '.join(lacking)}"
+            raise refused(what, got=sorted(self.members), allowed=needed)
 
     def close(self) -> None:
         """Removes what was received and not written."""

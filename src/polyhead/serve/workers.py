@@ -22,6 +22,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.machine import processors
+from polyhead.progress import counted
 from polyhead.serve.run import stop_signals
 from polyhead.values import Value
 
@@ -122,7 +123,7 @@ class Supervisor:
         """Until a signal of `stop_signals`; the exit code: not 0 where no worker could begin."""
         loop = asyncio.get_running_loop()
         for number in stop_signals():
-            loop.add_signal_handler(number, self._stop)
+            loop.add_signal_handler(number, self._told, number.name)
         alive, end = os.pipe()  # nobody writes there: it ends with this process
         try:
             with tempfile.TemporaryDirectory(prefix="polyhead-workers-") as folder:
@@ -132,6 +133,14 @@ class Supervisor:
             os.close(alive)
             os.close(end)
         return self._code
+
+    def _told(self, by: str) -> None:
+        log.info(
+            "told to stop by %s: %s what waits",
+            by,
+            counted(len(self._running), "worker answers", several="workers answer"),
+        )
+        self._stop()
 
     def _stop(self) -> None:
         self._stopping.set()

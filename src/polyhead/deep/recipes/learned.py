@@ -266,7 +266,7 @@ def _build(
                 baselines={"constant": constant_scores(p, p.validation.examples)},
             )
             card = task_card(p, trained, learned.data.facts, plan, learned=True)
-            draft = msgspec.structs.replace(drafts[name], scores=trained.notes(), card=card)
+            draft = msgspec.structs.replace(drafts[name], scores=trained.notes(p.task), card=card)
             drafts[name] = with_seen_by(draft, p, session)
     write_bundle(building / "kept", learned.blended)
     if keep:

@@ -8,6 +8,7 @@ from polyhead.serve.formats.embeddings import EmbeddingsFormat
 from polyhead.serve.formats.health import HealthFormat
 from polyhead.serve.formats.inference_api import InferenceApiFormat
 from polyhead.serve.formats.inference_protocol import InferenceProtocol
+from polyhead.serve.formats.openrouter import OpenRouterFormat
 from polyhead.serve.formats.own import OwnFormat
 from polyhead.serve.formats.page import PageFormat
 from polyhead.serve.formats.systemone import SystemOneFormat
@@ -16,6 +17,7 @@ for _format in (
     OwnFormat(),
     DecisionsFormat(),
     SystemOneFormat(),
+    OpenRouterFormat(),
     EmbeddingsFormat(),
     InferenceApiFormat(),
     ClassifyFormat(),

@@ -42,6 +42,7 @@ class Operation(Value, eq=False):
     request: Any = None  # the type of its body; None: it has none
     example: Any = None  # a body; None: as `examples.example_of` makes it of the type
     access: Access = "predict"
+    asks_task: bool = False  # whether `?task=` may name the task
     media: str = "application/json"  # of the answer; "": it has no body
     is_listed: bool = True  # whether it stands in the OpenAPI file
     statuses: Mapping[int, str] = {}  # other answers than those that every route may give

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
@@ -19,6 +20,8 @@ from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
+DIGITS = 4  # of errors and scales
+
 
 class Tasks(Value):
     """All tasks that can be asked."""
@@ -27,8 +30,17 @@ class Tasks(Value):
     tasks: list[TaskFacts]
 
 
+class TaskCalibration(Value, omit_defaults=True):
+    """How sure a task is. Errors are expected calibration errors; what nobody measured is left out."""
+
+    error: float | None = None  # of `scores`, on rows that training held out
+    rows: int | None = None  # that many
+    scale: float = 1.0  # of the task's outputs, in its weights, by which it is as sure as it is right
+    calibrated_error: float | None = None  # of `calibrated` in answers, on rows that checked `polyhead calibrate`
+
+
 class TaskFacts(Value):
-    """A task that can be asked."""
+    """A task that can be asked. Transitions that a tagger learned are left out of `task`: they are weights."""
 
     name: str
     task: Task
@@ -36,6 +48,7 @@ class TaskFacts(Value):
     version: str
     digest: str
     headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
+    calibration: TaskCalibration | None = None  # None: of a kind without probabilities, or not known
 
 
 async def tasks(service: Service, request: Request) -> Response:
@@ -43,10 +56,11 @@ async def tasks(service: Service, request: Request) -> Response:
     return json_content(await asyncio.to_thread(_all_tasks, service))
 
 
-def _all_tasks(service: Service) -> Tasks:
+def _all_tasks(service: Service) -> dict[str, Any]:
+    """`Tasks` as plain values."""
     loaded = service.loaded
     facts = [_facts(service, loaded, name) for name in shown_tasks(loaded)]
-    return Tasks(trunk=service.session.bundle.digest, tasks=facts)
+    return {"trunk": service.session.bundle.digest, "tasks": facts}
 
 
 async def task(service: Service, request: Request) -> Response:
@@ -56,7 +70,7 @@ async def task(service: Service, request: Request) -> Response:
 
 def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
     (name,), bundle = names, service.session.bundle
-    facts: dict[str, Any] = msgspec.to_builtins(_facts(service, names.loaded, name))
+    facts = _facts(service, names.loaded, name)
     if name in bundle.tasks:
         with suppress(BundleError):  # its files are gone already, while it answers its last requests
             facts |= {"card": bundle.card(name), "scores": bundle.scores(name)}
@@ -64,7 +78,14 @@ def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
     return facts
 
 
-def _facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
+def _facts(service: Service, loaded: LoadedTasks, name: str) -> dict[str, Any]:
+    """`TaskFacts` as plain values."""
+    facts: dict[str, Any] = msgspec.to_builtins(_task_facts(service, loaded, name))
+    del facts["task"]["transitions"]
+    return facts
+
+
+def _task_facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
     return TaskFacts(
         name=name,
         task=loaded.tasks[name],
@@ -72,6 +93,25 @@ def _facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
         version=loaded.versions.get(name, ""),
         digest=loaded.records[name].arrays if name in loaded.records else "",
         headline=_headline(service.session.bundle, name),
+        calibration=_calibration(service.session.bundle, loaded, name),
+    )
+
+
+def _calibration(bundle: Bundle, loaded: LoadedTasks, name: str) -> TaskCalibration | None:
+    """How sure the task is; None also of a task whose files are gone already."""
+    notes, own = ScoreNotes(), loaded.calibrations.get(name)
+    with suppress(BundleError):
+        notes = bundle.score_notes(name) if name in bundle.tasks else notes
+    errors = own.measured.get("calibration_error") if own is not None else None
+    after = errors.get("after") if isinstance(errors, dict) else None
+    if notes.scale == 1 and notes.calibration is None and after is None:
+        return None
+    known = notes.calibration
+    return TaskCalibration(
+        error=None if known is None else round(known.error, DIGITS),
+        rows=None if known is None else known.rows,
+        scale=round(notes.scale, DIGITS),
+        calibrated_error=round(after, DIGITS) if isinstance(after, float) else None,
     )
 
 

@@ -144,7 +144,7 @@ class TeiError(Value):
 
 
 class InferenceApiFormat:
-    """`/predict`, `/embed`, `/similarity`, `/rerank`, `/info`, and `/models/{task}`."""
+    """`/predict`, `/embed`, `/similarity`, `/rerank`, `/info`, `/models/{task}`, and the same of one task at `/`."""
 
     name = "inference-api"
 
@@ -162,15 +162,16 @@ class InferenceApiFormat:
         predict = "Labels of texts or pairs, as text-embeddings-inference answers."
         rerank = "Texts in the order of how well they fit a query."
 
-        def of(path: str, handler: Handler, summary: str, request: Any, response: Any = None) -> Operation:
-            return post(path, handler, summary, request=request, response=response, statuses=LATE)
+        def of(path: str, handler: Handler, summary: str, request: Any, response: Any = None, **more: Any) -> Operation:
+            return post(path, handler, summary, request=request, response=response, statuses=LATE, **more)
 
         return [
-            of("/predict", _predict, predict, TeiPredictRequest),
+            of("/predict", _predict, predict, TeiPredictRequest, asks_task=True),
             of("/embed", _embed, "Vectors of texts.", EmbedRequest, list[list[float]]),
             of("/similarity", _similarity, "Cosines of texts with one.", SimilarityRequest, list[float]),
             of("/rerank", _rerank, rerank, RerankRequest, list[Rank]),
             of("/models/{task}", _pipeline, pipeline, PipelineRequest),
+            of("/", _pipeline, "The same of the task that the request means.", PipelineRequest, asks_task=True),
             get("/info", _info, "Facts of the trunk and of a task."),
         ]
 
@@ -308,7 +309,7 @@ def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
 async def _pipeline(service: Service, request: Request) -> Response:
     """As a pipeline of transformers: `[[{label, score}]]` for one text, spans for a tagging task."""
     requested = await body_value(request, _PIPELINE)
-    meant = service.named([request.path_params["task"]])
+    meant = requested_task(service, request, request.path_params.get("task"))
     (task,) = meant.tasks
     check_span_labels(task, spans=True, route="POST /models/{task}")
     parameters = requested.parameters or PipelineParameters()

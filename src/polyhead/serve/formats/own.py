@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
@@ -72,9 +73,19 @@ class PredictRequest(Value):
     # One input or a list: see `polyhead.engine.inputs.FORMS`.
     inputs: Annotated[
         Any, msgspec.Meta(extra_json_schema={"anyOf": [*_FORMS, _LISTED]}, examples=[["where is my order?"]])
-    ]
+    ] = UNSET
+    text: str | list[str] | UnsetType = UNSET  # the same for texts alone, in place of `inputs`
     tasks: list[str] | None = None  # None: all, but those that write texts
     options: Options = Options()
+
+    def listed(self) -> list[Any]:
+        """All inputs; raises BadValue unless one of the two fields holds them."""
+        given = [value for value in (self.inputs, self.text) if value is not UNSET]
+        if len(given) != 1:
+            what = "the body says its inputs twice" if given else "the body has no inputs"
+            do = 'send {"inputs": ["where is my order?"]} or {"text": "where is my order?"}'
+            raise BadValue(what, allowed=["inputs", "text"], do=do)
+        return given[0] if isinstance(given[0], list) else given
 
 
 class PredictAnswer(Value, omit_defaults=True):
@@ -146,7 +157,7 @@ async def _read(service: Service, request: Request) -> _Asked:
 
 def _read_now(service: Service, body: bytes) -> _Asked:
     asked = json_value(body, _DECODER)
-    listed, options = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs], asked.options
+    listed, options = asked.listed(), asked.options
     service.check_count(len(listed), len(asked.tasks or ()))
     names = service.named(asked.tasks)
     check_deadline(options.deadline)

@@ -125,7 +125,7 @@ class SystemOneFormat:
         """What both take and give."""
         summary = "Typed questions about a state, each answered by the task of its id."
         listed = get(MODELS, _models, "The models that may be named.")
-        return [post(PATH, _ask, summary, request=SystemOneRequest), listed]
+        return [post(PATH, answer_state, summary, request=SystemOneRequest), listed]
 
     def error_response(self, error: Exception) -> Response:
         """An error as clients of this format read it."""
@@ -145,7 +145,8 @@ _DECODER = msgspec.json.Decoder(SystemOneRequest)
 _QUESTION = msgspec.json.Decoder(Question)
 
 
-async def _ask(service: Service, request: Request) -> Response:
+async def answer_state(service: Service, request: Request) -> Response:
+    """The answers to the questions of a request; raises InvalidRequest for one that cannot be answered."""
     body, coding = await request.body(), request.headers.get("content-encoding", "")
     # What is packed may be as large as a body may be.
     size = len(body) if coding in ("", "identity") else LARGE
@@ -160,7 +161,8 @@ def _read(
     """The request, its questions, these as they are answered, and the state that they are about."""
     limit = service.settings.limits
     requested = _decoded(plain_body(body, coding, most=limit.body_bytes))
-    if not requested.model.startswith(FAMILY) and requested.model != model_name(service):
+    named = requested.model.rpartition("/")[2]  # gateways put the maker before it
+    if not named.startswith(FAMILY) and named != model_name(service):
         allowed = [ALIAS, model_name(service)]
         raise HttpError(404, "the server has no such model", got=requested.model, allowed=allowed, do=f"ask {MODELS}")
     if not 1 <= len(requested.questions) <= limit.questions:

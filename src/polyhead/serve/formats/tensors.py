@@ -20,6 +20,7 @@ from polyhead.values import Value
 
 LENGTH_HEADER = "Inference-Header-Content-Length"  # bytes of JSON before the data
 MOST_TENSORS = 8  # of a request: a text has one, a pair two
+MOST_DIMENSIONS = 8  # of a tensor
 TEXT, DTYPES = "BYTES", {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -128,7 +129,9 @@ def tensor_texts(requested: InferRequest, binary: bytes, *, most: int) -> dict[s
             strings = _strings(binary[start : start + size], tensor.name)
             texts[tensor.name] = _limited(strings, tensor.name, most)
             start += size
-        if min(tensor.shape, default=-1) < 0 or prod(tensor.shape) != len(texts[tensor.name]):
+        # Many dimensions would take long to multiply.
+        is_shape = 0 < len(tensor.shape) <= MOST_DIMENSIONS and min(tensor.shape) >= 0
+        if not is_shape or prod(tensor.shape) != len(texts[tensor.name]):
             raise BadValue(
                 f"the data of input '{tensor.name}' do not fit its shape",
                 got=f"{len(texts[tensor.name])} values",
@@ -183,7 +186,7 @@ def answer_with(tensors: Sequence[Tensor], requested: InferRequest, fields: dict
         output = msgspec.to_builtins(tensor.facts)
         is_binary = wanted.get(tensor.facts.name)
         if requested.parameters.binary_data_output if is_binary is None else is_binary:
-            binary.append(_bytes(tensor))
+            binary.append(tensor_bytes(tensor))
             output["parameters"] = {"binary_data_size": len(binary[-1])}
         else:
             output["data"] = raw([np.ravel(tensor.values).tolist()])[0]
@@ -195,7 +198,8 @@ def answer_with(tensors: Sequence[Tensor], requested: InferRequest, fields: dict
     return Response(b"".join([header, *binary]), media_type="application/octet-stream", headers=headers)
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The data of a tensor in binary; each text after its length, 4 bytes, little-endian."""
     if isinstance(tensor.values, list):
         texts = [text.encode("utf-8", "surrogatepass") for text in tensor.values]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)

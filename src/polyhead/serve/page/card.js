@@ -44,6 +44,7 @@ function nodesOf(facts, onlyThis) {
     ask,
     ...section("Labels", labelsOf(facts.task)),
     ...section("Score on test rows", scoresOf(facts)),
+    ...section("Probabilities", surenessOf(facts.calibration ?? {})),
     ...section("Path", facts.path ? [pathOf(facts.path)] : []),
     ...section("Card", facts.card ? [element("div", { class: "prose" }, rendered(facts.card, facts.name))] : []),
   ];
@@ -104,6 +105,13 @@ function scoresOf({ headline, scores, task }) {
       }),
     ),
   ];
+}
+
+/** How far off probabilities are, in words. */
+function surenessOf({ error, rows, calibrated_error: after }) {
+  const off = (what, share) => element("p", {}, `${what}: off by ${(100 * share).toFixed(1)} points on average`);
+  const lines = rows ? [off(`On ${counted(rows, "row")} held out`, error)] : [];
+  return after === undefined ? lines : [...lines, off("Calibrated", after)];
 }
 
 function pathOf(path) {

@@ -141,6 +141,8 @@ async function follow(body, signal, results) {
   if (Object.entries(end.versions).some(isOther)) start(); // tasks change while the page is open
 }
 
+const inWords = (value) => (typeof value === "object" ? JSON.stringify(value) : value);
+
 function showError(error) {
   const box = byId("error");
   box.hidden = error === null;
@@ -153,10 +155,10 @@ function showError(error) {
   const facts = [
     ["Given", error.got],
     ["Allowed", error.allowed],
-  ].filter(([, value]) => value?.length);
+  ].filter(([, value]) => value != null && value.length !== 0);
   box.replaceChildren(
     element("h2", {}, error instanceof ServerError ? error.message : `The page failed: ${error.message}`),
-    ...facts.map(([name, value]) => element("p", {}, `${name}: ${[value].flat().join(", ")}`)),
+    ...facts.map(([name, value]) => element("p", {}, `${name}: ${[value].flat().map(inWords).join(", ")}`)),
     element("p", {}, error.todo ?? "Reload the page, and ask again."),
     again,
   );

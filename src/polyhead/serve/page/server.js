@@ -114,7 +114,7 @@ export const told = (error) =>
 /** What failed: the beginning of a message, which goes on with the facts that have fields of their own. */
 function whatOf(error) {
   const facts = { Got: error.got, Allowed: error.allowed, Do: error.do };
-  const named = Object.keys(facts).filter((name) => facts[name]);
+  const named = Object.keys(facts).filter((name) => facts[name] != null);
   const ends = named.map((name) => error.message.indexOf(`. ${name}: `)).filter((at) => at > 0);
   return sentence(error.message?.slice(0, ends.length ? Math.min(...ends) : undefined));
 }

@@ -12,14 +12,16 @@ import numpy as np
 from polyhead._version import __version__
 from polyhead.bundle.lost import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.notes import Probe
+from polyhead.bundle.notes import HeldCalibration, Probe
 from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
 from polyhead.encoder.data import TrunkFacts
+from polyhead.evaluate.probabilities import error_of, label_scores_of
 from polyhead.plan import Path, Plan, cost, merge
 from polyhead.progress import counted
 from polyhead.project.strategies.branch import private_layers
+from polyhead.tasks.calibration import Calibration, calibrator_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
@@ -55,7 +57,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     transitions: tuple[tuple[float, ...], ...] = ()  # of the task
     scale: float = 1.0  # of the head's outputs, in its weights, by which it is as sure as it is right
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self, task: Task) -> dict[str, Any]:
         """The notes stored with the part: scores, baselines, candidate heads, and the history of training.
 
         They contain no seconds: the same seed gives the same bundle. Branches from a resumed run come from a file,
@@ -75,7 +77,19 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             notes["refitted"] = True
         if self.scale != 1:
             notes["scale"] = self.scale
+        if self.held is not None and (found := held_calibration(task, self.held)) is not None:
+            notes["calibration"] = msgspec.to_builtins(found)
         return notes
+
+
+def held_calibration(task: Task, held: HeldRows) -> HeldCalibration | None:
+    """How far off the probabilities of held-out rows are; None for kinds without one probability a label."""
+    targets = held.examples.targets
+    if calibrator_of(task) is None or kind_of(task).scores == "range" or not targets:
+        return None
+    rows = label_scores_of(task, held.outputs, targets)
+    error = error_of(rows, Calibration().probabilities(task, rows.logarithms))
+    return HeldCalibration(error=error, rows=len(targets))
 
 
 Baselines = dict[str, dict[str, dict[str, float]]]
@@ -104,7 +118,7 @@ def drafts_of(
         draft = Draft(
             record=record,
             arrays=trained.arrays,
-            scores=trained.notes(),
+            scores=trained.notes(p.task),
             probes=validation_probes(p),
             card=task_card(p, trained, data, plan),
         )
@@ -207,7 +221,7 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
             "## Trained on",
             "",
             f"{_examples(prepared, trained)}; seed {prepared.training.seed}{_kept(trained, metric)}. The trunk "
-            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.{_scaled(trained.scale)}",
+            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.{_scaled(trained)}{_off(task, trained)}",
             "",
             *score_table(trained.scores, trained.baselines),
             "## Path and cost",
@@ -224,10 +238,16 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
     )
 
 
-def _scaled(scale: float) -> str:
+def _scaled(trained: Trained) -> str:
     """A sentence on the scale, after a blank; empty for 1."""
-    how = f" Outputs are multiplied by {scale:.2f}, so that probabilities are right on rows held out."
-    return "" if scale == 1 else how
+    how = f" Outputs are multiplied by {trained.scale:.2f}, so that probabilities are right on rows held out."
+    return "" if trained.scale == 1 else how
+
+
+def _off(task: Task, trained: Trained) -> str:
+    """A sentence on how far off probabilities are, after a blank; empty where nobody knows it."""
+    found = None if trained.held is None else held_calibration(task, trained.held)
+    return "" if found is None else f" Probabilities of held-out rows are off by {found.error:.3f} on average."
 
 
 def about_task(task: Task) -> list[str]:

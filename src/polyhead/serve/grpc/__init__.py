@@ -1,0 +1,1 @@
+"""The Open Inference Protocol over gRPC, of the extra `grpc`: the same queue, keys and limits as over HTTP."""
