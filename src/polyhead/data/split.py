@@ -26,9 +26,9 @@ class TaskExamples(Value, eq=False):
 def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
     """(kept, held out), each in file order; about `fraction` of the rows are held out.
 
-    Rows of one group stay together, and rows with equal texts, ignoring case, spaces and the order of a pair or of
-    options. Each stratum of the kind contributes its share, but a stratum of a single such group is kept. Raises
-    EmptyData for an empty side.
+    Rows of one group stay together; rows without one stay with those that have equal texts, ignoring case, spaces and
+    the order of a pair or of options. Each stratum of the kind contributes its share, but a stratum of a single such
+    group is kept. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -121,15 +121,21 @@ class _DisjointSets:
         return number
 
 
-def _keys(task: TaskExamples) -> list[tuple[object, ...]]:
-    """The keys by which examples of several tasks may coincide: the row in the file, the texts, and the file's group.
+def _together(examples: Examples) -> list[tuple[object, ...]]:
+    """What rows that stay together have in common: their group, or their texts where they have none.
 
-    A row without a group has no third key.
+    Groups are not joined by equal texts: a few words that everybody says would join all of them.
     """
-    places = [(task.path, row) for row in task.examples.rows]
-    groups = task.examples.groups or [None] * len(places)
-    keys = zip(places, map(_key, task.examples.inputs), groups, strict=True)
-    return [(place, key) if group is None else (place, key, (task.path, None, group)) for place, key, group in keys]
+    groups = examples.groups or [None] * len(examples.inputs)
+    return [_key(value) if g is None else (None, g) for value, g in zip(examples.inputs, groups, strict=True)]
+
+
+def _keys(task: TaskExamples) -> list[tuple[object, tuple[object, ...]]]:
+    """The keys by which examples of several tasks may coincide: the row in the file, and the texts or the group."""
+    rows, groups = task.examples.rows, task.examples.groups or [None] * len(task.examples.rows)
+    keys = zip(_together(task.examples), groups, strict=True)
+    own = (key if group is None else (task.path, *key) for key, group in keys)
+    return list(zip(((task.path, row) for row in rows), own, strict=True))
 
 
 def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
@@ -141,7 +147,7 @@ def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, in
             sets.join(pair)
     ranks: dict[int, bytes] = {}
     for task, pairs in enumerate(keys_of):
-        for row, (place, key, *_) in enumerate(pairs):
+        for row, (place, key) in enumerate(pairs):
             group = sets.of(place)
             members.setdefault(group, []).append((task, row))
             rank = blake2b(repr((seed, key)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -191,18 +197,10 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 
 
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
-    """Groups of rows that stay together, by the label of each group's first row, in label order."""
+    """Lists of rows that stay together, by the label of each one's first row, in label order."""
     groups: dict[object, list[int]] = {}
-    if examples.groups is None:
-        for index, example in enumerate(examples.inputs):
-            groups.setdefault(_key(example), []).append(index)
-    else:
-        sets = _DisjointSets()
-        keys = list(map(_key, examples.inputs))
-        for key, named in zip(keys, examples.groups, strict=True):
-            sets.join([key] if named is None else [key, (None, named)])
-        for index, key in enumerate(keys):
-            groups.setdefault(sets.of(key), []).append(index)
+    for index, key in enumerate(_together(examples)):
+        groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
         strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
