@@ -100,6 +100,14 @@ def put_if_absent(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file that is never written again; a copy where the disk has no hard links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def open_plain(path: Path | str, *, root: Path | None = None, limit: int | None = None) -> BufferedReader:
     """A regular file, open for reading; raises OSError, and NotPlain for any other kind, without waiting or reading.
 

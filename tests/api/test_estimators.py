@@ -1,14 +1,19 @@
 """Estimators: scikit-learn's own checks, and its tools around them."""
 
 import contextlib
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 import tracemalloc
 import unittest
 
+import msgspec
 import numpy as np
 import pytest
 
-from support.tiny_project import write_trunk
+from support.tiny_project import tiny_trunk, write_trunk
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -19,8 +24,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
+from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
+from polyhead.train.heads.linear import Inputs, solutions
 
 SHORT = Training(epochs=2)  # enough for linear heads
 TEXTS = np.array(
@@ -59,13 +66,37 @@ OTHERWISE = {
 FLOAT32 = {"check_methods_subset_invariance": "numbers are float32 sums, whose last bits depend on a batch's shape"}
 
 
+class _NumbersAsTexts:
+    """For scikit-learn's checks, which give matrices of numbers alone."""
+
+    def _refuse_numbers(self, dimensions):
+        if dimensions == 1:
+            super()._refuse_numbers(dimensions)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        return tags
+
+
+class ClassifierOfNumbers(_NumbersAsTexts, PolyheadClassifier):
+    pass
+
+
+class RegressorOfNumbers(_NumbersAsTexts, PolyheadRegressor):
+    pass
+
+
+READS_NUMBERS = {PolyheadClassifier: ClassifierOfNumbers, PolyheadRegressor: RegressorOfNumbers}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", [PolyheadClassifier, PolyheadRegressor])
 @pytest.mark.filterwarnings("ignore")
 def test_checks_of_scikit_learn_pass(estimator, trunk, request):
     is_whole = request.config.getoption("-m") == "slow"
     passed = []
-    made = estimator(trunk, training=SHORT, backend="reference")
+    made = READS_NUMBERS[estimator](trunk, training=SHORT, backend="reference")
     otherwise = OTHERWISE | (FLOAT32 if estimator is PolyheadRegressor else {})
     for checked, check in estimator_checks_generator(made, expected_failed_checks=otherwise, mark="skip"):
         name = getattr(check, "func", check).__name__
@@ -270,11 +301,132 @@ def test_a_long_text_among_short_ones_costs_its_own_size(fitted):
     assert peaks[1] < peaks[0] + 2_000_000, "100,000 characters, not as many for each of 3,000 texts"
 
 
-def test_numbers_alone_are_told_of_and_labels_in_one_string_too(trunk):
+def test_numbers_alone_are_refused_and_labels_in_one_string_are_told_of(trunk, fitted):
     matrix = np.arange(96).reshape(48, 2)
-    with pytest.warns(UserWarning, match="numbers alone"):
-        PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(matrix, MOODS)
+    for call in (
+        lambda: PolyheadClassifier(trunk).fit(matrix, MOODS),
+        lambda: PolyheadRegressor(trunk).fit(matrix / 7, np.arange(48)),
+        lambda: fitted.predict(matrix[:, :1]),
+    ):
+        with pytest.raises(ValueError, match="X is a matrix of numbers, where .* reads texts"):
+            call()
     several = np.array(["good; bad", "good", "bad; late", "late"] * 12)
     with pytest.warns(UserWarning, match="several labels with ';' between them"):
         made = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, several)
     assert made.classes_.tolist() == sorted(set(several.tolist()))
+
+
+def test_weights_are_those_of_the_textbook_loss(trunk):
+    """A row of weight 2 is two rows to a linear head, as in scikit-learn's logistic regression on the same vectors."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    chance = np.random.default_rng(0)
+    values, targets = chance.normal(size=(60, 4)).astype(np.float32), chance.integers(0, 3, 60)
+    weights = compute_sample_weight("balanced", targets) * chance.integers(1, 4, 60)
+    shares = np.eye(3, dtype=np.float32)[targets] * (weights / weights.mean())[:, None].astype(np.float32)
+    inputs = Inputs(values=values, targets=shares, members=np.arange(60), loss="cross_entropy", outputs=3)
+    solved = next(iter(solutions(inputs, [0.1])))
+    known = LogisticRegression(C=1 / (60 * 0.1), tol=1e-8).fit(values / inputs.scale, targets, weights / weights.mean())
+    np.testing.assert_allclose(solved.weight * inputs.scale, known.coef_, atol=2e-3)
+
+
+def test_weights_of_classes_and_rows_reach_training_multiplied(trunk, monkeypatch):
+    seen = []
+    monkeypatch.setattr(EstimatorModel, "fit", lambda self, *given, **options: seen.append(options) or self)
+    made = PolyheadClassifier(trunk, class_weight={"good": 1, "bad": 3})
+    made.fit(TEXTS, MOODS)
+    made.fit(TEXTS, MOODS, sample_weight=np.arange(48))
+    made.set_params(class_weight=None).fit(TEXTS, MOODS)
+    of_class = np.where(MOODS == "good", 1.0, 3.0)
+    np.testing.assert_array_equal(seen[0]["weights"], of_class)
+    np.testing.assert_array_equal(seen[1]["weights"], of_class * np.arange(48))
+    assert "weights" not in seen[2]
+    for wrong, match in (
+        ([1.0], "inconsistent"),
+        ([-1.0] * 48, "0 or more"),
+        ([0.0] * 48, "not all"),
+        (["a"] * 48, "could not convert"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            made.fit(TEXTS, MOODS, sample_weight=wrong)
+    with pytest.raises(ValueError, match="matrix of labels"):
+        made.fit(TEXTS, np.eye(48, 2, dtype=int), sample_weight=np.ones(48))
+
+
+def test_a_row_without_weight_is_not_learned(trunk):
+    """Texts with turned labels and weight 0 change no answer."""
+    turned = np.where(MOODS == "good", "bad", "good")
+    texts, moods = np.concatenate([TEXTS, TEXTS]), np.concatenate([MOODS, turned])
+    kept = np.repeat([1.0, 0.0], 48)
+    linear = {"training": SHORT, "effort": "quick", "backend": "reference"}
+    first = PolyheadClassifier(trunk, **linear).fit(texts, moods, sample_weight=kept)
+    other = PolyheadClassifier(trunk, **linear).fit(texts, moods, sample_weight=1 - kept)
+    assert np.mean(first.predict(TEXTS) == MOODS) > 0.9 and np.mean(other.predict(TEXTS) == turned) > 0.9
+
+
+def test_the_decision_function_is_the_logarithm_of_the_odds(trunk, fitted):
+    shares, decided = fitted.predict_proba(TEXTS), fitted.decision_function(TEXTS)
+    assert decided.shape == (48,)
+    np.testing.assert_allclose(decided, np.log(shares[:, 1] / shares[:, 0]), rtol=1e-3, atol=1e-3)
+    things = [text.split()[1] for text in TEXTS]
+    several = PolyheadClassifier(trunk, training=SHORT, effort="quick", backend="reference").fit(TEXTS, things)
+    logits = several.decision_function(TEXTS)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares, several.predict_proba(TEXTS), atol=1e-5)
+
+
+LOADED = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).predict(['the lamp is good']).tolist())"
+
+
+def loaded_elsewhere(path):
+    return subprocess.run([sys.executable, "-c", LOADED, str(path)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_pickle_names_its_encoder_and_a_portable_one_holds_it(trunk, tmp_path):
+    """Each fitted estimator was a copy of the encoder, in its folder and in its pickle."""
+    own, sizes = tmp_path / "encoder", {}
+    shutil.copytree(trunk, own)
+    for portable in (False, True):
+        made = PolyheadClassifier(str(own), training=SHORT, effort="quick", backend="reference", portable=portable)
+        sizes[portable] = (tmp_path / f"{portable}.pkl").write_bytes(pickle.dumps(made.fit(TEXTS, MOODS)))
+        assert loaded_elsewhere(tmp_path / f"{portable}.pkl").stdout == "['good']\n"
+    weights = (made.model_.folder / "trunk" / "weights.safetensors").stat()
+    assert sizes[True] - sizes[False] > weights.st_size * 0.99
+    shutil.rmtree(own)
+    assert loaded_elsewhere(tmp_path / "True.pkl").stdout == "['good']\n"
+    failed = loaded_elsewhere(tmp_path / "False.pkl").stderr
+    assert "of a pickled estimator is not on this machine" in failed and "portable=True" in failed
+    data = tiny_trunk()
+    write_trunk(own, msgspec.structs.replace(data, arrays={name: 2 * array for name, array in data.arrays.items()}))
+    assert "has other weights than the one" in loaded_elsewhere(tmp_path / "False.pkl").stderr
+
+
+def test_estimators_share_one_copy_of_the_encoder_and_what_it_read(trunk):
+    made = [PolyheadClassifier(trunk, training=SHORT, effort="quick", backend="reference") for _ in range(2)]
+    for one in made:
+        one.fit(TEXTS, MOODS)
+    made.append(pickle.loads(pickle.dumps(made[0])))
+    assert len({(one.model_.folder / "trunk" / "weights.safetensors").stat().st_ino for one in made}) == 1
+    assert len({str(one.model_.folder) for one in made}) == 3
+    del made[0]
+    assert made[0].predict(TEXTS[:1]).tolist() == ["good"], "the folder of one takes nothing from the others"
+
+
+def test_workers_use_the_folder_of_the_process_that_started_them():
+    mine, other, path = SharedFolder(), SharedFolder(), str(SHARED.path)
+    mine.adopt(path, os.getppid())
+    other.adopt(path, os.getpid())
+    assert str(mine.path) == path != str(other.path)
+    state = PolyheadClassifier().__getstate__()
+    assert path in str(state)
+    assert "shared" not in str(pickle.loads(pickle.dumps(PolyheadClassifier())).__dict__)
+
+
+def test_a_changed_folder_is_another_encoder(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    before = SHARED.encoder(str(tmp_path))
+    assert before == SHARED.encoder(str(tmp_path)) != SHARED.encoder("minilm")
+    (tmp_path / "config.json").write_text("{ }")
+    assert SHARED.encoder(str(tmp_path)) != before

@@ -2,12 +2,15 @@
 
 import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyhead import errors
 from polyhead.api import model as module
+from polyhead.project.tables import Project
+from polyhead.train.data.prepare import prepare
 from support.mood_texts import Quick, texts_of
 from support.tiny_project import write_trunk
 
@@ -140,7 +143,7 @@ def test_a_fit_in_the_order_of_other_libraries_is_told_the_right_one(made):
     pandas = pytest.importorskip("pandas")
     for call in (
         lambda: made.fit(TEXTS, MOODS),
-        lambda: made.fit(pandas.DataFrame({"text": TEXTS, "mood": MOODS}), "mood"),
+        lambda: made.fit(pandas.Series(TEXTS), pandas.Series(MOODS)),
         lambda: made.fit(np.array(TEXTS), np.array(MOODS)),
     ):
         with pytest.raises(errors.BadValue, match=r"fit\(name, texts, labels\)"):
@@ -196,9 +199,89 @@ def test_labels_in_one_string_are_split_as_they_are_recognised(made):
     assert made.evaluate("about", texts, cells) == made.evaluate(
         "about", texts, [re.split(r";\s*", cell) for cell in cells]
     )
-    for wrong, words in (
-        (["actor", ["plot"]], "takes a list of labels"),
-        (["a; b", ""], "row 1: .*empty where no label"),
-    ):
+    for wrong, words in ((["actor", ["plot"]], "takes a list of labels"), (["a; b", ""], "row 1: .*empty='none'")):
         with pytest.raises(errors.BadValue, match=words):
             made.fit("other", texts[:32], wrong * 16, kind="multi_label")
+
+
+FRAMES = ["pandas", "polars"]
+
+
+def frame_for(library):
+    """A frame with a title and a body, two columns of labels, of which one has several, and a person."""
+    moods = [None if n == 4 else mood for n, mood in enumerate(MOODS)]
+    asks = ["" if n % 5 == 0 else "price; lamp" if mood == "good" else "lamp" for n, mood in enumerate(MOODS)]
+    half = [text.split(" ", 1) for text in TEXTS]
+    columns = {"title": [a for a, _ in half], "body": [b for _, b in half], "the mood": moods, "asks": asks}
+    return pytest.importorskip(library).DataFrame(columns | {"person": [n // 3 for n in range(len(TEXTS))]})
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_columns_of_a_frame_are_tasks_over_joined_texts(made, library):
+    frame, joined = frame_for(library), [text.replace(" ", "\n", 1) for text in TEXTS]
+    made.fit(frame, text=["title", "body"], labels=["the mood", "asks"], empty="none")
+    assert {name: task.kind for name, task in made.tasks.items()} == {"the-mood": "single_label", "asks": "multi_label"}
+    assert made.tasks["asks"].labels == ("lamp", "price")
+    rows = [n for n in range(len(TEXTS)) if n != 4]
+    made.fit("alone", [joined[n] for n in rows], [MOODS[n] for n in rows])
+    assert made.versions == {"the-mood": "v0001", "asks": "v0001", "alone": "v0001"}
+    named = {"text": ["title", "body"]}
+    assert made.predict(frame, **named)["the-mood"].to_list() == made.predict(joined)["the-mood"]
+    assert [r.answers["asks"] for r in made.results(frame, **named)] == [
+        r.answers["asks"] for r in made.results(joined)
+    ]
+    moods = [None if n == 4 else mood for n, mood in enumerate(MOODS)]
+    assert made.evaluate("the-mood", frame, "the mood", **named) == made.evaluate("the-mood", joined, moods)
+
+
+def test_a_frame_says_what_is_missing_of_a_call(made):
+    frame = frame_for("pandas")
+    with pytest.raises(errors.BadValue, match="names of the columns that hold labels.*title, body, the mood"):
+        made.fit(frame, text="body")
+    with pytest.raises(errors.MissingColumn, match="no column 'moods'"):
+        made.fit(frame, text="body", labels=["moods"])
+    with pytest.raises(errors.BadValue, match="one name of a task"):
+        made.fit(frame, text="body", labels=["the mood", "the-mood"])
+    frame["body"] = range(len(TEXTS))
+    with pytest.raises(errors.BadValue, match="row 0 is no text"):
+        made.fit(frame, text=["title", "body"], labels="asks", kind="multi_label", empty="skip")
+
+
+def test_texts_and_a_named_series_name_their_task(made):
+    frame = frame_for("pandas")
+    assert [*made.fit(frame.body, frame["the mood"]).tasks] == ["the-mood"]
+    assert [*made.fit(frame, frame["the mood"], text="body").tasks] == ["the-mood"]
+    made.fit(frame, labels={"mood": "the mood"}, text="body")
+    assert made.versions == {"the-mood": "v0002", "mood": "v0001"}
+
+
+def test_kinds_and_classes_may_be_given_by_task(made):
+    frame, kinds = frame_for("pandas"), {"a": "single_label", "b": "multi_label"}
+    labels, classes = {"a": "asks", "b": "asks"}, {"b": ["price", "lamp", "rare"]}
+    made.fit(frame, text="body", labels=labels, kind=kinds, classes=classes, empty="skip")
+    assert made.tasks["a"].labels == ("lamp", "price; lamp") and made.tasks["b"].labels == ("price", "lamp", "rare")
+
+
+def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, monkeypatch):
+    """What `fit` hands to training keeps groups together, from lists as from a column."""
+    seen = []
+
+    def prepared(entries, **_):
+        seen.append(prepare(Project(tasks=tuple(entries)), Path())[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_train", prepared)
+    with pytest.raises(KeyboardInterrupt):
+        made.fit("mood", TEXTS, MOODS, groups=[n // 3 for n in range(len(TEXTS))])
+    with pytest.raises(KeyboardInterrupt):
+        made.fit("mood", frame_for("polars"), "the mood", text="body", groups="person")
+    with pytest.raises(KeyboardInterrupt):
+        made.fit("mood", TEXTS, MOODS, weights=[3.0 if mood == "good" else 1.0 for mood in MOODS])
+    for one in seen[:2]:
+        kept, held = ({*split.examples.groups} for split in (one.train, one.validation))
+        assert kept and held and kept.isdisjoint(held)
+    whole = seen[2].whole
+    by_mood = {(MOODS[row], weight) for row, weight in zip(whole.rows, whole.weights, strict=True)}
+    assert by_mood == {("good", 1.5), ("bad", 0.5)}
+    with pytest.raises(errors.BadValue, match="30 texts, 2 groups"):
+        made.fit("mood", TEXTS, MOODS, groups=[1, 2])

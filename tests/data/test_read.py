@@ -431,3 +431,39 @@ def test_real_sets_are_read_whole_and_perfect_answers_score_one(name):
         words = found.words[row] if found.words else None
         answer = kind_of(task).decode(task, outputs[row], Example(input=found.inputs[row], words=words))
         assert json.dumps(answer)
+
+
+def test_several_columns_of_text_are_joined_without_the_empty_ones(tmp_path):
+    rows = [
+        {"title": "Hello", "body": "there", "label": "no"},
+        {"title": " ", "body": "alone", "label": "yes"},
+        {"title": None, "body": "", "label": "yes"},
+        {"body": "without a title", "label": "no"},
+    ]
+    found = read(source(tmp_path, rows, text=("title", "body")), YES_NO)
+    assert found.inputs == [("Hello\nthere",), ("alone",), ("without a title",)]
+    assert found.report.empty == 1
+    with pytest.raises(MissingColumn, match="subject"):
+        read(source(tmp_path, rows, text=("subject", "body")), YES_NO)
+    with pytest.raises(ConfigError, match="'text' names no column"):
+        read(source(tmp_path, rows, text=()), YES_NO)
+
+
+def test_groups_and_weights_are_read_where_a_file_has_them(tmp_path):
+    rows = [
+        {"text": "one", "label": "no", "who": 7, "times": "3"},
+        {"text": "two", "label": None, "who": 7, "times": 9},
+        {"text": "three", "label": "yes", "who": None, "times": 1},
+    ]
+    columns = {"group": "who", "weight": "times"}
+    found = read(source(tmp_path, rows, **columns), YES_NO)
+    assert found.groups == ["7", None] and found.weights == [1.5, 0.5]
+    np.testing.assert_array_equal(np.stack(found.taught), [[1.5, 0], [0, 0.5]])
+    assert found.take([1]).groups == [None] and found.take([1]).weights == [0.5]
+    bare = read(source(tmp_path, [{"text": "one", "label": "no"}], **columns), YES_NO)
+    assert bare.groups is None and bare.weights is None
+    rows[2]["times"] = -1
+    with pytest.raises(BadValue, match="row 3: 'times' is no weight"):
+        read(source(tmp_path, rows, **columns), YES_NO)
+    with pytest.raises(ConfigError, match="'weight' is for tasks of kind 'single_label'"):
+        read(source(tmp_path, [{"text": "one", "label": ["a"]}], **columns), TOPICS)

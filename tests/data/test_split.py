@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
+from polyhead.data.split import TaskExamples, folds, hold_out, overlapping, split_together
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task
 from support.cases import cases
@@ -67,6 +67,48 @@ def test_equal_inputs_never_land_on_both_sides(seed):
         return {tuple(sorted(" ".join(text.lower().split()) for text in pair)) for pair in side.inputs}
 
     assert not keys(kept) & keys(held)
+
+
+def in_groups(seed):
+    """Rows of 60 people, some of which have texts in common, and rows of nobody, some of which have one text."""
+    rng, given = np.random.default_rng(seed), many(seed)
+    people = [str(person) if person % 6 else None for person in rng.integers(0, 60, len(given.inputs)).tolist()]
+    return msgspec.structs.replace(given, groups=people)
+
+
+def on_two_sides(given, several):
+    """What is on more than one side: a person, or a text of rows without a person."""
+    found = Counter(each for rows in several for each in {given.groups[row] or given.inputs[row] for row in rows})
+    return [each for each, sides in found.items() if sides > 1]
+
+
+@cases("seed", range(10))
+def test_rows_of_a_group_are_on_one_side_and_in_one_fold(seed):
+    given = in_groups(seed)
+    kept, held = sides(given)
+    assert not on_two_sides(given, [[row - 1 for row in side.rows] for side in (kept, held)])
+    assert 0.1 * len(given.rows) < len(held.rows) < 0.3 * len(given.rows)
+    parts = folds(given, 5, seed, TASK)
+    assert sorted(row for part in parts for row in part) == list(range(len(given.rows)))
+    assert len(parts) == 5 and not on_two_sides(given, parts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tasks_that_hold_out_together_keep_groups_of_a_file_together(seed):
+    given = in_groups(seed)
+    several = [
+        TaskExamples(task=msgspec.structs.replace(TASK, name=name), examples=given.take(rows), path="one.jsonl")
+        for name, rows in (("t0", list(range(250))), ("t1", list(range(150, 400))))
+    ]
+    parts = split_together(several, 0.2, seed)
+    kept, held = ({row - 1 for pair in parts for row in pair[side].rows} for side in (0, 1))
+    assert kept and held and not on_two_sides(given, [kept, held])
+
+
+def test_one_group_cannot_be_split():
+    given = msgspec.structs.replace(many(0), groups=["ann"] * 400)
+    with pytest.raises(EmptyData, match="too few different groups"):
+        hold_out(given, 0.2, 1, TASK)
 
 
 def test_a_label_with_one_input_is_kept():

@@ -1,23 +1,19 @@
 """Estimators with scikit-learn's interface, each over one task of a `Model`.
 
-They need scikit-learn, and work in its `Pipeline`, `GridSearchCV` and `cross_val_score`. Fitting several of them
-encodes a text once: features are kept for the life of the process.
+They need scikit-learn, and work in its `Pipeline`, `GridSearchCV` and `cross_val_score`. What a fit reads of a text is
+kept for the life of the process, for other fits and for the process's workers.
 """
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable
-from functools import cache
 from numbers import Number
 from typing import Any, Self
 
 import numpy as np
 
-from polyhead.api.model import Model
+from polyhead.api.shared import SHARED, EstimatorModel
 from polyhead.data.guess_kind import is_missing, separator_of
 from polyhead.engine.answers import AnswerColumn
 from polyhead.errors import BadValue, MissingExtra
@@ -27,20 +23,14 @@ from polyhead.tasks.kinds.single_label import SingleLabel
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.class_weight import compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "an estimator") from None
 
 TASK = "answer"
-
-
-@cache
-def _features() -> str:
-    """A folder of kept features for the life of the process."""
-    folder = tempfile.mkdtemp(prefix="polyhead-features-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+_SENT = "_polyhead_shared"  # key of a pickled estimator's state
 
 
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
@@ -57,6 +47,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         effort: str | None = None,
         cache: str | None = None,
         backend: str | None = None,
+        portable: bool = False,
         verbose: bool = False,
     ) -> None:
         self.trunk = trunk
@@ -67,11 +58,19 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.effort = effort
         self.cache = cache
         self.backend = backend
+        self.portable = portable
         self.verbose = verbose
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), _SENT: SHARED.sent}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        SHARED.adopt(*state.get(_SENT, ("", 0)))
+        super().__setstate__({name: value for name, value in state.items() if name != _SENT})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
         tags.non_deterministic = False
         return tags
 
@@ -101,20 +100,26 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"pair={self.pair!r} compares two columns of texts, and X has {columns}")
         rows = array.reshape(len(array), -1).tolist()
         if all(isinstance(cell, Number) for row in rows for cell in row):
-            if array.ndim == 1:
-                raise ValueError("X is a row of numbers, where texts are expected. Reshape your data")
-            if reset:
-                warnings.warn(f"X holds numbers alone, and {type(self).__name__} reads them as texts", stacklevel=4)
+            self._refuse_numbers(array.ndim)
         _check_texts(rows, whole=self.pair is not None)
         if self.pair is not None:
             return [tuple(map(str, row)) for row in rows]
         return ["\n".join(map(str, row)) for row in rows]
 
+    def _refuse_numbers(self, dimensions: int) -> None:
+        """Raises ValueError: X holds numbers alone."""
+        what = "a row" if dimensions == 1 else "a matrix"
+        raise ValueError(
+            f"X is {what} of numbers, where {type(self).__name__} reads texts. Give the texts themselves, which it "
+            "encodes, and no vectors of them. Reshape your data"
+        )
+
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, answers)
-        model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
-        model.keeps_rows = False  # it is trained once
+        cache = self.cache or str(SHARED.path / "cache")
+        model = EstimatorModel(self.trunk, cache=cache, backend=self.backend, verbose=self.verbose)
+        model.portable = self.portable
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
         own["effort"] = self.effort
         chosen = {key: value for key, value in (own | settings).items() if value is not None}
@@ -171,15 +176,39 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
     X is an array or list of texts (rows,), or an array or data frame (rows, columns) whose columns are joined; with
     `pair="joined"` or `"separate"` its two columns are the texts of a pair. Missing and empty texts are refused. The
     matrix may be sparse. Other settings are those of a `[[tasks]]` table. After fitting: `classes_`, and `model_`,
-    whose `save` writes a bundle.
+    whose `save` writes a bundle. A pickle names the encoder, which it is read with again; with `portable` it holds it.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Trains on these texts and labels. Raises ValueError, with the rows, if X or y cannot be used."""
+    def __init__(
+        self,
+        trunk: str = "minilm",
+        *,
+        pair: str | None = None,
+        metric: str | None = None,
+        class_weight: Any = None,
+        strategy: Any = None,
+        training: Any = None,
+        effort: str | None = None,
+        cache: str | None = None,
+        backend: str | None = None,
+        portable: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        shared = {"strategy": strategy, "training": training, "effort": effort, "cache": cache, "backend": backend}
+        super().__init__(trunk, pair=pair, metric=metric, portable=portable, verbose=verbose, **shared)
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Trains on these texts and labels; a row counts for as many as its weight, 1 on average.
+
+        Raises ValueError, with the rows, if X, y or the weights cannot be used.
+        """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
         if type_of_target(y) == "multilabel-indicator":
+            if sample_weight is not None or self.class_weight is not None:
+                raise ValueError("weights are for one label a text, and y is a matrix of labels")
             return self._fit_matrix(X, y)
         if _is_sparse(y):
             raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
@@ -196,7 +225,21 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
                 stacklevel=2,
             )
         names = [str(number) for number in range(len(self.classes_))]
-        return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names)
+        weights = self._weights(y, sample_weight)
+        return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names, weights=weights)
+
+    def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+        """The weight of each row; None if all count alike."""
+        if sample_weight is None and self.class_weight is None:
+            return None
+        weights = compute_sample_weight(self.class_weight, y)
+        if sample_weight is not None:
+            own = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+            check_consistent_length(y, own)
+            weights = weights * column_or_1d(own)
+        if (weights < 0).any() or not weights.any():
+            raise ValueError("weights are 0 or more, and not all of them are 0")
+        return np.asarray(weights)
 
     def _fit_matrix(self, X: Any, y: Any) -> Self:
         matrix = y.tocsr() if _is_sparse(y) else np.asarray(y)
@@ -217,6 +260,14 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         scores = self._column(X).scores
         assert scores is not None
         return scores
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits (rows, classes), in the order of probabilities; of two classes the second's surplus, (rows,)."""
+        column = self._column(X)
+        outputs = np.stack([np.asarray(row) for row in column.outputs])
+        if column.labels is None and outputs.shape[1] == 2:
+            return np.asarray(outputs[:, 1] - outputs[:, 0])
+        return outputs
 
 
 def _check_labelled(y: Any) -> None:

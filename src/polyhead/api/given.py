@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from polyhead.data.columns import joined
 from polyhead.data.guess_kind import is_missing
 from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
@@ -112,18 +113,21 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def texts_of_rows(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
+def texts_of_rows(
+    texts: object, *, text: str | Sequence[str] = "text", text_b: str | None = None
+) -> tuple[list[Any], Frame | None]:
     """The inputs of these texts, None for a row without one, and their data frame, if they come from one.
 
-    `text` and `text_b` name columns of a data frame. Raises BadValue for a row that is not an input, with its number.
+    `text` and `text_b` name columns of a data frame; several columns `text` are joined to one text. Raises BadValue for
+    a row that is not an input, with its number.
     """
     table = frame_of(texts)
     if table is None:
         rows = values_of_rows(texts, "texts")
-    elif text_b is None:
-        rows = table.column(text)
     else:
-        rows = list(zip(table.column(text), table.column(text_b), strict=True))
+        rows = table.column(text) if isinstance(text, str) else _joined_rows(table, text)
+    if table is not None and text_b is not None:
+        rows = list(zip(rows, table.column(text_b), strict=True))
     rows = [None if _lacks_text(row) else row for row in rows]
     for number, row in enumerate(rows):
         if row is not None and not _is_input(row):
@@ -131,7 +135,16 @@ def texts_of_rows(texts: object, *, text: str = "text", text_b: str | None = Non
     return [row[0] if isinstance(row, tuple) and len(row) == 1 else row for row in rows], table
 
 
-def every_input_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
+def _joined_rows(table: Frame, names: Sequence[str]) -> list[Any]:
+    """The texts of several columns, joined row by row; a cell that is no text stands for its row."""
+    rows = list(zip(*(table.column(name) for name in names), strict=True))
+    wrong = ([cell for cell in row if cell is not None and not isinstance(cell, str)] for row in rows)
+    return [cells[0] if cells else joined(row) for row, cells in zip(rows, wrong, strict=True)]
+
+
+def every_input_of(
+    texts: object, *, text: str | Sequence[str] = "text", text_b: str | None = None
+) -> tuple[list[Any], Frame | None]:
     """The same, if each row must have a text: raises EmptyData without rows, BadValue for a row without a text."""
     inputs, table = texts_of_rows(texts, text=text, text_b=text_b)
     if not inputs:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
-import tarfile
 import tempfile
 import threading
 import weakref
@@ -14,24 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task, of_task
 from polyhead.api.given import Frame, texts_of_rows
+from polyhead.api.packed import packed, unpack
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
-from polyhead.api.rows import (
-    LabelledTexts,
-    check_different_labels,
-    check_first,
-    check_inputs,
-    columns_for,
-    earlier_records,
-    entry_of,
-    held_splits,
-    in_python,
-    keep_records,
-    kind_of_rows,
-    records_of,
-    with_lists,
-)
-from polyhead.api.settings import settings_of
+from polyhead.api.rows import LabelledTexts, Record, check_inputs, columns_for, in_python, records_of, with_lists
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
@@ -46,7 +31,7 @@ from polyhead.evaluate.scores import evaluation_of
 from polyhead.progress import ProgressDisplay
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KINDS, Task
+from polyhead.tasks.task import Task
 from polyhead.values import to_value
 
 if TYPE_CHECKING:
@@ -125,14 +110,16 @@ class Model:
 
     def fit(
         self,
-        task: str,
-        texts: Any,
+        task: Any,
+        texts: Any = None,
         labels: Any = None,
         *,
-        kind: str | None = None,
-        classes: Sequence[str] | None = None,
-        text: str = "text",
+        kind: str | Mapping[str, str] | None = None,
+        classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+        text: str | Sequence[str] = "text",
         text_b: str | None = None,
+        groups: Any = None,
+        weights: Any = None,
         validation: Any = None,
         test: Any = None,
         add: bool = False,
@@ -142,12 +129,17 @@ class Model:
     ) -> Self:
         """Trains a task, or a new version of one; no other task's answers change.
 
+            model.fit("mood", texts, labels)
+            model.fit(frame, text="message", labels=["topics", "mood"])  # a task for each column
+
         `texts` are strings, pairs of them as tuples, `Question`s, `Passage`s, or lists of words; or a data frame, in
-        which `text`, `text_b` and `labels` name columns. `kind` is guessed if it is not given; `classes` are all labels
-        in order, by default those that occur. `validation` and `test` are (texts, labels), or a data frame with the
-        same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
-        `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`;
-        `effort="quick"` tries linear heads alone, `"best"` more than the default.
+        which arguments name columns: several `text` are joined. `kind` is guessed if it is not given; `classes` are all
+        labels in order, by default those that occur; both may be dicts by task. `validation` and `test` are (texts,
+        labels), or a data frame with the same columns: the first chooses between heads and may be a share of the texts,
+        the second is only scored. Rows with one value in `groups`, such as a person, are all trained on or all held
+        out; `weights`, of tasks with one label a text, say how many rows each row counts for. `settings` are keys of a
+        `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`; `effort="quick"` tries
+        linear heads alone, `"best"` more than the default.
 
         With `add`, the training rows of the live version count too, if it was trained in this model, or in one with the
         same `cache`: none is encoded again. With `if_better` a live version stays unless the new one scores better. If
@@ -156,29 +148,24 @@ class Model:
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
         that would be lost.
         """
-        check_first(task)
-        what, chosen = f"task '{task}'", settings_of(task, settings)
-        rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what=what)
-        live = self.tasks.get(task)
-        known = KINDS.named(kind or (live and live.kind) or kind_of_rows(rows, say=self._say, what=task))
-        rows = with_lists(rows, known)
-        check_inputs(known, rows.inputs)
-        records, before = records_of(known, rows), []
+        texts, named = labels_by_task(task, texts, labels)
+        own = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
+        given = GivenRows(texts=texts, is_of_several=len(named) > 1, **own)
+        splits = {"validation": validation, "test": test}
+        entries, before, records = list[TaskEntry](), dict[str, int](), dict[str, list[Record]]()
         with ExitStack() as held, self._fitting:
-            splits = {"validation": validation, "test": test}
-            chosen |= held_splits(held, known, rows, splits, labels, text=text, text_b=text_b, what=what)
-            live = self.tasks.get(task)
-            if add and live is not None:
-                before = earlier_records(self._rows_of(task), records, live, known)
-            else:
-                check_different_labels(known, rows.labels, what=what)
-            address = held.enter_context(in_memory([*before, *records], before=len(before)))
-            with in_python(before=len(before)):
-                overlaps = chosen.get("overlaps")
-                entry = entry_of(task, known, rows, address, live=live, classes=classes, overlaps=overlaps) | chosen
-                outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
-            if task in outcome.trained and self.keeps_rows:
-                keep_records([*before, *records], self._rows_of(task))
+            for name, answers in named.items():
+                live, chosen = self.tasks.get(name), of_task(kind, name)
+                new = NewRows.of(name, given, answers, kind=chosen, live=live, settings=settings, say=self._say)
+                earlier = earlier_records(self._rows_of(name), new, live) if add and live is not None else []
+                records[name] = [*earlier, *new.records]
+                labels = of_task(classes, name)
+                entries.append(new.held(held, given, earlier=earlier, live=live, classes=labels, splits=splits))
+                before[str(entries[-1].train)] = len(earlier)
+            with in_python(before):
+                outcome = self._train(entries, if_better=if_better, allow_lost_labels=allow_lost_labels)
+            for name in outcome.trained if self.keeps_rows else ():
+                keep_records(records[name], self._rows_of(name))
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -211,7 +198,7 @@ class Model:
         texts: Any,
         *,
         tasks: Iterable[str] | str | None = None,
-        text: str = "text",
+        text: str | Sequence[str] = "text",
         text_b: str | None = None,
         scores: bool = False,
     ) -> Any:
@@ -232,7 +219,7 @@ class Model:
         return cells if table is None else table.answered(cells)
 
     def predict_proba(
-        self, texts: Any, task: str | None = None, *, text: str = "text", text_b: str | None = None
+        self, texts: Any, task: str | None = None, *, text: str | Sequence[str] = "text", text_b: str | None = None
     ) -> Any:
         """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; for a data frame, one like it.
 
@@ -252,7 +239,12 @@ class Model:
         return scores if table is None else table.answered(by_label)
 
     def results(
-        self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
+        self,
+        texts: Any,
+        *,
+        tasks: Iterable[str] | str | None = None,
+        text: str | Sequence[str] = "text",
+        text_b: str | None = None,
     ) -> list[Result]:
         """The full result of each text: answers with scores, versions, receipts, and why a task has no answer.
 
@@ -266,7 +258,7 @@ class Model:
         texts: Any,
         labels: Any,
         *,
-        text: str = "text",
+        text: str | Sequence[str] = "text",
         text_b: str | None = None,
         overlaps: str | None = None,
     ) -> dict[str, float]:
@@ -316,12 +308,8 @@ class Model:
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        packed = io.BytesIO()
-        if (self.folder / BUNDLE).exists():
-            with tarfile.open(fileobj=packed, mode="w") as archive:
-                archive.add(self.folder, arcname="bundle")
         options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
-        return _unpacked, (options, packed.getvalue())
+        return _unpacked, (options, packed(self.folder))
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -331,7 +319,7 @@ class Model:
         return self.tasks[task]
 
     def _columns(
-        self, texts: Any, tasks: Iterable[str] | str | None, *, text: str, text_b: str | None
+        self, texts: Any, tasks: Iterable[str] | str | None, *, text: str | Sequence[str], text_b: str | None
     ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
         """The answers, the inputs, their data frame, and whether it was a single input."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
@@ -353,20 +341,20 @@ class Model:
         record = Bundle.open(self.folder, verify=False).lines[task].record
         return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
 
-    def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> TrainingResult:
+    def _train(self, entries: Sequence[TaskEntry], *, if_better: bool, allow_lost_labels: bool) -> TrainingResult:
         from polyhead import train_project
         from polyhead.train.events import Events
 
         is_there = (self.folder / BUNDLE).exists()
         trunk = str(self.folder) if is_there else self.trunk
-        project = Project(tasks=(entry,), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
+        project = Project(tasks=tuple(entries), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
         try:
             outcome = train_project(
                 project,
                 folder=self._work,
                 cache=self._cache or FilePath(self._work, "cache"),
                 events=None if self.verbose else Events(),
-                retrain=() if if_better else (entry.name,),
+                retrain=() if if_better else tuple(entry.name for entry in entries),
                 if_better=if_better,
                 allow_lost_labels=allow_lost_labels,
             )
@@ -383,10 +371,9 @@ class Model:
         ProgressDisplay(sys.stderr if self.verbose else None).line(line)
 
 
-def _unpacked(options: Mapping[str, Any], packed: bytes) -> Model:
+def _unpacked(options: Mapping[str, Any], content: bytes) -> Model:
     """An unpickled model, in its own temporary folder."""
     model = Model(**options)
-    if packed:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(model.folder.parent, filter="data")
+    if content:
+        unpack(content, model.folder)
     return model

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from numbers import Real
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from polyhead.api.given import every_input_of, frame_of, values_of_rows
+from polyhead.api.given import Frame, every_input_of, frame_of, values_of_rows
 from polyhead.data.guess_kind import kind_of_labels, plain, separator_between
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
 from polyhead.errors import BadValue, ConfigError, PolyheadError, suggestion
-from polyhead.files import replace_file
 from polyhead.project.declare import InitOptions, declare
-from polyhead.project.tables import DataFile, Project
+from polyhead.project.tables import Project
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import Kind, Task, check_name
+from polyhead.tasks.task import Kind, Task
 from polyhead.text.question import Question
 
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
-PAIR = "text_b"
+PAIR, GROUP, WEIGHT = "text_b", "group", "weight"
 SPLITS = ("train", "validation", "test")
 Record = dict[str, Any]
 
@@ -39,10 +37,21 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
     inputs: list[Any]
     labels: list[Any]
     name: str = ""  # name of the labels' column
+    of_training: dict[str, list[Any]] = {}  # groups and weights of the rows, if given
 
     @classmethod
-    def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> LabelledTexts:
-        """From lists, or from a data frame and its labels' column. Raises BadValue if their numbers differ."""
+    def of(
+        cls,
+        texts: object,
+        labels: object,
+        *,
+        text: str | Sequence[str],
+        text_b: str | None,
+        what: str,
+        groups: object = None,
+        weights: object = None,
+    ) -> LabelledTexts:
+        """From lists, or from a data frame and names of its columns. Raises BadValue if their numbers differ."""
         inputs, table = every_input_of(texts, text=text, text_b=text_b)
         if table is not None and isinstance(labels, str):
             rows = table.column(labels)
@@ -54,19 +63,21 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         name = labels if isinstance(labels, str) else getattr(labels, "name", None)
-        return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "")
+        of_training = {
+            column: [None if value is None else convert(value) for value in _own(given, table, len(inputs), column)]
+            for column, given, convert in ((GROUP, groups, str), (WEIGHT, weights, plain))
+            if given is not None
+        }
+        return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "", of_training=of_training)
 
 
-def check_first(task: object) -> None:
-    """Raises BadValue if the first argument of `fit` is not a name, BadName for an invalid name."""
-    if not isinstance(task, str):
-        raise BadValue(
-            "the first argument is the name of the task",
-            got=type(task).__name__,
-            allowed="fit(name, texts, labels)",
-            do="name the task, such as model.fit('mood', texts, labels)",
-        )
-    check_name(task)  # it is the name of a file
+def _own(given: object, table: Frame | None, count: int, column: str) -> list[Any]:
+    """The groups or weights of the rows, from a list or a column of their data frame."""
+    is_column = table is not None and isinstance(given, str)
+    values = table.column(given) if is_column else values_of_rows(given, f"{column}s")  # type: ignore[union-attr,arg-type]
+    if len(values) != count:
+        raise BadValue(f"there is not one of {column}s for each text", got=f"{count} texts, {len(values)} {column}s")
+    return values
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
@@ -96,18 +107,28 @@ def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) 
     return guess.kind
 
 
-def with_lists(rows: LabelledTexts, kind: Kind, *, known: Collection[str] = ()) -> LabelledTexts:
+def with_lists(
+    rows: LabelledTexts,
+    kind: Kind,
+    *,
+    known: Collection[str] = (),
+    separator: str | None = None,
+    empty: str | None = None,
+) -> LabelledTexts:
     """The rows with lists instead of strings of several labels, if the kind takes several labels per row.
 
-    With the task's labels `known`, the separator must leave only these. Raises BadValue for a string that cannot be
-    split this way.
+    With the task's labels `known`, the separator must leave only these. `empty` says what an empty string means. Raises
+    BadValue for a string that cannot be split this way.
     """
     cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
     if not cells or not kind.label_is_list:
         return rows
-    mark = separator_between(cells, known) if kind.empty_is_none else None
+    mark = separator or (separator_between(cells, known) if kind.empty_is_none else None)
     labels: list[Any] = []
     for number, label in enumerate(rows.labels):
+        if kind.empty_is_none and isinstance(label, str) and not label.strip():
+            labels.append(_of_empty(empty, number))
+            continue
         several: Any = kind.parse(label, mark) if isinstance(label, str) and label.strip() else label
         several = [several] if isinstance(several, str) and several in known else several
         if isinstance(several, str):
@@ -115,11 +136,22 @@ def with_lists(rows: LabelledTexts, kind: Kind, *, known: Collection[str] = ()) 
                 f"row {number}: kind '{kind.name}' takes a list of labels",
                 got=label,
                 allowed="a list, empty where no label applies, or None where nobody labelled the row",
-                do="give lists, such as labels.str.split('; ')",
+                do="give lists, or say what stands between labels, such as separator='/'",
                 row=number,
             )
         labels.append([part for part in several if part] if isinstance(label, str) else label)
     return msgspec.structs.replace(rows, labels=labels)
+
+
+def _of_empty(empty: str | None, row: int) -> list[str] | None:
+    if empty is None:
+        raise BadValue(
+            f"row {row}: an empty label may say two things",
+            allowed="empty='none' (none of the labels applies) or empty='skip' (nobody labelled the row)",
+            do="give one of them, or lists: [] where no label applies, None where nobody labelled the row",
+            row=row,
+        )
+    return [] if empty == "none" else None
 
 
 def entry_of(
@@ -141,6 +173,7 @@ def entry_of(
     options = InitOptions(data=address, kind=kind.name, name=task, label=columns.get("tags"), **named)
     entry = declare(options, FilePath()).entry
     entry.pop("pair", None)  # equal to a project file's default
+    entry |= {column: column for column in rows.of_training}
     if classes is not None:
         entry["labels"] = list(classes)
     elif live is not None and live.labels:
@@ -148,79 +181,23 @@ def entry_of(
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
-def held_splits(
-    held: ExitStack,
-    kind: Kind,
-    train: LabelledTexts,
-    splits: Mapping[str, Any],
-    labels: object,
-    *,
-    text: str,
-    text_b: str | None,
-    what: str,
-) -> dict[str, Any]:
-    """The other splits as an entry names them: rows are held in memory, in the form of train's rows.
-
-    Rows are (texts, labels), or a data frame with the columns of train. A share and a file are unchanged.
-    """
-    named: dict[str, Any] = {}
-    known = {name for names in train.labels if isinstance(names, list) for name in names if isinstance(name, str)}
-    for split, given in splits.items():
-        if isinstance(given, str | Real | DataFile):
-            named[split] = given
-        elif given is not None:
-            own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
-            rows = LabelledTexts.of(own, answers, text=text, text_b=text_b, what=f"the {split} of {what}")
-            check_inputs(kind, [train.inputs[0], *rows.inputs])
-            named[split] = held.enter_context(in_memory(records_of(kind, with_lists(rows, kind, known=known))))
-    return named
-
-
-def keep_records(records: Sequence[Record], place: FilePath) -> None:
-    """Writes records for later fits that add to them, readable by their owner only."""
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records))
-
-
-def earlier_records(place: FilePath, records: Sequence[Record], live: Task, kind: Kind) -> list[Record]:
-    """The training rows of the live version.
-
-    Raises ConfigError if they were not kept, or are of another kind, BadValue if they have other columns than
-    `records`.
-    """
-    if not place.exists() or live.kind != kind.name:
-        raise ConfigError(
-            f"the rows that the live version of task '{live.name}' learned from are not kept here, or of another kind",
-            got="add=True",
-            allowed="a version that this model learned, or one with the same cache=",
-            do="give the earlier rows together with the new ones",
-        )
-    earlier: list[Record] = [json.loads(line) for line in place.read_bytes().splitlines()]
-    forms = [{*each[0]} & {PAIR, SPANS, TOKENS} for each in (earlier, records)]
-    if forms[0] != forms[1]:
-        raise BadValue(
-            f"task '{live.name}' has rows of another form than those that it learned from before",
-            got=f"rows with {sorted(forms[1]) or 'one text'}",
-            allowed=f"rows with {sorted(forms[0]) or 'one text'}",
-            do="give rows of that form, or fit all rows anew",
-        )
-    return earlier
-
-
 @contextmanager
-def in_python(*, before: int = 0) -> Iterator[None]:
-    """A context in which errors name the call's arguments and rows, numbered from 0 after `before` earlier ones."""
+def in_python(before: Mapping[str, int] = MappingProxyType({})) -> Iterator[None]:
+    """A context in which errors name the call's arguments and rows, numbered from 0 after earlier ones.
+
+    `before` are the numbers of these, by the address of the rows.
+    """
 
     def named(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f"row {number}" if number >= 0 else f"row {number + before} of those before"
+        number = int(match[2])
+        return f"row {number}" if number >= 0 else f"row {number + before[match[1]]} of those before"
 
     try:
         yield
     except PolyheadError as error:
         if ADDRESS not in error.what:
             raise
-        what = re.sub(rf"{ADDRESS}\d+ row (-?\d+)", named, error.what)
+        what = re.sub(rf"({ADDRESS}\d+) row (-?\d+)", named, error.what)
         what = re.sub(rf"{ADDRESS}\d+", "these rows", what)
         allowed, do = map(_in_arguments, (error.allowed, error.do))
         facts = {name: value for name, value in error.facts.items() if name != "source"}
@@ -283,7 +260,10 @@ def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
     columns = columns_for(kind, rows.inputs)
     label = columns.get("tags") or columns.get("spans") or kind.label_key
     both = enumerate(zip(rows.inputs, rows.labels, strict=True))
-    return [cells_of(kind, given) | {label: _plain_label(answer, number)} for number, (given, answer) in both]
+    records = [cells_of(kind, given) | {label: _plain_label(answer, number)} for number, (given, answer) in both]
+    for column, values in rows.of_training.items():
+        records = [record | {column: value} for record, value in zip(records, values, strict=True)]
+    return records
 
 
 def _plain_label(answer: Any, number: int) -> Any:

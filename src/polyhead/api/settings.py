@@ -17,7 +17,7 @@ from polyhead.project.tables import TaskEntry
 from polyhead.values import Value, to_value
 
 OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # separate arguments
-COLUMNS = set(Columns.__struct_fields__) - {"empty", "overlaps"}
+COLUMNS = set(Columns.__struct_fields__) - {"empty", "overlaps", "separator"}
 SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in {*OTHERWISE, *COLUMNS})
 
 
@@ -57,8 +57,6 @@ def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _meant(name: str) -> str | None:
     """Advice for a name that other libraries use for one of these settings; None for an unknown name."""
-    if name == "separator":
-        return "leave it out where it is ';', '|' or ',', or give lists of labels: labels.str.split('/')"
     key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")
     table, _, own = key.rpartition(".")
     if table == "training":

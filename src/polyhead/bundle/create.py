@@ -7,12 +7,13 @@ from pathlib import Path as FilePath
 
 from polyhead.bundle.files import write_arrays, writing_bundle
 from polyhead.bundle.format import BUNDLE, FORMAT, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
-from polyhead.bundle.manifest import BundleFile, TrunkRecord
+from polyhead.bundle.manifest import BundleFile, TrunkRecord, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import TrunkData, arrays_digest, trunk_digest
 from polyhead.errors import BundleError
 from polyhead.files import (
     is_temporary,
+    link_or_copy,
     remove_files,
     remove_leftovers,
     replace_file,
@@ -39,6 +40,27 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
         digest = _write_trunk(root, trunk)
         replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
     return Bundle.open(root)
+
+
+def linked_bundle(root: FilePath, other: FilePath) -> None:
+    """Creates a bundle of another one's trunk, without tasks: its files are hard links where the disk allows.
+
+    No file of a bundle is ever written again, so what becomes of one bundle does not change the other. Raises
+    BundleError as `write_bundle` does.
+    """
+    what = f"the bundle {root} cannot be created"
+    root.mkdir(parents=True, exist_ok=True)
+    with writing_bundle(root, what):
+        _check_empty(root)
+        trunk, temporary = read_bundle_file(other).trunk, root / temporary_name(TRUNK)
+        try:
+            temporary.mkdir()
+            for name in (TRUNK_RECORD, WEIGHTS, TOKENIZER):
+                link_or_copy(other / TRUNK / name, temporary / name)
+            temporary.rename(root / TRUNK)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=trunk, tasks={})))
 
 
 def _check_empty(root: FilePath) -> None:

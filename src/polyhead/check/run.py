@@ -81,7 +81,8 @@ def _of_files(parts: Sequence[SplitRows], show: Show) -> Iterator[Finding]:
     first: dict[str, SplitRows] = {}
     for part in parts:
         source = part.source
-        names = {source.text or part.kind.text_column, source.text_b or part.kind.context_column, source.label}
+        names = {*(source.text_columns or (part.kind.text_column,)), source.text_b or part.kind.context_column}
+        names |= {source.label, source.group, source.weight}
         names |= {source.tokens, source.tags, source.spans, source.choices, source.answers, *(source.where or {})}
         names |= {part.kind.label_key, *(source.soft if isinstance(source.soft, tuple) else (source.soft,))}
         names |= set(part.kind.column_keys)

@@ -11,7 +11,7 @@ import msgspec
 from polyhead.data.shares import STORED, columns_in
 from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, MissingColumn, near_name, suggestion
-from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
+from polyhead.tasks.task import KINDS, Kind, Task, kind_of, kinds_with
 from polyhead.values import Value
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
@@ -25,7 +25,8 @@ class Columns(Value, kw_only=True):
     context from `text_b`.
     """
 
-    text: str | None = None  # None: "text"; "question" for multiple_choice and span
+    # None: "text"; "question" for multiple_choice and span. Several columns, such as a title and a body, are joined.
+    text: str | tuple[str, ...] | None = None
     text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
     label: str | None = None  # None: "label"
     tokens: str | None = None
@@ -35,10 +36,18 @@ class Columns(Value, kw_only=True):
     answers: str | None = None  # None: "answers"
     # One column per label with its probability, in the order of the labels, or "store:" and a column of a store.
     soft: str | tuple[str, ...] | None = None
+    # Rows with one value in this column, such as a person, are all trained on or all held out.
+    group: str | None = None
+    weight: str | None = None  # single_label: a number for how many rows a row counts
     separator: str | None = None  # separates several labels (or tokens, or choices) in one string
     empty: Literal["none", "skip"] | None = None  # meaning of an empty cell; None: "none" for multi_label, else "skip"
     # what to do with overlapping spans: keep the longest, or skip the row
     overlaps: Literal["longest", "skip"] | None = None
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The named columns of the text, or of the first text of a pair."""
+        return (self.text,) if isinstance(self.text, str) else self.text or ()
 
     @property
     def one_hot(self) -> tuple[str, ...]:
@@ -70,7 +79,7 @@ class Source(Columns, kw_only=True):
 class TaskColumns(Value):
     """The columns to read for one task."""
 
-    texts: tuple[str, ...]  # one, or two; empty if tokens are read
+    texts: tuple[str | tuple[str, ...], ...]  # one, or two; empty if tokens are read
     label: str
     tokens: str | None = None
     choices: str | None = None
@@ -79,18 +88,21 @@ class TaskColumns(Value):
     others: tuple[str, ...] = ()  # columns that select rows
     soft: tuple[str, ...] = ()  # columns with the probabilities of labels
     unlabelled: bool = False  # whether the file may lack the label
+    of_training: tuple[str, ...] = ()  # the columns of groups and weights, which a file of other splits may lack
 
     @property
     def wanted(self) -> list[str]:
         """Every column to read."""
-        names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.soft, *self.others]
+        texts = [name for text in self.texts for name in ((text,) if isinstance(text, str) else text)]
+        names = [self.tokens, *texts, self.choices, self.context, self.label, *self.soft, *self.others]
+        names += self.of_training
         return [name for name in dict.fromkeys(names) if name]
 
     def check(self, source: str, columns: Sequence[str]) -> None:
         """Raises MissingColumn for a column that the file does not have; `columns` are the file's."""
         for column in self.wanted:
             left_out = (self.optional and column == self.context) or (self.unlabelled and column == self.label)
-            if column not in columns and not left_out:
+            if column not in columns and not left_out and column not in self.of_training:
                 raise no_column(source, column, columns)
 
 
@@ -110,9 +122,11 @@ def columns_of(source: Source, task: Task) -> TaskColumns:
             allowed="empty = 'skip': the row is not labelled",
             do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
         )
-    others = tuple(source.where or {})
+    others, of_training = tuple(source.where or {}), tuple(filter(None, (source.group, source.weight)))
     if source.tokens:
-        return TaskColumns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
+        return TaskColumns(
+            texts=(), label=source.tags or "", tokens=source.tokens, others=others, of_training=of_training
+        )
     text, second = source.text or kind.text_column, source.text_b or kind.context_column
     label = source.spans or getattr(source, kind.label_key) or kind.label_key
     if kind.per_option:
@@ -123,11 +137,13 @@ def columns_of(source: Source, task: Task) -> TaskColumns:
             context=second,
             optional=source.text_b is None,
             others=others,
+            of_training=of_training,
         )
     return TaskColumns(
         texts=(text, second) if second else (text,),
         label=label,
         others=others,
+        of_training=of_training,
         soft=columns_in(source.soft),
         unlabelled=source.soft is not None and source.label in (None, "label"),
     )
@@ -150,13 +166,23 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         return "'overlaps' is for labelled spans: it needs 'spans', their column"
     if source.soft is not None and not kind.takes_shares:
         return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
+    if source.weight is not None and kind.loss != "cross_entropy":
+        one = " or ".join(f"'{name}'" for name, other in KINDS.items() if other.loss == "cross_entropy")
+        return f"'weight' is for tasks of kind {one}"
     if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):
         return "'soft' names a column for each label, in the order of the labels"
+    if source.text == ():
+        return "'text' names no column"
     if source.soft in ("", STORED):
         return "'soft' names no column"
     if kind.label_key != "label" and source.label is not None:
         return f"a task of kind '{kind.name}' reads '{kind.label_key}', and no 'label'"
     return None
+
+
+def joined(texts: Sequence[str | None]) -> str | None:
+    """The texts of several columns as one, a line each; those without visible text are left out, None if all are."""
+    return "\n".join(text for text in texts if text is not None and text.strip()) or None
 
 
 def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:

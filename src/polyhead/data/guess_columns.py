@@ -105,7 +105,7 @@ def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
         return Layout(kind=kind, **fields)  # the reader of the columns reports what is missing
     labels = {named.label, named.spans, named.answers, *named.one_hot}
     texts = () if named.text else named_texts(table.values, {tokens, choices, *labels})
-    chosen, others = _label(table, named, kind, tokens, choices, {named.text, named.text_b, *texts})
+    chosen, others = _label(table, named, kind, tokens, choices, {*named.text_columns, named.text_b, *texts})
     if chosen is None:
         return Layout(kind=kind, **fields)
     kind = kind or chosen.kind
@@ -115,7 +115,7 @@ def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
         guessed["tokens"] = tokens
     else:
         guessed["choices"] = choices if kind == CHOICE else None
-        texts = (named.text,) if named.text else _texts(table, {*chosen.columns, *others, choices, tokens}, kind)
+        texts = named.text_columns[:1] or _texts(table, {*chosen.columns, *others, choices, tokens}, kind)
         guessed |= dict(zip(("text", "text_b"), texts, strict=False))
         whys.append("" if named.text else in_roles(texts, kind))
     return Layout(kind=kind, **(guessed | fields), whys=tuple(why for why in whys if why), others=tuple(others))
@@ -264,7 +264,7 @@ def _one_hot(table: Table, named: Columns) -> list[_Candidate]:
         for name, values in table.values.items()
         if len(values) == len(table.rows)
         and all(str(value).lower() in marks for value in values)
-        and name not in (named.text, named.text_b)
+        and name not in (*named.text_columns, named.text_b)
         and _rank(name) == 2
         and may_hold_data(name)
     )

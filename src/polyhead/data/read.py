@@ -6,14 +6,15 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from polyhead.data.columns import Source, columns_of
+from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Rows, no_rows
-from polyhead.data.shares import Stored, is_stored, shares_of, value_of
+from polyhead.data.shares import Stored, is_stored, mean_of_one, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
@@ -64,12 +65,16 @@ class Examples(Value, eq=False):
     rows: list[int]  # row numbers in the file
     report: ReadReport
     shares: list[np.ndarray] | None = None  # soft labels: the probability of each label, float32 (labels,)
+    groups: list[str | None] | None = None  # of each row: rows of one group stay together; None is of no group
+    weights: list[float] | None = None  # of each row, 1 on average
     gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans in the file
 
     @property
     def taught(self) -> list[np.ndarray]:
-        """The training targets of a task: probabilities for soft labels, else targets."""
-        return self.targets if self.shares is None else self.shares
+        """The training targets of a task: for soft labels and weights probabilities times the weight, else targets."""
+        if self.shares is None or self.weights is None:
+            return self.targets if self.shares is None else self.shares
+        return [np.float32(weight) * share for weight, share in zip(self.weights, self.shares, strict=True)]
 
     @property
     def digest(self) -> str:
@@ -82,6 +87,8 @@ class Examples(Value, eq=False):
             total.update(np.ascontiguousarray(target).tobytes())
         for array in (*(self.shares or []), *(self.words or [])):
             total.update(np.ascontiguousarray(array).tobytes())
+        for values in (self.groups, self.weights):
+            total.update(b"" if values is None else msgspec.json.encode(values))
         return total.hexdigest()
 
     def take(self, indices: list[int]) -> Examples:
@@ -94,6 +101,8 @@ class Examples(Value, eq=False):
             report=self.report,
             shares=None if self.shares is None else [self.shares[i] for i in indices],
             gold=None if self.gold is None else [self.gold[i] for i in indices],
+            groups=None if self.groups is None else [self.groups[i] for i in indices],
+            weights=None if self.weights is None else [self.weights[i] for i in indices],
         )
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
@@ -167,13 +176,15 @@ class _Reader:
             source = msgspec.structs.replace(source, soft=None)
             self.columns = columns_of(source, task)
         self.source, self.task, self.kind = source, task, kind_of(task)
-        self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
+        self.stored = stored if is_stored(source.soft) else None
+        self.is_soft = source.soft is not None or source.weight is not None
         self.table = Rows(source.path, self.columns.wanted)
         self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
         self.counts, self.places = Counter[str](), defaultdict[str, list[int]](list)  # counts of rows, by reason
         self.used: list[Example] = []
         self.targets: list[np.ndarray | None] = []  # None if there are only soft labels
         self.shares: list[np.ndarray | None] = []
+        self.of_training: dict[int, dict[str, Any]] = {}  # group and weight, by the row's number
 
     def faults(self) -> Iterator[BadValue]:
         """Adds all rows, and yields the errors of the wrong ones."""
@@ -218,7 +229,14 @@ class _Reader:
             report=report,
             shares=shares,
             gold=[example.gold or () for example in used] if self.source.spans else None,
+            groups=self._each("group", used),
+            weights=None if (weights := self._each("weight", used)) is None else mean_of_one(weights),
         )
+
+    def _each(self, what: Literal["group", "weight"], used: Sequence[Example]) -> list[Any] | None:
+        """The group or the weight of each of these rows; None if the file has no such column."""
+        there = getattr(self.source, what) in self.table.columns
+        return [self.of_training[example.row or 0][what] for example in used] if there else None
 
     def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
         """The examples with a label, soft or not, with their targets and probabilities."""
@@ -262,6 +280,8 @@ class _Reader:
             example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
         self.targets.append(None if label is None else self._target(label, example))
         self.shares.append(None if soft is None else shares_of(self.task, soft, example))
+        group = spelled(row.values.get(self.source.group or ""))
+        self.of_training[row.number] = {"group": group or None, "weight": self._weight(row)}
         self.used.append(example)
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
         return "used"
@@ -309,7 +329,9 @@ class _Reader:
         filled = [text for text in texts if text is not None and text.strip()]
         return filled if len(filled) == len(texts) else None
 
-    def _text(self, row: Row, column: str | None) -> str | None:
+    def _text(self, row: Row, column: str | tuple[str, ...] | None) -> str | None:
+        if isinstance(column, tuple):
+            return joined([self._text(row, each) for each in column])
         text = row.values.get(column) if column else None
         if text is not None and not isinstance(text, str):
             raise self._bad(f"column '{column}' must hold a string", text, "a string", row.number)
@@ -356,6 +378,12 @@ class _Reader:
         cells = [row.values.get(column) for column in self.columns.soft]
         several = bool(self.source.one_hot)
         return value_of(cells, several=several, from_cells=self.table.has_cells) if cells else None
+
+    def _weight(self, row: Row) -> float:
+        weight = weight_of(given := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
+        if weight is None:
+            raise self._bad(f"'{self.source.weight}' is no weight", given, "a finite number, 0 or more", row.number)
+        return weight
 
     def _list(self, cell: str) -> object:
         """The list that a cell spells, as JSON or with separators."""

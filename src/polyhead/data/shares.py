@@ -63,6 +63,21 @@ def shares_of(task: Task, value: object, example: Example) -> np.ndarray:
     return kind_of(task).shares(task, np.array(numbers, np.float64), example)
 
 
+def weight_of(cell: object) -> float | None:
+    """The weight of a row, a finite number of 0 or more; None for any other value."""
+    value = parsed(cell) if isinstance(cell, str) else cell
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    weight = as_float(value)
+    return weight if 0 <= weight < math.inf else None
+
+
+def mean_of_one(weights: Sequence[float]) -> list[float]:
+    """The same weights with a mean of 1; all 1 if they are all 0."""
+    mean = float(np.mean(weights))
+    return [weight / mean if mean else 1.0 for weight in weights]
+
+
 def _share(number: object) -> float | None:
     """The number, if it is one from 0 to 1."""
     if isinstance(number, bool) or not isinstance(number, int | float | np.floating):

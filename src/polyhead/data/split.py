@@ -26,8 +26,9 @@ class TaskExamples(Value, eq=False):
 def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
     """(kept, held out), each in file order; about `fraction` of the rows are held out.
 
-    Rows with equal texts, ignoring case, spaces and the order of a pair or of options, stay together. Each stratum of
-    the kind contributes its share, but a stratum of a single such group is kept. Raises EmptyData for an empty side.
+    Rows of one group stay together; rows without one stay with those that have equal texts, ignoring case, spaces and
+    the order of a pair or of options. Each stratum of the kind contributes its share, but a stratum of a single such
+    group is kept. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -42,7 +43,7 @@ def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tupl
 def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
     """The rows of each of `count` folds, which partition the rows; fewer folds if there are fewer groups.
 
-    Rows with equal texts stay together, and each stratum is distributed evenly, as in `split`.
+    Rows of one group or with equal texts stay together, and each stratum is distributed evenly, as in `hold_out`.
     """
     rng = np.random.default_rng(seed)
     dealt: list[list[int]] = [[] for _ in range(count)]
@@ -57,7 +58,8 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
 def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
     """(kept, held out) of each task, as by `hold_out`; what one task holds out, no other task keeps.
 
-    Rows with equal texts stay together across tasks and files, and so do several tasks' readings of one row of a file.
+    Rows with equal texts stay together across tasks and files, and so do several tasks' readings of one row of a file,
+    and a file's rows of one group.
     Each stratum of each task contributes about its share: the rarest is assigned first, as in iterative stratification
     (Sechidis et al. 2011).
     """
@@ -119,10 +121,21 @@ class _DisjointSets:
         return number
 
 
-def _keys(task: TaskExamples) -> list[tuple[object, object]]:
-    """The keys by which examples of several tasks may coincide: the row in the file, and the texts."""
-    places = ((task.path, row) for row in task.examples.rows)
-    return list(zip(places, map(_key, task.examples.inputs), strict=True))
+def _together(examples: Examples) -> list[tuple[object, ...]]:
+    """What rows that stay together have in common: their group, or their texts where they have none.
+
+    Groups are not joined by equal texts: a few words that everybody says would join all of them.
+    """
+    groups = examples.groups or [None] * len(examples.inputs)
+    return [_key(value) if g is None else (None, g) for value, g in zip(examples.inputs, groups, strict=True)]
+
+
+def _keys(task: TaskExamples) -> list[tuple[object, tuple[object, ...]]]:
+    """The keys by which examples of several tasks may coincide: the row in the file, and the texts or the group."""
+    rows, groups = task.examples.rows, task.examples.groups or [None] * len(task.examples.rows)
+    keys = zip(_together(task.examples), groups, strict=True)
+    own = (key if group is None else (task.path, *key) for key, group in keys)
+    return list(zip(((task.path, row) for row in rows), own, strict=True))
 
 
 def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
@@ -184,10 +197,10 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 
 
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
-    """Groups of rows with equal texts, by the label of each group's first row, in label order."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for index, example in enumerate(examples.inputs):
-        groups.setdefault(_key(example), []).append(index)
+    """Lists of rows that stay together, by the label of each one's first row, in label order."""
+    groups: dict[object, list[int]] = {}
+    for index, key in enumerate(_together(examples)):
+        groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
         strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
@@ -199,10 +212,11 @@ def _halves(
 ) -> tuple[Examples, Examples]:
     chosen = sorted(held)
     kept = sorted(set(range(len(examples.inputs))) - set(held))
+    which = "inputs" if examples.groups is None else "groups"
     if not kept or not chosen:
         raise EmptyData(
-            f"task '{task.name}': too few different inputs to hold some out",
-            got=f"{len(examples.inputs)} rows, {groups} different inputs, fraction {fraction}",
+            f"task '{task.name}': too few different {which} to hold some out",
+            got=f"{len(examples.inputs)} rows, {groups} different {which}, fraction {fraction}",
             do="give more rows or a validation file",
         )
     return examples.take(kept), examples.take(chosen)

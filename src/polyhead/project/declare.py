@@ -54,8 +54,8 @@ class InitOptions(Columns, kw_only=True):
         return self.spans or self.label or ("tags" if self.tokens else "label")
 
     @property
-    def question(self) -> str:
-        """The column of the texts or questions."""
+    def question(self) -> str | tuple[str, ...]:
+        """The column of the texts or questions, or the columns that are joined."""
         return self.text or self.known_kind.text_column
 
     @property
@@ -77,7 +77,7 @@ class Declared(Value):
 def declare(options: InitOptions, folder: Path) -> Declared:
     """The table, with paths relative to `folder` if they are inside it; reads the files as `train` does."""
     kind = options.known_kind
-    if options.column in (options.question, options.text_b) and not options.tokens:
+    if options.column in (*options.text_columns, options.question, options.text_b) and not options.tokens:
         option = "spans" if options.spans else kind.label_key
         raise ConfigError(
             "the label is what the answer is, so it cannot be the text",

@@ -11,8 +11,9 @@ import numpy as np
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.data.columns import columns_of
+from polyhead.data.columns import columns_of, no_column
 from polyhead.data.read import Examples, read
+from polyhead.data.rows import Rows
 from polyhead.data.shares import is_stored
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
 from polyhead.errors import ConfigError, EmptyData
@@ -52,8 +53,11 @@ def prepare(project: Project, folder: FilePath, *, stored: StoredScores | None =
 
 
 def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> TaskExamples:
-    path = entry.source(entry.train, folder).path
-    return TaskExamples(task=entry.task(), examples=_examples(entry, entry.train, folder, stored), path=path)
+    path, examples = entry.source(entry.train, folder).path, _examples(entry, entry.train, folder, stored)
+    for key, own in (("group", examples.groups), ("weight", examples.weights)):
+        if (column := getattr(entry, key)) is not None and own is None:
+            raise no_column(path, column, Rows(path).survey().columns, by=f"for '{key}' of task '{entry.name}'")
+    return TaskExamples(task=entry.task(), examples=examples, path=path)
 
 
 def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:

@@ -1,0 +1,214 @@
+"""One call of `Model.fit`: the tasks that it names, and their project entries over rows held in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from numbers import Real
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from polyhead.api.given import Frame, frame_of
+from polyhead.api.rows import (
+    PAIR,
+    SPANS,
+    TOKENS,
+    LabelledTexts,
+    Record,
+    check_different_labels,
+    check_inputs,
+    entry_of,
+    in_python,
+    kind_of_rows,
+    records_of,
+    with_lists,
+)
+from polyhead.api.settings import settings_of
+from polyhead.data.tables.memory import in_memory
+from polyhead.data.tables.written import json_bytes
+from polyhead.errors import BadValue, ConfigError
+from polyhead.files import replace_file
+from polyhead.project.declare import clean_name
+from polyhead.project.tables import DataFile, TaskEntry
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.multi_label import MultiLabel
+from polyhead.tasks.task import Kind, Task, check_name
+
+FORMS = {PAIR, SPANS, TOKENS}  # columns that not all rows have
+
+
+def labels_by_task(task: object, texts: object, labels: object) -> tuple[Any, dict[str, Any]]:
+    """The texts of a call of `fit`, and the labels or the name of their column by task.
+
+    The first argument is a task's name; or a data frame, in which `labels` names a column for each task; or texts,
+    followed by a series that has a name. Raises BadValue if no task is named, BadName for an invalid name.
+    """
+    named: dict[str, Any]
+    rows: object
+    table, given = None if isinstance(task, str) else frame_of(task), texts if labels is None else labels
+    if isinstance(task, str):
+        named, rows = {task: labels}, texts
+    elif table is not None and not isinstance(getattr(given, "name", None), str):
+        named, rows = _columns_by_task(table, given), task
+    elif isinstance(name := getattr(given, "name", None), str) and name:
+        named, rows = {clean_name(name): given}, task
+    else:
+        raise BadValue(
+            "the first argument is the name of the task",
+            got=type(task).__name__,
+            allowed="fit(name, texts, labels), or fit(frame, text=COLUMN, labels=[COLUMN, ...])",
+            do="name the task, such as model.fit('mood', texts, labels)",
+        )
+    for name in named:
+        check_name(name)  # it is the name of a file
+    return rows, named
+
+
+def _columns_by_task(table: Frame, labels: object) -> dict[str, str]:
+    several = [labels] if isinstance(labels, str) else labels
+    if isinstance(several, Mapping):
+        return dict(several)
+    if not isinstance(several, list | tuple) or not several or not all(isinstance(name, str) for name in several):
+        raise BadValue(
+            "a frame needs the names of the columns that hold labels",
+            got=labels,
+            allowed=list(table.names),
+            do='name them: fit(frame, text="message", labels=["topics", "mood"])',
+        )
+    named = {clean_name(name): name for name in several}
+    if len(named) < len(several):
+        raise BadValue("two columns of labels give one name of a task", got=several, do="give {task: column, ...}")
+    return named
+
+
+def of_task(value: Any, task: str) -> Any:
+    """The value for a task, if a mapping gives each task its own."""
+    return value.get(task) if isinstance(value, Mapping) else value
+
+
+class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a call, and how their inputs are read: the same for all of its tasks."""
+
+    texts: Any
+    text: str | Sequence[str]
+    text_b: str | None
+    groups: Any = None
+    weights: Any = None
+    is_of_several: bool = False  # whether the call names several tasks
+
+    def labelled(self, labels: object, what: str) -> LabelledTexts:
+        """Its rows with these labels."""
+        columns = {"text": self.text, "text_b": self.text_b, "groups": self.groups, "weights": self.weights}
+        return LabelledTexts.of(self.texts, labels, what=what, **columns)
+
+    def others(self, given: Any, labels: object, what: str) -> LabelledTexts:
+        """Rows of another split: (texts, labels), or a data frame with the same columns."""
+        own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
+        return LabelledTexts.of(own, answers, text=self.text, text_b=self.text_b, what=what)
+
+
+class NewRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that a task is to learn from, and its settings."""
+
+    task: str
+    kind: Kind
+    rows: LabelledTexts
+    labels: Any
+    settings: dict[str, Any]
+    records: list[Record]
+
+    @classmethod
+    def of(
+        cls,
+        task: str,
+        given: GivenRows,
+        labels: Any,
+        *,
+        kind: str | None,
+        live: Task | None,
+        settings: Mapping[str, Any],
+        say: Callable[[str], None],
+    ) -> NewRows:
+        """The rows as the task's kind reads them: the given one, that of the live version, or a guess."""
+        chosen = settings_of(task, settings)
+        separator, empty = chosen.pop("separator", None), chosen.get("empty")
+        rows = given.labelled(labels, f"task '{task}'")
+        if kind is None and separator is not None:
+            kind = MultiLabel.name
+        kind = kind or (None if live is None else live.kind)
+        known = KINDS.named(kind or kind_of_rows(rows, say=say, what=task))
+        if not known.empty_is_none and given.is_of_several:
+            chosen.pop("empty", None)  # it says something of the others
+        rows = with_lists(rows, known, separator=separator, empty=empty)
+        check_inputs(known, rows.inputs)
+        records = records_of(known, rows)
+        return cls(task=task, kind=known, rows=rows, labels=labels, settings=chosen, records=records)
+
+    def held(
+        self,
+        held: ExitStack,
+        given: GivenRows,
+        *,
+        earlier: list[Record],
+        live: Task | None,
+        classes: Sequence[str] | None,
+        splits: Mapping[str, Any],
+    ) -> TaskEntry:
+        """The project entry over these rows after `earlier` ones, and over other splits, held in memory."""
+        others = self._splits(held, given, splits)
+        if not earlier:
+            check_different_labels(self.kind, self.rows.labels, what=f"task '{self.task}'")
+        address = held.enter_context(in_memory([*earlier, *self.records], before=len(earlier)))
+        overlaps = self.settings.get("overlaps")
+        with in_python({address: len(earlier)}):
+            own = entry_of(self.task, self.kind, self.rows, address, live=live, classes=classes, overlaps=overlaps)
+            return TaskEntry(**(own | self.settings | others))
+
+    def _splits(self, held: ExitStack, given: GivenRows, splits: Mapping[str, Any]) -> dict[str, Any]:
+        """The other splits as an entry names them. A share and a file are unchanged."""
+        named: dict[str, Any] = {}
+        several = (names for names in self.rows.labels if isinstance(names, list))
+        known = {name for names in several for name in names if isinstance(name, str)}
+        for split, own in splits.items():
+            if isinstance(own, str | Real | DataFile):
+                named[split] = own
+            elif own is not None:
+                rows = given.others(own, self.labels, f"the {split} of task '{self.task}'")
+                check_inputs(self.kind, [self.rows.inputs[0], *rows.inputs])
+                named[split] = held.enter_context(
+                    in_memory(records_of(self.kind, with_lists(rows, self.kind, known=known)))
+                )
+        return named
+
+
+def keep_records(records: Sequence[Record], place: FilePath) -> None:
+    """Writes records for later fits that add to them, readable by their owner only."""
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records))
+
+
+def earlier_records(place: FilePath, new: NewRows, live: Task) -> list[Record]:
+    """The training rows of the live version.
+
+    Raises ConfigError if they were not kept, or are of another kind, BadValue if they have other columns than the new.
+    """
+    if not place.exists() or live.kind != new.kind.name:
+        raise ConfigError(
+            f"the rows that the live version of task '{live.name}' learned from are not kept here, or of another kind",
+            got="add=True",
+            allowed="a version that this model learned, or one with the same cache=",
+            do="give the earlier rows together with the new ones",
+        )
+    earlier: list[Record] = [json.loads(line) for line in place.read_bytes().splitlines()]
+    forms = [{*each[0]} & FORMS for each in (earlier, new.records)]
+    if forms[0] != forms[1]:
+        raise BadValue(
+            f"task '{live.name}' has rows of another form than those that it learned from before",
+            got=f"rows with {sorted(forms[1]) or 'one text'}",
+            allowed=f"rows with {sorted(forms[0]) or 'one text'}",
+            do="give rows of that form, or fit all rows anew",
+        )
+    return earlier
