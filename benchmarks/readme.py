@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import click
 import msgspec
@@ -31,6 +32,7 @@ from polyhead.project import recipes as recipe
 from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
 from polyhead.tasks.task import Task, owner_of
+from studies.defaults.table import quality_table
 from studies.results import Claim, Results, read_results
 from studies.sample.table import count_table, score_table
 from studies.sample.texts import sample_rows
@@ -113,6 +115,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The store": ("store",),
     "Right by default": ("right",),
     "Heads": ("heads",),
+    "The first minute": ("minute",),
     "Nothing silently wrong": ("silent",),
     "The server": ("server",),
     "The sample": ("sample",),
@@ -139,6 +142,7 @@ def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
     guides, reference, project_pages = (ROOT / "docs" / folder for folder in ("guides", "reference", "project"))
     parts: dict[FilePath, dict[str, Callable[[str], list[str]]]] = {
+        ROOT / "README.md": {"quality": lambda _: quality_table(read_rows("heads_defaults"))},
         project_pages / "measured.md": {"headlines": lambda _: headlines(), "results": lambda _: measured()},
         project_pages / "sample.md": {
             "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
@@ -157,6 +161,12 @@ def pages() -> dict[FilePath, str]:
         project_pages / "billion-documents.md": {"scale": lambda _: store_scale.table()},
     }
     return {page: filled(page, made) for page, made in parts.items()}
+
+
+def read_rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a results file."""
+    rows: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    return rows
 
 
 def filled(page: FilePath, parts: dict[str, Callable[[str], list[str]]]) -> str:

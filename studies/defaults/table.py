@@ -1,0 +1,40 @@
+"""The README's table of quality, from the rows of the study of defaults."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SIZES = {"8": "8", "64": "64"}
+ROWS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "one label a text, ten sets, accuracy": (
+        ("banking77", "clinc150", "irony", "subj", "trec50", "ag_news", "trec6", "emotion", "cr", "sst5"),
+        "TF-IDF",
+    ),
+    "entities, four sets, span F1": (("wnut17", "snips_slots", "mit_movie", "restaurant8k_slots"), "words around"),
+}
+VECTORS = ("mean vectors", "word vectors")
+
+
+def quality_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Mean test scores in points, each set's mean over its draws; the best of a row is bold."""
+    lines = ["| training | task | no encoder | same encoder, logistic regression | Polyhead |", "|---|---|---|---|---|"]
+    for size, shown in SIZES.items():
+        for title, (sets, words) in ROWS.items():
+            found = [_points(rows, size, name, words) for name in sets]
+            means = [statistics.mean(points) for points in zip(*found, strict=True)]
+            cells = [f"**{mean:.1f}**" if mean == max(means) else f"{mean:.1f}" for mean in means]
+            lines.append(f"| {shown} a label | {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _points(rows: Sequence[Mapping[str, Any]], size: str, name: str, words: str) -> tuple[float, float, float]:
+    """Points without an encoder, with its vectors, and of the default."""
+    own = [row for row in rows if row["size"] == size and row["set"] == name]
+
+    def mean(values: Sequence[float]) -> float:
+        return 100 * statistics.mean(values)
+
+    vectors = [next(row["baselines"][key] for key in VECTORS if key in row["baselines"]) for row in own]
+    return mean([row["baselines"][words] for row in own]), mean(vectors), mean([row["default"] for row in own])
