@@ -48,8 +48,8 @@ def main() -> None:
         if any(word in rival.name for word in options.rivals):
             rows += against(options, rival)
     show(rows)
-    one_pass_claims.plot(rows, RESULTS)
     claims, lacking = one_pass_claims.claims(rows)
+    one_pass_claims.plot(rows, claims, RESULTS)
     report(NAME, command=command(), rows=rows, claims=claims, lacking=lacking)
 
 
