@@ -53,9 +53,17 @@ def test_words_count_one_by_one_and_unread_ones_do_not():
 def test_a_few_rows_say_little_and_some_answers_keep_their_scale():
     task = Task(name="t", kind="single_label", labels=LABELS)
     outputs, targets = answered("single_label", 4, 4.0)
-    assert 0.5 < best_scale(task, outputs, targets) < 1
+    assert 0.1 < best_scale(task, outputs, targets) < 1
+    for kind, rows, least, most in (("single_label", 8, 0.8, 0.97), ("multiple_choice", 8, 0.8, 0.97)):
+        all_right = [np.eye(3, dtype=np.float32)[i % 3] * 18 for i in range(rows)]
+        asked = Task(name="t", kind=kind, labels=LABELS if kind == "single_label" else ())
+        margin = 18 * best_scale(asked, all_right, [np.int64(i % 3) for i in range(rows)])
+        assert least < 1 / (1 + 2 * np.exp(-margin)) < most  # how sure it is then
     right = [np.eye(3, dtype=np.float32)[i % 3] * 9 for i in range(500)]
-    assert 1 < best_scale(task, right, [i % 3 for i in range(500)]) < 4  # never without end
+    sure = [
+        1 / (1 + 2 * np.exp(-9 * best_scale(task, right[:rows], [i % 3 for i in range(rows)]))) for rows in (50, 500)
+    ]
+    assert sure[0] < sure[1] < 0.999
     several = answered("multi_label", 300, 4.0)
     assert best_scale(Task(name="t", kind="multi_label", labels=LABELS, threshold=0.4), *several) == 1
     number = Task(name="t", kind="regression", range=(0.0, 1.0))

@@ -27,7 +27,7 @@ def row_losses(name: LossName, outputs: np.ndarray, targets: np.ndarray, weights
 
     `weights` (labels,) count rows of a label more, or, of several labels, their positive terms. Targets are labels
     (rows,), probabilities or flags (rows, labels), numbers (rows,), or for options (rows, 2): the example's number,
-    from 0 without gaps and ascending, and 1 for the right option, else 0.
+    from 0 without gaps and ascending, and the share of the option, 1 for the right one.
     """
     rows = len(outputs)
     match name:
@@ -42,10 +42,11 @@ def row_losses(name: LossName, outputs: np.ndarray, targets: np.ndarray, weights
             shares = _sigmoid(outputs)
             return RowLosses(losses.sum(axis=1), negative * shares - positive * (1 - shares), rows)
         case "ranking":
-            shares, logarithms, starts = _options(outputs[:, 0], targets[:, 0])
+            examples = targets[:, 0].astype(np.int64)
+            shares, logarithms, starts = _options(outputs[:, 0], examples)
             right = targets[:, 1].astype(np.float32)
             losses = np.add.reduceat(-logarithms * right, starts)
-            counts = np.add.reduceat(right, starts)[targets[:, 0]]
+            counts = np.add.reduceat(right, starts)[examples]
             return RowLosses(losses, (shares * counts - right)[:, None], len(starts))
         case _:
             return _cross_entropy(outputs, targets, weights)

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import LossName, Task
 from polyhead.train.heads.losses import row_losses
 
 LARGEST = 4.0  # of the logarithm of a scale: a factor of 55
-PULL = 10.0  # precision of a prior for the logarithm of the scale around 0, so that a few rows say little
+PULL = 1.0  # precision of a prior for the logarithm of the scale around 0, so that a few rows say little
+WRONG, MORE = 2, 4  # of n rows that are all right, n + 4 count, of which 2 are wrong (Agresti and Coull 1998)
 MOST = 20_000  # rows or words that are enough
 STEPS = 40  # of a golden-section search: the logarithm is then known to 1e-7
 GOLDEN = (np.sqrt(5) - 1) / 2
@@ -24,14 +25,16 @@ GOLDEN = (np.sqrt(5) - 1) / 2
 def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
     """The scale with the least loss of held-out rows and PULL / 2 times its squared logarithm.
 
-    Targets may be probabilities. 1 for kinds without one probability a label, and where a threshold other than 0.5
-    would give other labels.
+    Targets may be probabilities. Each gives WRONG / (rows + MORE) of its share to the other labels: without that a few
+    rows that are all right would make any answer sure (docs/project/log.md, 2026-11-28). 1 for kinds without one
+    probability a label, and where a threshold other than 0.5 would give other labels.
     """
     rows = _rows(task, outputs, targets)
     if rows is None or (kind_of(task).scores == "sigmoid" and task.threshold != 0.5):
         return 1.0
     values, right = rows
     loss = kind_of(task).loss
+    right = _doubted(right, values.shape[1], loss)
     name = "cross_entropy" if loss == "word_cross_entropy" else loss
 
     def cost(logarithm: float) -> float:
@@ -51,6 +54,18 @@ def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.n
             right_end = low + GOLDEN * (high - low)
             costs = [costs[1], cost(right_end)]
     return float(np.exp((low + high) / 2))
+
+
+def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:
+    """The targets with a share of each that other labels get."""
+    if loss == "ranking":
+        counts = np.bincount(right[:, 0].astype(np.int64))
+        others = np.maximum(counts - 1, 1)[right[:, 0].astype(np.int64)]
+        share = WRONG / (len(counts) + MORE) * (counts > 1)[right[:, 0].astype(np.int64)]
+        return np.stack([right[:, 0], right[:, 1] * (1 - share) + (1 - right[:, 1]) * share / others], axis=1)
+    share, others = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
+    shares = right if right.ndim == 2 else np.eye(labels, dtype=np.float32)[right]
+    return np.asarray(shares * (1 - share) + (1 - shares) * share / others, np.float32)
 
 
 def _rows(
