@@ -306,7 +306,7 @@ def test_a_file_that_is_not_toml_is_said_to_be_so(tmp_path, text):
 
 
 def test_a_missing_file_names_itself_and_the_command_that_writes_one(tmp_path):
-    with pytest.raises(ConfigError, match=r"no configuration file at .*none\.toml.*polyhead init"):
+    with pytest.raises(ConfigError, match=r"no project file at .*none\.toml.*polyhead init"):
         read_toml(tmp_path / "none.toml", Project)
 
 

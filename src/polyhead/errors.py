@@ -145,7 +145,7 @@ def _each(value: object) -> list[object]:
 
 
 class ConfigError(PolyheadError):
-    """A configuration file or an option is wrong."""
+    """A project file or an option is wrong."""
 
 
 class DataError(PolyheadError):

@@ -110,10 +110,15 @@ class UnitSize:
 
 @contextmanager
 def stopped_with(kept: Callable[[], int], unit: str) -> Iterator[None]:
-    """When the user stops the block, the error says how many of these `unit`, such as rows, `kept` says are kept."""
+    """When the user stops the block, the error says how many of these `unit`, such as rows, `kept` says are kept.
+
+    An error that says it already stays as it is.
+    """
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if str(error):
+            raise
         count = kept()
         raise KeyboardInterrupt(f"{unit} kept: {count:,}" if count else "nothing was finished yet") from None
 

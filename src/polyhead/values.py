@@ -52,7 +52,7 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
         data = toml_of(path)
     except FileNotFoundError:
         raise ConfigError(
-            f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
+            f"no project file at {path}", do="write one with `polyhead init`, or give its path"
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None

@@ -34,11 +34,15 @@ def test_a_text_of_the_store_is_shown_first_with_its_id_its_cosine_and_its_text(
     assert first == f"1.0000  {document_id((text,)).hex()}" and below == f"  {text}"
 
 
-def test_json_holds_what_is_printed_and_no_texts_without_a_file(folder):
+def test_json_holds_what_is_printed_and_texts_where_the_extracted_file_is_there(folder):
     ((text,),) = texts([4])
+    (folder / "texts.jsonl").rename(folder / "elsewhere.jsonl")
     report = json.loads(near(folder, text, "--json", "-").out)
     assert len(report["found"]) == 10 and report["documents"] == 30 and report["codec"] == "pca4"
     assert report["found"][0]["id"] == document_id((text,)).hex() and report["found"][0]["text"] is None
+    (folder / "elsewhere.jsonl").rename(folder / "texts.jsonl")
+    again = json.loads(near(folder, text, "--json", "-").out)
+    assert again["found"][0]["text"] == [text]
     cosines = [each["cosine"] for each in report["found"]]
     assert cosines == sorted(cosines, reverse=True)
 

@@ -274,5 +274,5 @@ def test_a_table_in_place_of_the_project_file_is_told_from_it(tmp_path, name):
     with pytest.raises(ConfigError, match="no project file") as caught:
         read_project(path)
     assert f"`polyhead init {path}` first" in caught.value.do
-    with pytest.raises(ConfigError, match="no configuration file"):
+    with pytest.raises(ConfigError, match="no project file"):
         read_project(tmp_path / "gone.csv")

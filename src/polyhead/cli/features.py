@@ -33,11 +33,17 @@ from polyhead.engine.scale_files import scales_for
 from polyhead.errors import ConfigError, NoStore
 from polyhead.plan import Path as TaskPath
 from polyhead.plan import digest
-from polyhead.progress import duration, pace
+from polyhead.progress import duration, pace, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import answerable
 from polyhead.store.jobs.extract import ExtractRequest, ExtractSummary, extract
-from polyhead.store.jobs.near import NearDocuments, NearRequest, nearest_documents, neighbours_with_texts
+from polyhead.store.jobs.near import (
+    NearDocuments,
+    NearRequest,
+    extracted_file,
+    nearest_documents,
+    neighbours_with_texts,
+)
 from polyhead.store.jobs.stores import StoreInfo, store_info
 from polyhead.store.taps import Tap, tapped_paths
 from polyhead.values import Value
@@ -108,10 +114,11 @@ def extract_command(
     )
     printer.show(f"opening {encoder}")
     kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
-    trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
-    if Path(encoder, "bundle.json").exists():
-        wish = _with_words(wish, encoder, store, paths, tasks)
-    done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
+    with stopped_with(lambda: 0, "documents"):  # before there is a job that counts them
+        trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
+        if Path(encoder, "bundle.json").exists():
+            wish = _with_words(wish, encoder, store, paths, tasks)
+        done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
     printer.lines(_extracted(done))
     _notes(done)
     return done
@@ -170,8 +177,8 @@ def near_command(
     *,
     bundle: Folder = option("Bundle over the encoder of STORE.", required=True),
     top: int = option("How many documents are shown.", 10, ge=1),
-    texts: File = option("Show the texts too: the file that STORE was extracted from."),
-    column: Column = option("Column of the text in --texts [default: text, or text_a].", "--text"),
+    texts: File = option("The file of the texts to show [default: the one that STORE was made from, if it is there]."),
+    column: Column = option("Column of the text in --texts [default: the one that was read].", "--text"),
     column_b: Column = option("Column of the second text of a pair [default: text_b].", "--text-b"),
     digest: str | None = option(
         "Which features are compared, where STORE keeps several: the beginning of their digest [default: the first].",
@@ -186,14 +193,16 @@ def near_command(
     TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
+    roles = TextColumns(text=column, text_b=column_b).roles
     if texts is not None:
         open_rows(texts)  # fails before the work where there is none
+    else:
+        texts, read = extracted_file(open_corpus(store).schema)
+        roles = read | roles
     wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
     nearest = nearest_documents(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
     if texts is not None:
-        nearest = neighbours_with_texts(
-            nearest, texts, TextColumns(text=column, text_b=column_b).roles, show=printer.show
-        )
+        nearest = neighbours_with_texts(nearest, texts, roles, show=printer.show)
     printer.lines(_near_lines(nearest))
     if nearest.cut:
         note(f"TEXT is longer than the encoder reads: {counted(nearest.cut, 'token')} were left out")
@@ -282,7 +291,7 @@ def _info_lines(info: StoreInfo) -> list[str]:
         f"{info.store}: {counted(info.documents, 'document')} in {counted(info.fragments, 'fragment')}, version "
         f"{info.version}{on_disk}"
     ]
-    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in info.source.items()]
+    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in info.source.items() if name != "columns"]
     for kept in info.features:
         mean = f", {kept.tokens / info.documents:.1f} a document" if info.documents else ""
         lines.append(f"features {kept.digest[:12]}: {kept.keeps}")

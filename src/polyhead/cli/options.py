@@ -96,8 +96,6 @@ Actor = Annotated[
     ),
 ]
 
-SLOW = ("torch", "reference")  # backends of a machine that has none made for answering
-
 
 class BackendOptions(Value):
     """What computes, and in which precision."""
@@ -110,7 +108,7 @@ class BackendOptions(Value):
         session = Session(bundle, **msgspec.structs.asdict(self))
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
-        if self.backend is None and session.backend.name in SLOW:
+        if self.backend is None and not BACKENDS[session.backend.name].compiles:
             note(f"{session.backend.name} answers; pip install 'polyhead[cpu]' brings a backend that is quicker")
         return session
 

@@ -24,6 +24,10 @@ from polyhead.store.corpus.joining import fragment_groups, with_joined
 from polyhead.values import Value
 
 WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
+FILE_KEYS = (
+    "texts",
+    "columns",
+)  # of `Schema.source`: the first file that was extracted, and the columns that were named
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -62,6 +66,11 @@ class Schema(Value, omit_defaults=True):
     plugins: dict[str, str] = {}  # packages that register its codecs, if Polyhead itself does not
 
     @property
+    def origin(self) -> dict[str, str]:
+        """What all features of the store must have in common: its source without the file that it was made from."""
+        return {name: value for name, value in self.source.items() if name not in FILE_KEYS}
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What is kept of a document, one item after another: tokens, by the digests of features, and words."""
         return (*(column.digest for column in self.features), *([WORDS] if self.words else ()))
@@ -84,10 +93,10 @@ class Schema(Value, omit_defaults=True):
 
 def check_schema(there: Schema, wanted: Schema, location: str) -> None:
     """Raises StoreError if the store at `location` has other content than requested."""
-    for name in ("features", "words", "source"):
+    for name in ("features", "words", "origin"):
         if getattr(there, name) != getattr(wanted, name):
             raise StoreError(
-                f"{location} keeps other features: its {name} differ{'s' if name == 'source' else ''}",
+                f"{location} keeps other features: its {'source differs' if name == 'origin' else f'{name} differ'}",
                 got=getattr(there, name),
                 allowed=getattr(wanted, name),
                 do="use another place, or delete this store",

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from polyhead.arguments import check_fields
@@ -27,7 +28,7 @@ from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
 from polyhead.store.corpus import create_corpus, open_corpus
-from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
+from polyhead.store.corpus.base import FILE_KEYS, CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
@@ -142,7 +143,7 @@ class _Extraction:
     ) -> None:
         self._location, self._wish, self._trunk, self._show = location, wish, trunk, show
         self._backend, self._file = backend, open_rows(source)
-        self._name = FilePath(source).name
+        self._source, self._name = source, FilePath(source).name
         show(f"looking at {self._name}")
         self._survey = self._file.survey(show)
         if not self._survey.rows:
@@ -174,7 +175,7 @@ class _Extraction:
         except NoStore:
             whole = self._calibrated(paths)
             columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
-            schema = Schema(features=columns, words=self._wish.words, source=source)
+            schema = Schema(features=columns, words=self._wish.words, source=source | self._file_of_texts())
             self._store = create_corpus(self._location, schema)
         check_source(self._location, self._store.schema.source, source)
         if self._wish.words and not self._store.schema.words:
@@ -186,6 +187,13 @@ class _Extraction:
             raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
         # Every document has all features of the store, including those not requested this time.
         self._paths = [column.path for column in self._store.schema.features if column.path is not None]
+
+    def _file_of_texts(self) -> dict[str, str]:
+        """The file that a store is made from, as its schema names it; nothing for one that is no file."""
+        if not FilePath(self._source).is_file():
+            return {}
+        columns = msgspec.json.encode(self._wish.columns).decode()
+        return dict(zip(FILE_KEYS, (str(FilePath(self._source).resolve()), columns), strict=True))
 
     def fill(self) -> None:
         """Encodes what the store lacks."""

@@ -27,7 +27,7 @@ from polyhead.plan import Path
 from polyhead.plan.coding import through
 from polyhead.progress import progress_line
 from polyhead.store.corpus import open_corpus
-from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows
+from polyhead.store.corpus.base import FILE_KEYS, CorpusStore, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.store.jobs.documents import texts_by_id
@@ -112,6 +112,14 @@ def nearest_documents(
         encoding_seconds=encoded - began,
         seconds=time.monotonic() - encoded,
     )
+
+
+def extracted_file(schema: Schema) -> tuple[str | None, dict[str, str]]:
+    """The file that a store was made from, if it is still there, and its columns that were named."""
+    texts, columns = (schema.source.get(key) for key in FILE_KEYS)
+    if texts is None or columns is None or not FilePath(texts).is_file():
+        return None, {}
+    return texts, msgspec.json.decode(columns, type=dict[str, str])
 
 
 def chosen_documents(location: str, store: CorpusStore, features: str | None) -> FeatureColumn:
