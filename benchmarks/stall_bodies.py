@@ -78,6 +78,7 @@ def _predict() -> list[Sent]:
     return [
         _json("as many texts as may be", {"inputs": SHORT_TEXTS}),
         _json("as many blank texts", {"inputs": [" "] * LIMITS.inputs}),
+        _json("as text", {"text": SHORT_TEXTS}),
         _json("uncalibrated", {"inputs": SHORT_TEXTS, "options": {"calibrated": {"mood": False, "topics": False}}}),
         _json("two of the longest texts", {"inputs": [LONG_TEXT] * 2}),
         _json("texts of blanks", {"inputs": [" " * LIMITS.characters] * 2}),
@@ -138,6 +139,7 @@ def _infer() -> list[Sent]:
         _packed("in binary", SHORT_TEXTS),
         _packed("refused: too many in binary", ["a"] * 1_000_000),
         _json("refused: too many texts", {"inputs": [_tensor(["a"] * (MOST_VALUES - 20))]}),
+        _json("refused: too many dimensions", {"inputs": [_tensor(["a"]) | {"shape": [2**62] * (MOST_VALUES - 20)}]}),
         _json("refused: too many tensors", {"inputs": [_tensor(["a"], str(number)) for number in range(20_000)]}),
         _json("all tasks", {"inputs": [_tensor(SHORT_TEXTS)]}, "/v2/models/all/infer"),
     ]
@@ -224,9 +226,10 @@ def _of(*makers: Callable[[], list[Sent]]) -> list[Sent]:
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 BODIES: dict[tuple[str, str], Callable[[], list[Sent]]] = {
     ("POST", "/v1/predict"): _predict,
-    ("POST", "/v1/predict/stream"): lambda: [_predict()[number] for number in (0, 1, 2, 3, 6, 12)],
+    ("POST", "/v1/predict/stream"): lambda: [_predict()[number] for number in (0, 1, 3, 4, 7, 13)],
     ("POST", "/v1/decisions"): partial(_asked, _decisions),
     ("POST", "/v1/systemone"): partial(_asked, _states),
+    ("POST", "/api/alpha/decisions"): lambda: _asked(_states)[:1],
     ("POST", "/v1/embeddings"): lambda: [*_texts("input"), *_texts("input", encoding_format="base64")[:1]],
     ("POST", "/embeddings"): lambda: _texts("input")[:1],
     ("POST", "/predict"): _pairs,
@@ -234,6 +237,7 @@ BODIES: dict[tuple[str, str], Callable[[], list[Sent]]] = {
     ("POST", "/similarity"): partial(_compared, _similarity),
     ("POST", "/rerank"): lambda: [*_compared(_rerank), *_compared(_rerank, "/rerank?task=alike")[:2]],
     ("POST", "/models/{task}"): partial(_of, partial(_texts, "inputs"), partial(_texts, "inputs", "/models/names")),
+    ("POST", "/"): partial(_texts, "inputs", "/?task=topics"),
     ("POST", "/classify"): partial(
         _of, partial(_texts, "inputs", "/classify?task=topics"), partial(_texts, "inputs", "/classify?task=names")
     ),

@@ -38,7 +38,7 @@ OPTIONS = {
 
 def test_defaults_are_those_of_the_settings():
     assert given() == ServeSettings()
-    assert len(OPTIONS) == 19
+    assert len(OPTIONS) == 20
 
 
 @cases("option", OPTIONS)

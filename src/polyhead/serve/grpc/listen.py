@@ -22,8 +22,8 @@ def check_grpc() -> None:
     """Raises MissingExtra where a package of the extra is not installed."""
     try:
         import grpc.aio  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("grpcio" if error.name == "grpc" else str(error.name), "grpc", "gRPC") from None
+    except ImportError:
+        raise MissingExtra("grpcio", "grpc", "gRPC") from None
     message_classes()
 
 

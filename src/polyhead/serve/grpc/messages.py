@@ -96,8 +96,8 @@ def message_classes() -> Mapping[str, Any]:
     """The classes of the messages, in a pool of their own; raises MissingExtra without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise MissingExtra(error.name or "protobuf", "grpc", "gRPC") from None
+    except ImportError:
+        raise MissingExtra("protobuf", "grpc", "gRPC") from None
     file = descriptor_pb2.FileDescriptorProto(name="polyhead_inference.proto", package=PACKAGE, syntax="proto3")
     for name, fields in FIELDS.items():
         message = file.message_type.add(name=name)
