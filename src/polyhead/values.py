@@ -51,9 +51,7 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     try:
         data = toml_of(path)
     except FileNotFoundError:
-        raise ConfigError(
-            f"no project file at {path}", do="write one with `polyhead init`, or give its path"
-        ) from None
+        raise ConfigError(f"no project file at {path}", do="write one with `polyhead init`, or give its path") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
     return to_value(data, kind, source=str(path))

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from scipy.special import logit
 
 from polyhead import Session
 from polyhead.engine.inputs import Passage
@@ -28,7 +29,8 @@ def test_the_effect_of_a_word_is_what_the_answer_loses_without_it(session):
     for part in said.parts:
         shorter = TEXT[0][: part.start].rstrip() + TEXT[0][part.end :]
         other = session.predict([shorter.strip()], tasks=["mood"])[0].answers["mood"]
-        assert part.effect == pytest.approx(said.support - other["scores"][answer["label"]], abs=1e-9)
+        lost = logit(said.support) - logit(other["scores"][answer["label"]])
+        assert part.effect == pytest.approx(lost, abs=1e-6)
         assert part.becomes == (None if other["label"] == answer["label"] else other["label"])
     (number,) = found["urgency"].said
     assert number.support == session.predict([TEXT], tasks=["urgency"])[0].answers["urgency"]["value"]

@@ -27,8 +27,9 @@ class ExplainOptions(Value):
     explain: Annotated[
         bool,
         option(
-            "Print why, in place of the answers' JSON: the words without which an answer would be less sure, or "
-            "another one, and what a task's attention pooler read. A text of n words is answered n + 1 times."
+            "Print why, in place of the answers' JSON: the words without which an answer would be less sure, by "
+            "log-odds, or another one, and what a task's attention pooler read. A text of n words is answered n + 1 "
+            "times."
         ),
     ] = False
     json_to: Annotated[
@@ -109,7 +110,7 @@ def _moved(said: Said) -> list[str]:
     for what, sign in (("for", 1), ("against", -1)):
         parts = [part for part in said.strongest(len(said.parts)) if part.effect * sign > 0][:STRONGEST]
         shown = [
-            f"{part.text} {part.effect:+.4f}" + (f" (without it: {part.becomes})" if part.becomes else "")
+            f"{part.text} {part.effect:+.3g}" + (f" (without it: {part.becomes})" if part.becomes else "")
             for part in parts
         ]
         if shown:

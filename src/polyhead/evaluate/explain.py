@@ -1,11 +1,12 @@
 """Explanations of answers: erasure of words (Li et al. 2016), and the weights of an attention pooler.
 
 Erasure answers every input again without each of its words, all in one call of the session: the effect of a word is how
-much the support of the answer falls without it.
+much the support of the answer falls without it, of a probability how much its log-odds do, which do not end near 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -109,6 +110,7 @@ def _by_word(texts: Sequence[str], encoded: Encoded, weights: np.ndarray, *, fir
 LOOKED_AT = 2048  # characters of a text in which words are counted at once
 # parts of an input that are omitted one by one; with more words, neighbouring words are omitted together
 MOST_PARTS = 96
+SURE = 1e-7  # a probability in float32 can be no nearer to 1
 
 
 class Phrase(Value):
@@ -118,7 +120,7 @@ class Phrase(Value):
     start: int  # characters
     end: int
     text: str
-    effect: float  # support of the answer with all words, minus that without these; below 0: they speak against it
+    effect: float  # log-odds of the answer, or the number, minus those without these words; below 0: against it
     becomes: str | None = None  # the answer without these, if it differs
 
 
@@ -295,6 +297,7 @@ def _explanation(
     kind, texts = kind_of(task), _texts(entry)
     supports = [None if other is None else kind.support(task, answer, other) for other in others]
     own, said = kind.support(task, answer, answer), []
+    measured = _log_odds if kind.loss != "squared_error" else float
     becomes = [None if other is None else _other(own, kind.support(task, other, other)) for other in others]
     for says, support in own.items():
         moved = tuple(
@@ -303,7 +306,7 @@ def _explanation(
                 start=part.start,
                 end=part.end,
                 text=texts[part.place][part.start : part.end],
-                effect=support - still[says],
+                effect=measured(support) - measured(still[says]),
                 becomes=new,
             )
             for part, new, still in zip(parts, becomes, supports, strict=True)
@@ -311,6 +314,12 @@ def _explanation(
         )
         said.append(Said(says=says, support=support, parts=moved))
     return Explanation(task=task.name, texts=texts, said=tuple(said))
+
+
+def _log_odds(share: float) -> float:
+    """The logarithm of share / (1 - share), of one between SURE and 1 - SURE."""
+    share = min(max(share, SURE), 1 - SURE)
+    return math.log(share / (1 - share))
 
 
 def _other(says: Collection[str], other: Collection[str]) -> str | None:

@@ -322,7 +322,7 @@ def _explained(explanation: Explanation, about: Said) -> str:
         at, pieces = 0, []
         for part in (part for part in about.parts if part.place == place):
             color = "for" if part.effect > 0 else "against"
-            title = f"{part.effect:+.4f}" + (f", without it: {part.becomes}" if part.becomes else "")
+            title = f"{part.effect:+.3g}" + (f", without it: {part.becomes}" if part.becomes else "")
             pieces.append(html_text(text[at : part.start]))
             pieces.append(
                 f'<mark style="background: rgba(var(--{color}), {abs(part.effect) / most * 0.65:.3f})" '
@@ -330,5 +330,5 @@ def _explained(explanation: Explanation, about: Said) -> str:
             )
             at = part.end
         lines.append(f'<p class="words"><bdi>{"".join(pieces)}{html_text(text[at:])}</bdi></p>')
-    strongest = ", ".join(f"{part.text} {part.effect:+.3f}" for part in about.strongest(5))
+    strongest = ", ".join(f"{part.text} {part.effect:+.3g}" for part in about.strongest(5))
     return "".join(lines) + paragraph(f"For “{about.says}” ({about.support:.4f}) spoke: {strongest or 'no word'}.")

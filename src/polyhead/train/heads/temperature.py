@@ -63,9 +63,9 @@ def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:
         others = np.maximum(counts - 1, 1)[right[:, 0].astype(np.int64)]
         share = WRONG / (len(counts) + MORE) * (counts > 1)[right[:, 0].astype(np.int64)]
         return np.stack([right[:, 0], right[:, 1] * (1 - share) + (1 - right[:, 1]) * share / others], axis=1)
-    share, others = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
+    doubt, rest = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
     shares = right if right.ndim == 2 else np.eye(labels, dtype=np.float32)[right]
-    return np.asarray(shares * (1 - share) + (1 - shares) * share / others, np.float32)
+    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / rest, np.float32)
 
 
 def _rows(
