@@ -16,6 +16,7 @@ from polyhead.tasks.task import Task
 from polyhead.train.data.batches import LengthSorted, batch_targets, option_rows
 from polyhead.train.data.kept import KeptBatch
 from polyhead.train.heads import inputs as reading
+from polyhead.train.heads import linear
 from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, solutions, swept
 from polyhead.train.heads.rule import best_penalty
@@ -302,3 +303,17 @@ def test_options_of_some_examples_compete_among_themselves():
     some = whole.of([0, 2])
     assert some.targets.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
     assert some.values[:, 0].tolist() == [0, 1, 5, 6]
+
+
+def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatch):
+    values, labels = clouds()
+    whole = inputs(values, labels)
+    sides = whole.sides([list(range(start, len(values), 3)) for start in range(3)])
+    found = []
+    for large in (10**6, 1):
+        monkeypatch.setattr(linear, "LARGE", large)
+        monkeypatch.setattr(linear, "processors", lambda: 3)
+        found.append(list(swept(sides)))
+    assert len(found[0]) == len(found[1]) > 3
+    for one, other in zip(*found, strict=True):
+        assert one.outputs.tobytes() == other.outputs.tobytes() and one.losses.tobytes() == other.losses.tobytes()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from polyhead.errors import NotFinite
+from polyhead.machine import processors
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedText
 from polyhead.train.heads.lbfgs import NEAR, minimise
@@ -23,6 +25,7 @@ rows: scikit-learn's C is 1 / (rows * penalty)."""
 RISES = 2  # successive rises of the held-out loss after which weaker penalties are not tried
 NEAR_ENOUGH = 1e-4  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
 ITERATIONS = 150  # for each penalty
+LARGE = 256  # axes from which products of matrices, which leave Python to other threads, are most of the work
 AXES_ROWS = 4  # rows for each input that say enough of the principal axes
 LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
 
@@ -200,7 +203,7 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
     """
     rises, least = 0, math.inf
     axes = axes_of(np.concatenate([side.values for side in sides[0]]))  # all rows are on the first two sides
-    for heads in zip(*(solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides), strict=True):
+    for heads in _side_by_side([solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides], axes):
         pairs = list(zip(heads, (held for _, held in sides), strict=True))
         losses = np.concatenate([head.losses(held) for head, held in pairs])
         yield Swept(heads, np.concatenate([head.outputs(held) for head, held in pairs]), losses)
@@ -208,6 +211,16 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
         least = min(least, float(losses.mean()))
         if rises == RISES:
             return
+
+
+def _side_by_side(several: Sequence[Iterator[Solution]], axes: PrincipalAxes) -> Iterator[tuple[Solution, ...]]:
+    """The next of each, at once on as many processors as there are if they take a while; no bit depends on that."""
+    if axes.directions.shape[1] < LARGE or processors() < 2:
+        yield from zip(*several, strict=True)
+        return
+    with ThreadPoolExecutor(min(processors(), len(several)), "polyhead-folds") as pool:
+        while None not in (heads := tuple(pool.map(next, several, [None] * len(several)))):
+            yield heads
 
 
 def _solved(
