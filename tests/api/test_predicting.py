@@ -177,10 +177,12 @@ def test_a_notebook_shows_a_model_its_answers_and_a_report(model, tmp_path):
     best = max(shown[0].answers["mood"]["scores"].values())
     assert f"width: {100 * best:.1f}%" in html
     assert "mood" in model._repr_html_() and "size" in model._repr_html_()
-    page = model.report(tasks="mood").save(tmp_path / "report.html").read_text()
+    page = model.report("mood").save(tmp_path / "report.html").read_text()
     held = model.session.bundle.scores("mood")["splits"]["validation"]["accuracy"]
     assert f"{held:.4f}" in page and 'id="size"' not in page
     assert 'id="size"' in model.report().html
+    own = model.report("mood", TEXTS[:9], MOODS[:9]).html
+    assert f"{model.evaluate('mood', TEXTS[:9], MOODS[:9])['accuracy']:.4f}" in own and "9 rows" in own
 
 
 def test_a_report_without_kept_rows_says_what_to_do(model, tmp_path):

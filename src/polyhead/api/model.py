@@ -16,23 +16,17 @@ from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_recor
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
-from polyhead.api.rows import LabelledTexts, Record, check_inputs, columns_for, in_python, records_of, with_lists
+from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
-from polyhead.data.columns import Source
-from polyhead.data.tables.memory import in_memory
 from polyhead.engine.answers import AnswerTable
-from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
-from polyhead.evaluate.scores import evaluation_of
 from polyhead.progress import ProgressDisplay, counted, progress_display
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.values import to_value
 
 if TYPE_CHECKING:
     from polyhead.evaluate.report.notebook import ReportPage
@@ -267,24 +261,34 @@ class Model:
         overlaps: str | None = None,
     ) -> dict[str, float]:
         """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
-        kind = kind_of(declared := self._known(task))
-        rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
-        rows = with_lists(rows, kind, known=declared.labels)
-        check_inputs(kind, rows.inputs, input_types_of(declared))
-        named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
-        with in_memory(records_of(kind, rows)) as address, in_python():
-            source = to_value({"path": address, **named}, Source, source="evaluate")
-            return evaluation_of(self.session, task, source).score.scores
+        from polyhead.api.showing import evaluation_on
 
-    def report(self, *, tasks: Iterable[str] | str | None = None) -> ReportPage:
-        """The page of `polyhead evaluate --report` for answers to the rows that training held out of what it was given.
+        own: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
+        return evaluation_on(self.session, self._known(task), texts, labels, **own).score.scores
 
-        A notebook shows it, `save` writes it. Raises BundleError if neither the model nor its `cache` has them.
+    def report(
+        self,
+        task: str | None = None,
+        texts: Any = None,
+        labels: Any = None,
+        *,
+        text: str | Sequence[str] = "text",
+        text_b: str | None = None,
+    ) -> ReportPage:
+        """The page of `polyhead evaluate --report`, of these rows, else of those that training held out.
+
+        It is about one task, or without rows about all. A notebook shows it, `save` writes it. Raises BundleError if
+        neither the model nor its `cache` has the rows.
         """
-        from polyhead.api.showing import held_report
+        from polyhead.api.showing import evaluation_on, held_report, rows_report
 
-        names = [tasks] if isinstance(tasks, str) else list(self.tasks if tasks is None else tasks)
-        rows = {self._known(name).name: self._rows_of(name) for name in names}
+        if texts is not None:
+            known = self._known(self._only(task))
+            return rows_report(
+                self.session, evaluation_on(self.session, known, texts, labels, text=text, text_b=text_b)
+            )
+        names = self.tasks if task is None else [self._known(task).name]
+        rows = {name: self._rows_of(name) for name in names}
         return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))
 
     def save(self, folder: FilePath | str) -> FilePath:

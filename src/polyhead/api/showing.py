@@ -7,8 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
-from polyhead.api.rows import GROUP, PAIR, SPANS, TAGS, TOKENS, WEIGHT
+from polyhead.api.rows import (
+    GROUP,
+    PAIR,
+    SPANS,
+    TAGS,
+    TOKENS,
+    WEIGHT,
+    LabelledTexts,
+    check_inputs,
+    columns_for,
+    in_python,
+    records_of,
+    with_lists,
+)
 from polyhead.data.columns import Source
+from polyhead.data.tables.memory import in_memory
+from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.evaluate.beyond_scores import details_of_all
@@ -16,11 +31,12 @@ from polyhead.evaluate.held import answered_then
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.report.evaluation import Reported, page_of
 from polyhead.evaluate.report.notebook import AnsweredText, ReportPage, TaskRow, answers_html, tasks_html
-from polyhead.evaluate.scores import evaluation_from
+from polyhead.evaluate.scores import Evaluation, evaluation_from, evaluation_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
+from polyhead.values import to_value
 
 
 class ShownResults(list[Result]):
@@ -61,6 +77,31 @@ def _rows(session: Session) -> list[TaskRow]:
     return rows
 
 
+def evaluation_on(
+    session: Session,
+    task: Task,
+    texts: Any,
+    labels: Any,
+    *,
+    text: str | Sequence[str],
+    text_b: str | None,
+    overlaps: str | None = None,
+) -> Evaluation:
+    """The evaluation of a task on rows in memory."""
+    kind = kind_of(task)
+    rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
+    rows = with_lists(rows, kind, known=task.labels)
+    check_inputs(kind, rows.inputs, input_types_of(task))
+    named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
+    with in_memory(records_of(kind, rows)) as address, in_python():
+        return evaluation_of(session, task.name, to_value({"path": address, **named}, Source, source="evaluate"))
+
+
+def rows_report(session: Session, evaluation: Evaluation) -> ReportPage:
+    """The report of one evaluation."""
+    return _page([EvaluatedTask(evaluation=evaluation, session=session)], [])
+
+
 def held_report(session: Session, rows: Mapping[str, FilePath], cache: FilePath) -> ReportPage:
     """The report of answers to rows that training held out, from the files with each task's training rows.
 
@@ -82,8 +123,12 @@ def held_report(session: Session, rows: Mapping[str, FilePath], cache: FilePath)
             got=next(iter(reasons.values())) if reasons else "no task",
             do="fit in this model, or with one cache= for both; with rows of your own: `polyhead evaluate --report`",
         )
+    left = [f"{name}: not shown, {reasons[name]}" for name in reasons]
+    return _page(scored, ["answers to rows that training held out", *left])
+
+
+def _page(scored: Sequence[EvaluatedTask], facts: Sequence[str]) -> ReportPage:
     details = details_of_all(scored, (), explains=False, say=_nothing, show=_nothing)
-    facts = ["answers to rows that training held out", *(f"{name}: not shown, {reasons[name]}" for name in reasons)]
     return ReportPage(html=page_of(Reported(title="Report", facts=tuple(facts), details=tuple(details))))
 
 
