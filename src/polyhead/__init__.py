@@ -81,10 +81,10 @@ def train_project(
     from contextlib import nullcontext
     from pathlib import Path as FilePath
 
-    from polyhead.progress import ProgressDisplay, counted
+    from polyhead.progress import counted, progress_display
     from polyhead.project.tables import Project
 
-    display = ProgressDisplay(sys.stderr if events is None else None)
+    display = progress_display(sys.stderr if events is None else None)
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
         several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +16,9 @@ FIRST_ROWS = 64  # of the first unit, whose time nobody knows yet
 SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them
 # Characters that make a terminal do anything but show letters in order: controls, ends of lines, turns of direction.
 COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+STEPS = re.compile(r": ([0-9][0-9,]*) of ([0-9][0-9,]*)")  # in a line of progress
 
 
 class ProgressDisplay:
@@ -42,6 +47,41 @@ class ProgressDisplay:
             self._stream.write(text + "\n")
             self._next = time.monotonic() + NOW_AND_THEN
         self._stream.flush()
+
+
+class NotebookDisplay(ProgressDisplay):
+    """One output of a notebook: a bar for the current step, the last line that stays, and all of them on a click."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """`show` replaces the output by this HTML."""
+        super().__init__(None)
+        self._show, self._lines = show, list[str]()
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self._lines.append(text)
+        self.show("")
+
+    def show(self, text: str) -> None:
+        """The current step; "" for none."""
+        steps = STEPS.search(text)
+        done, total = (int(number.replace(",", "")) for number in steps.groups()) if steps else (0, 0)
+        bar = f'<progress value="{done}" max="{total}" style="width: 16em"></progress> ' if total else ""
+        now = f"<div>{bar}{html.escape(text)}</div>" if text else ""
+        last = f"<div>{html.escape(self._lines[-1])}</div>" if self._lines else ""
+        kept = html.escape("\n".join(self._lines))
+        log = f"<details><summary>{counted(len(self._lines), 'line')}</summary><pre>{kept}</pre></details>"
+        self._show(f"{now or last}{log if self._lines else ''}")
+
+
+def progress_display(stream: TextIO | None) -> ProgressDisplay:
+    """A display on a stream, or in a notebook's output, where the process has one."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if stream is None or getattr(shell, "kernel", None) is None:
+        return ProgressDisplay(stream)
+    tools = sys.modules["IPython.display"]
+    handle = tools.display(tools.HTML(""), display_id=True)
+    return NotebookDisplay(lambda content: handle.update(tools.HTML(content)))
 
 
 EARLY = 3.0  # seconds in which the first of the work says too little of the rest

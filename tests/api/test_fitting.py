@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from polyhead import errors
-from polyhead.api import model as module
 from polyhead.project.tables import Project
 from polyhead.train.data.prepare import prepare
 from support.mood_texts import Quick, texts_of
@@ -102,27 +101,21 @@ def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_p
 
 
 @pytest.mark.slow
-def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):
-    """Rows of a task lay in one file, so that threads learned those of another: here all write before any learns."""
+def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk):
+    """Rows of a task lay in one file, so that threads learned those of another."""
     made, count = Quick(trunk, backend="reference", verbose=False), 4
-    together, write = threading.Barrier(count), module.records_of
-    learned, failed = {}, []
-
-    def write_together(*arguments):
-        records = write(*arguments)
-        together.wait(60)
-        return records
+    together, learned, failed = threading.Barrier(count), {}, []
 
     class Watched(Quick):
-        def _train(self, entry, **options):
-            outcome = super()._train(entry, **options)
+        def _train(self, *given, **options):
+            outcome = super()._train(*given, **options)
             learned[threading.current_thread().name] = self.session.bundle.record("mood").trained_with["data"]
             return outcome
 
     made.__class__ = Watched
-    monkeypatch.setattr(module, "records_of", write_together)
 
     def fit(number):
+        together.wait(60)
         try:
             made.fit("mood", TEXTS[: 12 + 2 * number], MOODS[: 12 + 2 * number])
         except BaseException as error:
@@ -266,7 +259,7 @@ def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, m
     """What `fit` hands to training keeps groups together, from lists as from a column."""
     seen = []
 
-    def prepared(entries, **_):
+    def prepared(entries, display, **_):
         seen.append(prepare(Project(tasks=tuple(entries)), Path())[0])
         raise KeyboardInterrupt
 
@@ -282,6 +275,6 @@ def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, m
         assert kept and held and kept.isdisjoint(held)
     whole = seen[2].whole
     by_mood = {(MOODS[row], weight) for row, weight in zip(whole.rows, whole.weights, strict=True)}
-    assert by_mood == {("good", 1.5), ("bad", 0.5)}
+    assert by_mood == {("good", 1.0), ("bad", 1 / 3)}
     with pytest.raises(errors.BadValue, match="30 texts, 2 groups"):
         made.fit("mood", TEXTS, MOODS, groups=[1, 2])

@@ -167,3 +167,26 @@ def test_a_task_that_fails_is_told_of():
     with pytest.warns(UserWarning, match=r"task 'mood' failed on 1 input\. Row 1: no number"):
         cells = cells_by_task(SimpleNamespace(tasks={"mood": column}), ["a", "b"], are_named=False, has_scores=False)
     assert cells == {"mood": ["good", None]}
+
+
+def test_a_notebook_shows_a_model_its_answers_and_a_report(model, tmp_path):
+    shown = model.results([TEXTS[0], "<b>bold</b>"])
+    assert len(shown) == 2 and shown[0].answers["mood"]["label"] == model.predict(TEXTS[0])["mood"]
+    html = shown._repr_html_()
+    assert TEXTS[0] in html and "&lt;b&gt;bold&lt;/b&gt;" in html and "<b>bold</b>" not in html
+    best = max(shown[0].answers["mood"]["scores"].values())
+    assert f"width: {100 * best:.1f}%" in html
+    assert "mood" in model._repr_html_() and "size" in model._repr_html_()
+    page = model.report("mood").save(tmp_path / "report.html").read_text()
+    held = model.session.bundle.scores("mood")["splits"]["validation"]["accuracy"]
+    assert f"{held:.4f}" in page and 'id="size"' not in page
+    assert 'id="size"' in model.report().html
+    own = model.report("mood", TEXTS[:9], MOODS[:9]).html
+    assert f"{model.evaluate('mood', TEXTS[:9], MOODS[:9])['accuracy']:.4f}" in own and "9 rows" in own
+
+
+def test_a_report_without_kept_rows_says_what_to_do(model, tmp_path):
+    model.save(tmp_path / "saved")
+    with pytest.raises(errors.BundleError, match="held out are kept here.*cache="):
+        Quick.load(tmp_path / "saved", backend="reference").report()
+    assert "no task yet" in Quick("minilm", verbose=False)._repr_html_()

@@ -457,9 +457,9 @@ def test_groups_and_weights_are_read_where_a_file_has_them(tmp_path):
     ]
     columns = {"group": "who", "weight": "times"}
     found = read(source(tmp_path, rows, **columns), YES_NO)
-    assert found.groups == ["7", None] and found.weights == [1.5, 0.5]
-    np.testing.assert_array_equal(np.stack(found.taught), [[1.5, 0], [0, 0.5]])
-    assert found.take([1]).groups == [None] and found.take([1]).weights == [0.5]
+    assert found.groups == ["7", None] and found.weights == [1.0, 1 / 3]
+    np.testing.assert_array_equal(np.stack(found.taught), [[1, 0], [0, np.float32(1 / 3)]])
+    assert found.take([1]).groups == [None] and found.take([1]).weights == [1 / 3]
     bare = read(source(tmp_path, [{"text": "one", "label": "no"}], **columns), YES_NO)
     assert bare.groups is None and bare.weights is None
     rows[2]["times"] = -1

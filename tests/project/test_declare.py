@@ -1,8 +1,12 @@
 """A task as `polyhead init` declares it: it reads back as the same task; data that cannot be the task is named."""
 
+import json
+
 import pytest
 
 from polyhead.data.read import read
+from polyhead.project.declare import InitOptions, declare, project_text
+from polyhead.project.init import guessed
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.base import LIVE_TRAINING
 from polyhead.project.strategies.branch import BRANCH_TRAINING
@@ -309,3 +313,20 @@ def test_a_name_that_ends_in_a_point_or_is_empty_stands_in_quotes(tmp_path, name
     (tmp_path / "p.toml").write_text(entry)
     quoted = repr(name) if not name or name.endswith(".") else name
     run("train", "p.toml", cwd=tmp_path).refuses("BadName", f"Got: {quoted}.", "Allowed: ")
+
+
+def test_texts_of_several_columns_are_declared_and_read(tmp_path):
+    """A title and a body: the title was called a label, and the body alone was read."""
+    rows = [
+        {"title": f"the {n % 2 and 'lamp' or 'kettle'}", "body": f"is {n}", "mood": "good" if n % 3 else "bad"}
+        for n in range(30)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = guessed(InitOptions(data=str(path), text=("title", "body")))
+    assert (task.text, task.label, task.text_b, task.kind) == (("title", "body"), "mood", None, "single_label")
+    text = project_text(declare(task, tmp_path).entry, is_first=True)
+    (tmp_path / "polyhead.toml").write_text(text)
+    entry = read_project(tmp_path / "polyhead.toml").tasks[0]
+    assert entry.text == ("title", "body")
+    assert read(entry.source(entry.train, tmp_path), entry.task()).inputs[1] == ("the lamp\nis 1",)

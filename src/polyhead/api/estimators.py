@@ -199,7 +199,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains on these texts and labels; a row counts for as many as its weight, 1 on average.
+        """Trains on these texts and labels; a row counts in proportion to its weight.
 
         Raises ValueError, with the rows, if X, y or the weights cannot be used.
         """
@@ -238,7 +238,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             check_consistent_length(y, own)
             weights = weights * column_or_1d(own)
         if (weights < 0).any() or not weights.any():
-            raise ValueError("weights are 0 or more, and not all of them are 0")
+            raise ValueError("every weight is zero or more, and not all of them are zero")
         return np.asarray(weights)
 
     def _fit_matrix(self, X: Any, y: Any) -> Self:

@@ -95,9 +95,10 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
     texts: Any
     text: str | Sequence[str]
     text_b: str | None
-    groups: Any = None
-    weights: Any = None
-    is_of_several: bool = False  # whether the call names several tasks
+    groups: Any
+    weights: Any
+    splits: Mapping[str, Any]  # validation and test, as they are given
+    is_of_several: bool  # whether the call names several tasks
 
     def labelled(self, labels: object, what: str) -> LabelledTexts:
         """Its rows with these labels."""
@@ -127,7 +128,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         given: GivenRows,
         labels: Any,
         *,
-        kind: str | None,
+        kind: str | Mapping[str, str] | None,
         live: Task | None,
         settings: Mapping[str, Any],
         say: Callable[[str], None],
@@ -136,10 +137,11 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         chosen = settings_of(task, settings)
         separator, empty = chosen.pop("separator", None), chosen.get("empty")
         rows = given.labelled(labels, f"task '{task}'")
-        if kind is None and separator is not None:
-            kind = MultiLabel.name
-        kind = kind or (None if live is None else live.kind)
-        known = KINDS.named(kind or kind_of_rows(rows, say=say, what=task))
+        chosen_kind = of_task(kind, task)
+        if chosen_kind is None and separator is not None:
+            chosen_kind = MultiLabel.name
+        chosen_kind = chosen_kind or (None if live is None else live.kind)
+        known = KINDS.named(chosen_kind or kind_of_rows(rows, say=say, what=task))
         if not known.empty_is_none and given.is_of_several:
             chosen.pop("empty", None)  # it says something of the others
         rows = with_lists(rows, known, separator=separator, empty=empty)
@@ -154,25 +156,25 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         *,
         earlier: list[Record],
         live: Task | None,
-        classes: Sequence[str] | None,
-        splits: Mapping[str, Any],
+        classes: Sequence[str] | Mapping[str, Sequence[str]] | None,
     ) -> TaskEntry:
         """The project entry over these rows after `earlier` ones, and over other splits, held in memory."""
-        others = self._splits(held, given, splits)
+        others = self._splits(held, given)
         if not earlier:
             check_different_labels(self.kind, self.rows.labels, what=f"task '{self.task}'")
         address = held.enter_context(in_memory([*earlier, *self.records], before=len(earlier)))
         overlaps = self.settings.get("overlaps")
         with in_python({address: len(earlier)}):
-            own = entry_of(self.task, self.kind, self.rows, address, live=live, classes=classes, overlaps=overlaps)
+            labels = of_task(classes, self.task)
+            own = entry_of(self.task, self.kind, self.rows, address, live=live, classes=labels, overlaps=overlaps)
             return TaskEntry(**(own | self.settings | others))
 
-    def _splits(self, held: ExitStack, given: GivenRows, splits: Mapping[str, Any]) -> dict[str, Any]:
+    def _splits(self, held: ExitStack, given: GivenRows) -> dict[str, Any]:
         """The other splits as an entry names them. A share and a file are unchanged."""
         named: dict[str, Any] = {}
         several = (names for names in self.rows.labels if isinstance(names, list))
         known = {name for names in several for name in names if isinstance(name, str)}
-        for split, own in splits.items():
+        for split, own in given.splits.items():
             if isinstance(own, str | Real | DataFile):
                 named[split] = own
             elif own is not None:

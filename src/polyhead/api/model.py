@@ -12,29 +12,24 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task, of_task
+from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
-from polyhead.api.rows import LabelledTexts, Record, check_inputs, columns_for, in_python, records_of, with_lists
+from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
-from polyhead.data.columns import Source
-from polyhead.data.tables.memory import in_memory
 from polyhead.engine.answers import AnswerTable
-from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
-from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, suggestion
-from polyhead.evaluate.scores import evaluation_of
-from polyhead.progress import ProgressDisplay
+from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
+from polyhead.progress import ProgressDisplay, counted, progress_display
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.values import to_value
 
 if TYPE_CHECKING:
+    from polyhead.evaluate.report.notebook import ReportPage
     from polyhead.train.training import TrainingResult
 
 NOT_IN_A_BUNDLE = (".lock", "*.tmp")
@@ -137,7 +132,7 @@ class Model:
         labels in order, by default those that occur; both may be dicts by task. `validation` and `test` are (texts,
         labels), or a data frame with the same columns: the first chooses between heads and may be a share of the texts,
         the second is only scored. Rows with one value in `groups`, such as a person, are all trained on or all held
-        out; `weights`, of tasks with one label a text, say how many rows each row counts for. `settings` are keys of a
+        out; rows count in proportion to `weights`, in tasks with one label a text. `settings` are keys of a
         `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`; `effort="quick"` tries
         linear heads alone, `"best"` more than the default.
 
@@ -149,21 +144,20 @@ class Model:
         that would be lost.
         """
         texts, named = labels_by_task(task, texts, labels)
-        own = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
-        given = GivenRows(texts=texts, is_of_several=len(named) > 1, **own)
-        splits = {"validation": validation, "test": test}
+        own: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
+        own |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
+        given, display = GivenRows(texts=texts, **own), progress_display(sys.stderr if self.verbose else None)
         entries, before, records = list[TaskEntry](), dict[str, int](), dict[str, list[Record]]()
         with ExitStack() as held, self._fitting:
             for name, answers in named.items():
-                live, chosen = self.tasks.get(name), of_task(kind, name)
-                new = NewRows.of(name, given, answers, kind=chosen, live=live, settings=settings, say=self._say)
+                live = self.tasks.get(name)
+                new = NewRows.of(name, given, answers, kind=kind, live=live, settings=settings, say=display.line)
                 earlier = earlier_records(self._rows_of(name), new, live) if add and live is not None else []
                 records[name] = [*earlier, *new.records]
-                labels = of_task(classes, name)
-                entries.append(new.held(held, given, earlier=earlier, live=live, classes=labels, splits=splits))
+                entries.append(new.held(held, given, earlier=earlier, live=live, classes=classes))
                 before[str(entries[-1].train)] = len(earlier)
             with in_python(before):
-                outcome = self._train(entries, if_better=if_better, allow_lost_labels=allow_lost_labels)
+                outcome = self._train(entries, display, if_better=if_better, allow_lost_labels=allow_lost_labels)
             for name in outcome.trained if self.keeps_rows else ():
                 keep_records(records[name], self._rows_of(name))
         return self
@@ -248,9 +242,13 @@ class Model:
     ) -> list[Result]:
         """The full result of each text: answers with scores, versions, receipts, and why a task has no answer.
 
-        `texts` are those of `predict`; a single one gives a list of one result.
+        `texts` are those of `predict`; a single one gives a list of one result. A notebook shows the texts with tags
+        marked, and bars for scores.
         """
-        return self._columns(texts, tasks, text=text, text_b=text_b)[0].results()
+        from polyhead.api.showing import ShownResults
+
+        columns, inputs, *_ = self._columns(texts, tasks, text=text, text_b=text_b)
+        return ShownResults(columns.results(), list(map(as_input, inputs)))
 
     def evaluate(
         self,
@@ -263,14 +261,35 @@ class Model:
         overlaps: str | None = None,
     ) -> dict[str, float]:
         """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
-        kind = kind_of(declared := self._known(task))
-        rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
-        rows = with_lists(rows, kind, known=declared.labels)
-        check_inputs(kind, rows.inputs, input_types_of(declared))
-        named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
-        with in_memory(records_of(kind, rows)) as address, in_python():
-            source = to_value({"path": address, **named}, Source, source="evaluate")
-            return evaluation_of(self.session, task, source).score.scores
+        from polyhead.api.showing import evaluation_on
+
+        own: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
+        return evaluation_on(self.session, self._known(task), texts, labels, **own).score.scores
+
+    def report(
+        self,
+        task: str | None = None,
+        texts: Any = None,
+        labels: Any = None,
+        *,
+        text: str | Sequence[str] = "text",
+        text_b: str | None = None,
+    ) -> ReportPage:
+        """The page of `polyhead evaluate --report`, of these rows, else of those that training held out.
+
+        It is about one task, or without rows about all. A notebook shows it, `save` writes it. Raises BundleError if
+        neither the model nor its `cache` has the rows.
+        """
+        from polyhead.api.showing import evaluation_on, held_report, rows_report
+
+        if texts is not None:
+            known = self._known(self._only(task))
+            return rows_report(
+                self.session, evaluation_on(self.session, known, texts, labels, text=text, text_b=text_b)
+            )
+        names = self.tasks if task is None else [self._known(task).name]
+        rows = {name: self._rows_of(name) for name in names}
+        return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
@@ -307,6 +326,11 @@ class Model:
             lines.append(f"  {name}: {task.kind}{f', {len(task.labels)} labels' if task.labels else ''}{score}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from polyhead.api.showing import model_html
+
+        return model_html(f"Model({self.trunk!r})", self.session if self.tasks else None)
+
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
         return _unpacked, (options, packed(self.folder))
@@ -341,34 +365,28 @@ class Model:
         record = Bundle.open(self.folder, verify=False).lines[task].record
         return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
 
-    def _train(self, entries: Sequence[TaskEntry], *, if_better: bool, allow_lost_labels: bool) -> TrainingResult:
+    def _train(
+        self, entries: Sequence[TaskEntry], display: ProgressDisplay, *, if_better: bool, allow_lost_labels: bool
+    ) -> TrainingResult:
         from polyhead import train_project
         from polyhead.train.events import Events
 
+        display.line(f"training {counted(len(entries), 'task')} into {self.folder}")
         is_there = (self.folder / BUNDLE).exists()
         trunk = str(self.folder) if is_there else self.trunk
         project = Project(tasks=tuple(entries), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
-        try:
-            outcome = train_project(
-                project,
-                folder=self._work,
-                cache=self._cache or FilePath(self._work, "cache"),
-                events=None if self.verbose else Events(),
-                retrain=() if if_better else tuple(entry.name for entry in entries),
-                if_better=if_better,
-                allow_lost_labels=allow_lost_labels,
-            )
-        except BundleError as error:
-            if "lost" not in error.facts:
-                raise
-            do = "learn from the earlier rows too (add=True), or let the labels go (allow_lost_labels=True)"
-            raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
+        outcome = train_project(
+            project,
+            folder=self._work,
+            cache=self._cache or FilePath(self._work, "cache"),
+            events=Events(say=display.line, show=display.show),
+            retrain=() if if_better else tuple(entry.name for entry in entries),
+            if_better=if_better,
+            allow_lost_labels=allow_lost_labels,
+        )
         if self._open is not None:
             self._open.refresh()
         return outcome
-
-    def _say(self, line: str) -> None:
-        ProgressDisplay(sys.stderr if self.verbose else None).line(line)
 
 
 def _unpacked(options: Mapping[str, Any], content: bytes) -> Model:

@@ -18,7 +18,7 @@ from polyhead.data.guess_kind import kind_of_labels, plain, separator_between
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
-from polyhead.errors import BadValue, ConfigError, PolyheadError, suggestion
+from polyhead.errors import BadValue, BundleError, ConfigError, PolyheadError, suggestion
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import KINDS
@@ -195,6 +195,9 @@ def in_python(before: Mapping[str, int] = MappingProxyType({})) -> Iterator[None
     try:
         yield
     except PolyheadError as error:
+        if "lost" in error.facts:
+            do = "learn from the earlier rows too (add=True), or let the labels go (allow_lost_labels=True)"
+            raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
         if ADDRESS not in error.what:
             raise
         what = re.sub(rf"({ADDRESS}\d+) row (-?\d+)", named, error.what)

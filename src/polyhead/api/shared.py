@@ -21,6 +21,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.files import link_or_copy, temporary_name
+from polyhead.progress import ProgressDisplay
 from polyhead.train.runs import deep
 from polyhead.train.training import TrainingResult
 
@@ -81,11 +82,11 @@ class EstimatorModel(Model):
     keeps_rows = False
     portable = False  # whether a pickle holds the encoder too
 
-    def _train(self, entries: Any, **options: Any) -> TrainingResult:
+    def _train(self, entries: Any, display: ProgressDisplay, **options: Any) -> TrainingResult:
         place = SHARED.encoder(self.trunk)
         if not (self.folder / BUNDLE).exists() and (place / BUNDLE).exists():
             linked_bundle(self.folder, place)
-        outcome = super()._train(entries, **options)
+        outcome = super()._train(entries, display, **options)
         SHARED.keep_encoder(self.folder, place)
         return outcome
 

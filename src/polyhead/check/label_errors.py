@@ -169,12 +169,14 @@ def all_labelled_rows(parts: Sequence[SplitRows]) -> LabelledRows:
     """Every labelled row of the parts of one task."""
     places = [(part, index) for part in parts for index in range(len(part))]
     report = next(part.reading.examples.report for part in parts if part.reading.examples is not None)
+    groups = [part.groups[index] for part, index in places]
     examples = Examples(
         inputs=[part.inputs[index] for part, index in places],
         targets=[part.targets[index] for part, index in places],
         words=None,
         rows=[part.rows[index] for part, index in places],
         report=report,
+        groups=groups if any(groups) else None,
     )
     return LabelledRows(places=places, examples=examples)
 

@@ -64,6 +64,8 @@ class SplitRows:
         self.inputs: list[TaskInput] = [] if examples is None else examples.inputs
         self.targets: list[np.ndarray] = [] if examples is None else examples.targets
         self.rows: list[int] = [] if examples is None else examples.rows
+        none: list[str | None] = [None] * len(self.rows)
+        self.groups = none if examples is None or examples.groups is None else examples.groups
 
     def __len__(self) -> int:
         return len(self.inputs)

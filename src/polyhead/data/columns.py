@@ -38,7 +38,7 @@ class Columns(Value, kw_only=True):
     soft: str | tuple[str, ...] | None = None
     # Rows with one value in this column, such as a person, are all trained on or all held out.
     group: str | None = None
-    weight: str | None = None  # single_label: a number for how many rows a row counts
+    weight: str | None = None  # single_label: numbers in proportion to which rows count
     separator: str | None = None  # separates several labels (or tokens, or choices) in one string
     empty: Literal["none", "skip"] | None = None  # meaning of an empty cell; None: "none" for multi_label, else "skip"
     # what to do with overlapping spans: keep the longest, or skip the row

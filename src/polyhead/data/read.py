@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Rows, no_rows
-from polyhead.data.shares import Stored, is_stored, mean_of_one, shares_of, value_of, weight_of
+from polyhead.data.shares import Stored, is_stored, most_of_one, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
@@ -66,7 +66,7 @@ class Examples(Value, eq=False):
     report: ReadReport
     shares: list[np.ndarray] | None = None  # soft labels: the probability of each label, float32 (labels,)
     groups: list[str | None] | None = None  # of each row: rows of one group stay together; None is of no group
-    weights: list[float] | None = None  # of each row, 1 on average
+    weights: list[float] | None = None  # of each row, at most 1
     gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans in the file
 
     @property
@@ -230,7 +230,7 @@ class _Reader:
             shares=shares,
             gold=[example.gold or () for example in used] if self.source.spans else None,
             groups=self._each("group", used),
-            weights=None if (weights := self._each("weight", used)) is None else mean_of_one(weights),
+            weights=None if (weights := self._each("weight", used)) is None else most_of_one(weights),
         )
 
     def _each(self, what: Literal["group", "weight"], used: Sequence[Example]) -> list[Any] | None:

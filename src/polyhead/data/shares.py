@@ -72,10 +72,10 @@ def weight_of(cell: object) -> float | None:
     return weight if 0 <= weight < math.inf else None
 
 
-def mean_of_one(weights: Sequence[float]) -> list[float]:
-    """The same weights with a mean of 1; all 1 if they are all 0."""
-    mean = float(np.mean(weights))
-    return [weight / mean if mean else 1.0 for weight in weights]
+def most_of_one(weights: Sequence[float]) -> list[float]:
+    """The same weights with a maximum of 1, so that a part of the rows never counts for more than it has; or all 1."""
+    most = max(weights, default=0.0)
+    return [weight / most if most else 1.0 for weight in weights]
 
 
 def _share(number: object) -> float | None:
