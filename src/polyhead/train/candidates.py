@@ -11,6 +11,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.codecs import IN_A_BYTE
 from polyhead.data.read import Examples
 from polyhead.engine.backends import TRAINING_BACKEND, is_installed
+from polyhead.errors import MissingExtra
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -100,9 +101,20 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
     bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     paths = candidate_paths(prepared, source, bare)
     if not paths:
+        _check_torch(prepared, source)
         last = candidate_path(every_candidate(prepared, source)[-1], prepared, source, bare)
         raise source.lacks(last, task=prepared.task.name, is_named=is_named)
     return msgspec.structs.replace(prepared, columns=source.columns(paths, is_named=is_named))
+
+
+def _check_torch(prepared: Prepared, source: FeatureSource) -> None:
+    """Raises MissingExtra if a head that needs torch reads what a store keeps."""
+    codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
+    for each in () if has_torch() else of_effort(prepared, source):
+        if source.keeps(candidate_path(each, prepared, source, codec), is_named=is_named):
+            purpose = f"task '{prepared.task.name}': a head '{each.name}', which alone reads what the store keeps,"
+            keep = "keep what linear heads read: `polyhead features extract` with --tasks"
+            raise MissingExtra("torch", "train", purpose, instead=keep)
 
 
 def left_out(prepared: Prepared, source: FeatureSource) -> list[str]:

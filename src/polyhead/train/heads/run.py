@@ -61,7 +61,7 @@ class HeadTrainer(Trainer):
         for name, tasks in several.items():
             self.job.events.line(
                 f"{', '.join(tasks)}: a head '{name}', the best for {GAIN}, is not tried without torch: "
-                "pip install 'polyhead[train]'"
+                "pip install 'polyhead[train]'; --retrain then trains such a task again"
             )
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
