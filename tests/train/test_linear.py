@@ -20,6 +20,7 @@ from polyhead.train.heads import linear
 from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, solutions, swept
 from polyhead.train.heads.rule import best_penalty
+from support import head_search
 
 RNG = np.random.default_rng(5)
 
@@ -306,6 +307,7 @@ def test_options_of_some_examples_compete_among_themselves():
 
 
 def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatch):
+    monkeypatch.setattr(linear, "solutions", head_search._own["solutions"])  # nothing is remembered
     values, labels = clouds()
     whole = inputs(values, labels)
     sides = whole.sides([list(range(start, len(values), 3)) for start in range(3)])
@@ -314,6 +316,6 @@ def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatc
         monkeypatch.setattr(linear, "LARGE", large)
         monkeypatch.setattr(linear, "processors", lambda: 3)
         found.append(list(swept(sides)))
-    assert len(found[0]) == len(found[1]) > 3
+    assert len(found[0]) == len(found[1]) > 2
     for one, other in zip(*found, strict=True):
         assert one.outputs.tobytes() == other.outputs.tobytes() and one.losses.tobytes() == other.losses.tobytes()

@@ -22,7 +22,7 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.files import link_or_copy, temporary_name
 from polyhead.progress import ProgressDisplay
-from polyhead.train.runs import deep
+from polyhead.project.pretrained import load_trunk
 from polyhead.train.training import TrainingResult
 
 
@@ -118,7 +118,7 @@ def _add_encoder(model: EstimatorModel) -> None:
     what = f"the encoder '{model.trunk}' of a pickled estimator is not on this machine"
     try:
         is_bundle = (FilePath(model.trunk) / BUNDLE).is_file()
-        data = Bundle.open(model.trunk).trunk() if is_bundle else deep("nn.load:load_trunk")(model.trunk)
+        data = Bundle.open(model.trunk).trunk() if is_bundle else load_trunk(model.trunk)
     except PolyheadError as error:
         raise BundleError(what, got=error, do=do) from None
     if (found := arrays_digest(data.arrays)) != expected.arrays:
