@@ -27,8 +27,9 @@ LEARNED = {"test_estimators.py", "test_model.py", "test_taggers.py", "test_word_
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
 COMPILES = {"test_openvino.py", "test_graph_openvino.py"}
-# Training encodes by the backend that a user has.
-ENCODES = {"test_light.py", "test_train.py"}
+# Training encodes by the backend that a user has; modules that choose it.
+ENCODES = {"test_light.py"}
+ENCODING = ("train.data.encoder", "train.data.extract", "train.record.compared")
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Folders of tests lie in memory where it has room: making and removing them is a fifth of many a test on a disk.
@@ -135,9 +136,22 @@ def _encodes_by_torch(request):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("train.data.encoder", "train.data.extract", "train.record.compared"):
-            patch.setattr(f"polyhead.{module}.encoding_backend", lambda precision=None: "torch")
+        encode_by_torch(patch)
         yield
+
+
+def encode_by_torch(patch):
+    for module in ENCODING:
+        patch.setattr(f"polyhead.{module}.encoding_backend", lambda precision=None: "torch")
+
+
+@pytest.fixture
+def encodes_by_default(monkeypatch):
+    """Texts are encoded by what a user has, as in processes that a test starts."""
+    from polyhead.engine.backends import encoding_backend
+
+    for module in ENCODING:
+        monkeypatch.setattr(f"polyhead.{module}.encoding_backend", encoding_backend)
 
 
 @pytest.fixture(scope="module", autouse=True)

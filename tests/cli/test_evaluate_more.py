@@ -130,7 +130,7 @@ def test_predict_explains_in_words_and_in_json(home, tmp_path):
     (said,) = row["explained"]["mood"]["said"]
     assert done.out.splitlines()[:2] == ["the lamp is broken", f"  mood: {said['says']} {said['support']:.4f}"]
     for part in said["parts"]:
-        assert f"{part['text']} {part['effect']:+.4f}" in done.out
+        assert f"{part['text']} {part['effect']:+.3g}" in done.out
     assert {word["text"] for word in row["explained"]["mood"]["attention"]["words"]} == {"the", "lamp", "is", "broken"}
 
 

@@ -299,7 +299,7 @@ def test_a_bundle_cannot_stand_where_something_else_is(work):
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory):
+def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory, encodes_by_default):
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=40, patience=40)
     path = write_project(work, "mood", "topics", training=training)
     whole = tmp_path_factory.mktemp("whole") / "bundle"

@@ -158,11 +158,10 @@ class FeatureSource(ABC):
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
         size = sum(store.nbytes for store in self._stores.values())
         how = f" ({pace(rate)})" if rate else ""
-        return (
-            f"encoded {counted(extraction.passes, 'input')} once{how}, "
-            f"{counted(extraction.reused, 'stored value')} reused, {counted(extraction.cut, 'input')} cut to the "
-            f"trunk's limit, {in_bytes(size)} of features kept"
-        )
+        facts = [f"encoded {counted(extraction.passes, 'input')} once{how}"]
+        facts += [f"{counted(extraction.reused, 'stored value')} reused"] * bool(extraction.reused)
+        facts += [f"{counted(extraction.cut, 'input')} cut to what the encoder reads"] * bool(extraction.cut)
+        return ", ".join([*facts, f"{in_bytes(size)} of features kept"])
 
     @abstractmethod
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
