@@ -119,4 +119,4 @@ def resolved(name: str, purpose: str) -> Any:
     try:
         return resolve_name(name)
     except MissingExtra as error:
-        raise MissingExtra(error.package, error.extra, purpose) from None
+        raise MissingExtra(str(error.facts["package"]), str(error.facts["extra"]), purpose) from None
