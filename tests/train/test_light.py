@@ -147,6 +147,22 @@ def test_the_label_of_numerics_names_what_encoded(monkeypatch):
     assert encoder.encoding_numerics("float32")["backend"] == "onnxruntime"
 
 
+@cases(("first", "later"), [("float32", True), ("bfloat16", False)])
+def test_a_later_task_is_trained_in_the_precision_of_the_bundle(first, later, tmp_path, monkeypatch):
+    """Else a package installed between them would leave a bundle whose tasks no one pass answers."""
+    pytest.importorskip("torch")  # which computes bfloat16 on every processor
+    kind = type(BACKENDS[encoding_backend()])
+    training = msgspec.structs.replace(tiny_project.TRAINING, precision=first, effort="quick")
+    monkeypatch.setattr(kind, "has_bfloat16", first == "bfloat16")
+    monkeypatch.setattr(extract, "encoding_backend", lambda precision=None: "torch")
+    train_project(tiny_project.project(tmp_path, "mood", strategy=Pooled(), training=training), folder=tmp_path)
+    monkeypatch.setattr(kind, "has_bfloat16", later)
+    monkeypatch.setattr(type(BACKENDS["torch"]), "has_bfloat16", True)
+    assert encoder.encoding_precision(Training()) == ("bfloat16" if later else "float32")
+    assert encoder.encoding_precision(Training(), tmp_path / "bundle") == first
+    assert encoder.encoding_precision(Training(precision="float32"), tmp_path / "bundle") == "float32"
+
+
 def test_tasks_are_trained_and_answered_where_torch_is_missing(tmp_path):
     project = tiny_project.project(tmp_path, "mood", "topics", "urgency", "names", "same", strategy=Pooled())
     (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))

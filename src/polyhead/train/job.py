@@ -291,7 +291,7 @@ def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
 def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
     """The source of the run's features; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
-        precision = _one_precision(prepared)
+        precision = _one_precision(prepared, run.root)
         folder = cache_folder(run.cache, "features", precision).parent
         return Extractor(run.data, folder=folder, precision=precision)
     folder = cache_folder(run.cache, "stored")
@@ -301,8 +301,8 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
     return source
 
 
-def _one_precision(prepared: Sequence[Prepared]) -> str:
-    precisions = sorted({encoding_precision(p.training) for p in prepared})
+def _one_precision(prepared: Sequence[Prepared], root: FilePath | None = None) -> str:
+    precisions = sorted({encoding_precision(p.training, root) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
             "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"

@@ -49,7 +49,7 @@ def features_for(
     """Features of the project's frozen trunk: from a store, or those of training, with missing ones computed."""
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
-    precision = encoding_precision(project.training or Training())
+    precision = encoding_precision(project.training or Training(), root if store is None else None)
     if store is None:
         data = load_any_trunk(project, folder)
         return Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
