@@ -85,7 +85,7 @@ def train_project(
     from polyhead.project.tables import Project
 
     display = progress_display(sys.stderr if events is None else None)
-    if isinstance(project, Project):  # anything else is refused below, once torch is loaded
+    if isinstance(project, Project):  # anything else is refused below
         several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
     from polyhead.api.rows import with_data

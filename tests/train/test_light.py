@@ -1,5 +1,8 @@
 """Training where torch is missing, and with each library that encodes; linear heads are those of torch's module."""
 
+import importlib
+
+import huggingface_hub
 import msgspec
 import numpy as np
 import pytest
@@ -7,9 +10,10 @@ import pytest
 from polyhead.engine.backends import BACKENDS, OpenVINO, encoding_backend, is_installed
 from polyhead.errors import MissingExtra
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.project import pretrained
 from polyhead.project.pretrained import load_trunk
-from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
+from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_trunk
@@ -23,6 +27,7 @@ from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
 from support.commands import shell
+from support.stores import make_store
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
 COLUMNS, WIDTH, LABELS = 64, 8, 3
@@ -182,3 +187,40 @@ def test_the_loader_of_encoders_needs_no_torch(tmp_path):
     code = f"{NO_TORCH}; from polyhead import load_trunk; assert load_trunk({str(folder)!r}).digest == {expected!r}"
     done = shell(["--version"], before=code)
     assert done.code == 0, done.err
+
+
+def test_a_strategy_or_recipe_that_needs_torch_names_itself(tmp_path):
+    branch = tiny_project.project(tmp_path, "mood", strategy=Branch(layers=1))
+    joint = msgspec.structs.replace(tiny_project.project(tmp_path, "mood", strategy=Pooled()), recipe=Joint())
+    for project, named in ((branch, "the strategy of task 'mood'"), (joint, "recipe 'joint'")):
+        (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))
+        done = shell(["train", tmp_path / "polyhead.toml"], before=NO_TORCH)
+        done.refuses(f"{named} needs the package 'torch'", "pip install 'polyhead[train]'")
+
+
+def test_a_precision_that_torch_alone_has_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(extract, "encoding_backend", lambda precision: "onnxruntime")
+    training = msgspec.structs.replace(tiny_project.TRAINING, precision="bfloat16", effort="quick")
+    project = tiny_project.project(tmp_path, "mood", strategy=Pooled(), training=training)
+    with pytest.raises(MissingExtra, match=r"in bfloat16 on this machine needs the package 'torch'.*'auto'"):
+        train_project(project, folder=tmp_path)
+
+
+def test_a_store_that_a_head_with_torch_alone_reads_says_so(tmp_path, monkeypatch):
+    """Every token of one bit: no linear head of a text reads it."""
+    project = tiny_project.project(tmp_path, "mood", strategy=Pooled())
+    make_store(str(tmp_path / "store"), [("a text",)], trunk=load_trunk(str(tmp_path / "trunk")))
+    monkeypatch.setattr("polyhead.train.candidates.is_installed", lambda package: False)
+    with pytest.raises(MissingExtra, match=r"'attention', which alone reads what the store keeps.*--tasks"):
+        train_project(project, folder=tmp_path, features=tmp_path / "store")
+
+
+def test_weights_that_torch_pickled_are_not_downloaded_without_it(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(tmp_path)
+    )
+    monkeypatch.setattr(pretrained, "resolve_name", lambda name: importlib.import_module("no_such_package"))
+    with pytest.raises(MissingExtra, match=r"has no model.safetensors.*polyhead\[train\]"):
+        load_trunk("someone/encoder")
+    assert len(asked) == 1 and "pytorch_model.bin" not in asked[0]

@@ -16,7 +16,7 @@ from polyhead.project.recipes import Effort
 from polyhead.project.tables import data_files, read_project, with_effort, with_seed
 from polyhead.train.events import Events, Listener
 from polyhead.train.run import REPLACING, train_project
-from polyhead.train.runs import ProcessRank, rank_in
+from polyhead.train.runs import ProcessRank, deep, rank_in
 from polyhead.values import Value
 
 
@@ -111,9 +111,8 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
         )
     if kind in REPLACING:
         return rank_in(os.environ, "cpu")
-    from polyhead.deep.loop.devices import place_in
-
-    return place_in(os.environ, device or "auto")
+    made: ProcessRank = deep("loop.devices:place_in", f"recipe '{kind}'")(os.environ, device or "auto")
+    return made
 
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:

@@ -5,4 +5,4 @@ from polyhead.errors import MissingExtra
 try:
     import torch  # noqa: F401
 except ImportError:
-    raise MissingExtra("torch", "train", "training") from None
+    raise MissingExtra("torch", "train", "this") from None

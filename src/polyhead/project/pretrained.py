@@ -182,7 +182,10 @@ def _from_hub(name: str) -> Path:
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
         if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+            _of_torch("unpickled", f"'{name}' has no {WHOLE}, and reading its {PICKLED}")
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
+    except MissingExtra:  # before a gigabyte that cannot be read is downloaded
+        raise
     # hub, HTTP client and file system raise their own types; all mean that it is unavailable
     except Exception as error:
         raise TrunkNotFound(
@@ -306,7 +309,7 @@ def _sharded(folder: Path) -> WeightFiles:
 
 
 def _unpickled(file: Path) -> dict[str, np.ndarray]:
-    unpickled = _of_torch("unpickled", f"reading {file.name}, which torch pickled")
+    unpickled = _of_torch("unpickled", f"reading {file.name}, which torch pickled,")
     try:
         loaded: dict[str, np.ndarray] = unpickled(file)
     except WeightsMismatch:

@@ -1,1 +1,1 @@
-"""The server: one bundle over HTTP, every caller through one queue. Needs the extra `serve`, and no torch."""
+"""The server: one bundle over HTTP, every caller through one queue. Needs no torch."""

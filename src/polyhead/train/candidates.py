@@ -11,6 +11,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.codecs import IN_A_BYTE
 from polyhead.data.read import Examples
 from polyhead.engine.backends import TRAINING_BACKEND, is_installed
+from polyhead.errors import MissingExtra
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -96,13 +97,31 @@ def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> 
 
 
 def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
-    """The task with the columns of a store that its heads read; raises StoreError if the store has none of them."""
+    """The task with the columns of a store that its heads read; raises StoreError if the store has none of them.
+
+    Raises MissingExtra if it has those of heads that need torch alone, which is missing.
+    """
     bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     paths = candidate_paths(prepared, source, bare)
     if not paths:
+        for each in needing_torch(prepared, source):
+            purpose = f"task '{prepared.task.name}': a head '{each.name}', which alone reads what the store keeps,"
+            keep = "keep what linear heads read: `polyhead features extract` with --tasks"
+            raise MissingExtra("torch", "train", purpose, instead=keep)
         last = candidate_path(every_candidate(prepared, source)[-1], prepared, source, bare)
         raise source.lacks(last, task=prepared.task.name, is_named=is_named)
     return msgspec.structs.replace(prepared, columns=source.columns(paths, is_named=is_named))
+
+
+def needing_torch(prepared: Prepared, source: FeatureSource) -> list[HeadCandidate]:
+    """The heads that could be tried with torch, which is missing."""
+    codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
+    several = [] if has_torch() else of_effort(prepared, source)
+    return [
+        each
+        for each in several
+        if each.solver != "linear" and source.keeps(candidate_path(each, prepared, source, codec), is_named=is_named)
+    ]
 
 
 def left_out(prepared: Prepared, source: FeatureSource) -> list[str]:

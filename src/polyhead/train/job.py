@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
-from pkgutil import resolve_name
 
 import msgspec
 
@@ -53,7 +52,7 @@ from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
 from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines
-from polyhead.train.runs import cache_folder
+from polyhead.train.runs import cache_folder, resolved
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
 
@@ -135,7 +134,9 @@ class TrainingJob:
         tasks: dict[str, list[Prepared]] = {}
         for p in self.prepared:
             tasks.setdefault(p.strategy.trainer, []).append(p)
-        trainers: list[Trainer] = [resolve_name(name)(self, several) for name, several in tasks.items()]
+        trainers = list[Trainer]()
+        for name, several in tasks.items():
+            trainers.append(resolved(name, f"the strategy of task '{several[0].task.name}'")(self, several))
         return sorted(trainers, key=lambda trainer: trainer.order)
 
     def folder(self, kind: str, p: Prepared) -> FilePath:

@@ -118,20 +118,21 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     """The training that the project's recipe describes."""
     recipe = run.project.recipe
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
+    of_recipe = f"recipe '{recipe.__struct_config__.tag}'"
     training: BundleTraining
     match recipe:
         case Frozen() if not split_summarizers(run.project)[1]:
             training = FrozenTrunk(run, chosen)
         case Frozen():
-            training = deep("summaries:Summaries")(run, chosen)
+            training = deep("summaries:Summaries", "training a summarizer")(run, chosen)
         case Donors():
             training = donors(run)
         case Joint():
-            training = deep("recipes.joint:LearnsTogether")(run, recipe, run.prepared)
+            training = deep("recipes.joint:LearnsTogether", of_recipe)(run, recipe, run.prepared)
         case LeaveOut():
-            training = deep("recipes.leave_out:leaving_out")(run, recipe)
+            training = deep("recipes.leave_out:leaving_out", of_recipe)(run, recipe)
         case FineTune():
-            training = deep("recipes.fine_tune:fine_tuning")(run, recipe, chosen)
+            training = deep("recipes.fine_tune:fine_tuning", of_recipe)(run, recipe, chosen)
     return training
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import ConfigError, MissingExtra, TrainError
 from polyhead.files import refuse_links
 from polyhead.values import Value
 
@@ -109,6 +109,14 @@ def cache_folder(cache: Path, *names: str) -> Path:
     return folder
 
 
-def deep(name: str) -> Any:
-    """The object `module:name` of the torch room; raises MissingExtra if torch is not installed."""
-    return resolve_name(f"polyhead.deep.{name}")
+def deep(name: str, purpose: str = "a head that is trained in steps") -> Any:
+    """The object `module:name` of the torch room; raises MissingExtra, with the purpose, if torch is not installed."""
+    return resolved(f"polyhead.deep.{name}", purpose)
+
+
+def resolved(name: str, purpose: str) -> Any:
+    """The object `module:name`; raises MissingExtra, with the purpose, if it needs torch and that is not installed."""
+    try:
+        return resolve_name(name)
+    except MissingExtra as error:
+        raise MissingExtra(str(error.facts["package"]), str(error.facts["extra"]), purpose) from None

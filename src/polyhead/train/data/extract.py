@@ -16,9 +16,10 @@ from polyhead import plan as planning
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
-from polyhead.engine.backends import encoding_backend, open_backend
+from polyhead.engine.backends import BACKENDS, encoding_backend, open_backend
 from polyhead.engine.backends.base import Backend, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
+from polyhead.errors import MissingExtra
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.plan import Codec, Path
 from polyhead.progress import UNIT_SECONDS
@@ -49,7 +50,11 @@ class Extractor(FeatureSource):
     @cached_property
     def backend(self) -> Backend:
         """Runs the trunk; opened when the first text is encoded."""
-        return open_backend(encoding_backend(self.precision), self.data, {}, precision=self.precision)
+        name = encoding_backend(self.precision)
+        if self.precision not in BACKENDS[name].precisions:
+            auto = "set training.precision = 'auto'"
+            raise MissingExtra("torch", "train", f"reading texts in {self.precision} on this machine", instead=auto)
+        return open_backend(name, self.data, {}, precision=self.precision)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         """The stored value of each path before its codec, from one pass (see `Backend.features`)."""

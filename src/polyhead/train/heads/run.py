@@ -12,7 +12,7 @@ from polyhead.errors import MissingExtra
 from polyhead.machine import one_blas_thread
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.candidates import candidates, every_candidate, feature_paths, has_torch, left_out, of_effort
+from polyhead.train.candidates import candidates, every_candidate, feature_paths, left_out, needing_torch
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
@@ -50,18 +50,17 @@ class HeadTrainer(Trainer):
 
     def _tell_without_torch(self) -> None:
         """Says which heads are not tried; raises MissingExtra if no other is left."""
-        several, source = dict[str, list[str]](), self.job.source
-        for p in self.todo if not has_torch() else ():
-            tried = every_candidate(p, source)
-            if any(candidate.solver != "linear" for candidate in tried):
+        several = dict[str, list[str]]()
+        for p in self.todo:
+            lost, tried = needing_torch(p, self.job.source), every_candidate(p, self.job.source)
+            if lost and any(candidate.solver != "linear" for candidate in tried):
                 raise MissingExtra("torch", "train", f"task '{p.task.name}': a head that is trained in steps")
-            for candidate in of_effort(p, source):
-                if candidate not in tried:
-                    several.setdefault(candidate.name, []).append(p.task.name)
+            for candidate in lost:
+                several.setdefault(candidate.name, []).append(p.task.name)
         for name, tasks in several.items():
             self.job.events.line(
                 f"{', '.join(tasks)}: a head '{name}', the best for {GAIN}, is not tried without torch: "
-                "pip install 'polyhead[train]'"
+                "pip install 'polyhead[train]'; --retrain then trains such a task again"
             )
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
