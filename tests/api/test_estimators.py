@@ -349,6 +349,8 @@ def test_weights_of_classes_and_rows_reach_training_multiplied(trunk, monkeypatc
     np.testing.assert_array_equal(seen[0]["weights"], of_class)
     np.testing.assert_array_equal(seen[1]["weights"], of_class * np.arange(48))
     assert "weights" not in seen[2]
+    PolyheadRegressor(trunk).fit(TEXTS, np.arange(48.0), groups=np.arange(48) // 2)
+    np.testing.assert_array_equal(seen[3]["groups"], np.arange(48) // 2)
     for wrong, match in (
         ([1.0], "inconsistent"),
         ([-1.0] * 48, "zero or more"),

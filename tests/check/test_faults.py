@@ -152,6 +152,14 @@ def test_a_split_with_other_labels_or_other_texts_is_told(tmp_path):
     assert "0% of texts have a capital letter, in train 100%" in found.what
 
 
+def test_groups_that_are_in_train_and_in_a_split_are_told(tmp_path):
+    train_rows = [row | {"who": n // 4} for n, row in enumerate(clean(300))]
+    test = [row | {"who": 70 + n // 4} for n, row in enumerate(clean(100, start=4000))]
+    found = findings(tmp_path, entry(tmp_path, train_rows, test=test, group="who"))["group_leak"]
+    assert "5 groups of column 'who'" in found.what and [place.row for place in found.places] == list(range(1, 21))
+    assert "group_leak" not in findings(tmp_path, entry(tmp_path, train_rows, test=clean(100, start=4000), group="who"))
+
+
 def test_texts_that_differ_in_a_word_are_near(tmp_path):
     base = [
         row | {"text": f"{row['text']} {text(3000 + i * 11)} {text(5000 - i * 3)}"} for i, row in enumerate(clean())

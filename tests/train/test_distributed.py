@@ -457,5 +457,5 @@ def test_frozen_trunks_are_trained_on_by_one_process_alone(home, tmp_path, monke
     if not words:
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
-    run("train", path, *words).refuses("by which a trunk learns" if words else "joint recipe")
+    run("train", path, *words).refuses("by which an encoder learns" if words else "joint recipe")
     assert not (tmp_path / "learned").exists()

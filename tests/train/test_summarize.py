@@ -330,7 +330,7 @@ def test_the_commands_know_summarizers(both):
     assert done.code == 0 and set(done.rows[0]["answers"]) == {"brief", "mood"}, done.err
     assert isinstance(done.rows[0]["answers"]["brief"]["summary"], str)
     shown = run("inspect", folder / "bundle", "--verify")
-    assert "brief" in shown.out and "share nothing with the trunk" in shown.out
+    assert "brief" in shown.out and "share nothing with the encoder" in shown.out
     assert "A `summarization` task" in run("inspect", folder / "bundle", "--task", "brief").out
     assert "summarization" in run("tasks", "list", folder / "bundle").out
     scored = run("evaluate", folder / "polyhead.toml", "--json", folder / "scores.json")

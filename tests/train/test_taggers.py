@@ -98,10 +98,14 @@ def test_transitions_count_where_outputs_alone_cannot_tell():
         )
 
     sides = [(split(targets[:30]), split(targets[30:])), (split(targets[30:]), split(targets[:30]))]
-    weight, scores = choose_weight(task, sides, outputs[30:] + outputs[:30])
-    plain = choose_weight(msgspec.structs.replace(task, decoder="greedy"), sides, outputs[30:] + outputs[:30])
-    assert weight > 0 == plain[0]
-    assert scores["span_f1"] > plain[1]["span_f1"] + 0.05
+    weight = choose_weight(task, sides, outputs[30:] + outputs[:30])
+    greedy = choose_weight(msgspec.structs.replace(task, decoder="greedy"), sides, outputs[30:] + outputs[:30])
+    assert weight > 0 == greedy
+    scores = [
+        split(targets).examples.scores(with_transitions(task, targets, each), outputs)["span_f1"]
+        for each in (0.0, weight)
+    ]
+    assert scores[1] > scores[0] + 0.05
     assert with_transitions(task, targets, 0.0) == task
     right = [
         (chosen(with_transitions(task, targets, 1.0), row) == target).all()

@@ -198,8 +198,10 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         super().__init__(trunk, pair=pair, metric=metric, portable=portable, verbose=verbose, **shared)
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Trains on these texts and labels; a row counts in proportion to its weight.
+
+        Rows of one group, such as a person, are all trained on or all held out to choose the head.
 
         Raises ValueError, with the rows, if X, y or the weights cannot be used.
         """
@@ -209,7 +211,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         if type_of_target(y) == "multilabel-indicator":
             if sample_weight is not None or self.class_weight is not None:
                 raise ValueError("weights are for one label a text, and y is a matrix of labels")
-            return self._fit_matrix(X, y)
+            return self._fit_matrix(X, y, groups)
         if _is_sparse(y):
             raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
         y = column_or_1d(y, warn=True)
@@ -226,7 +228,8 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             )
         names = [str(number) for number in range(len(self.classes_))]
         weights = self._weights(y, sample_weight)
-        return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names, weights=weights)
+        answers = [names[index] for index in indices]
+        return self._fitted(X, answers, SingleLabel.name, classes=names, weights=weights, groups=groups)
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         """The weight of each row; None if all count alike."""
@@ -241,12 +244,13 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             raise ValueError("every weight is zero or more, and not all of them are zero")
         return np.asarray(weights)
 
-    def _fit_matrix(self, X: Any, y: Any) -> Self:
+    def _fit_matrix(self, X: Any, y: Any, groups: Any) -> Self:
         matrix = y.tocsr() if _is_sparse(y) else np.asarray(y)
         self.classes_ = np.arange(matrix.shape[1])
         names = [str(label) for label in self.classes_]
         columns = [row.nonzero()[-1] for row in (matrix[number : number + 1] for number in range(matrix.shape[0]))]
-        return self._fitted(X, [[names[column] for column in row] for row in columns], MultiLabel.name, classes=names)
+        answers = [[names[column] for column in row] for row in columns]
+        return self._fitted(X, answers, MultiLabel.name, classes=names, groups=groups)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (rows,), of the type of y; for a matrix y, a dense one (rows, labels) of 0 and 1."""
@@ -295,8 +299,11 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # of scikit-learn's, about columns of numbers: here they are read as text
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Trains on these texts and numbers. Raises ValueError if X or y cannot be used."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Trains on these texts and numbers; rows of one group are all trained on or all held out.
+
+        Raises ValueError if X or y cannot be used.
+        """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if _is_sparse(y):
@@ -306,7 +313,7 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         low, high = float(y.min()), float(y.max())
         if not low < high:
             raise ValueError(f"y holds one number only (n_samples={len(y)}), so there is nothing to learn")
-        return self._fitted(X, y.tolist(), Regression.name, range=(low, high))
+        return self._fitted(X, y.tolist(), Regression.name, range=(low, high), groups=groups)
 
     def predict(self, X: Any) -> np.ndarray:
         """The numbers (rows,), float64."""

@@ -100,6 +100,8 @@ def _unpacked(options: dict[str, Any], portable: bool, content: bytes) -> Estima
     """An unpickled model, in its own temporary folder, with the encoder that it names."""
     model = EstimatorModel(**options)
     model.portable = portable
+    if not content:
+        return model
     unpack(content, model.folder)
     if not (model.folder / TRUNK / WEIGHTS).exists():
         _add_encoder(model)

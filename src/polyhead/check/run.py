@@ -71,6 +71,7 @@ def _of_task(parts: Sequence[SplitRows], limit: int) -> Iterator[Finding]:
     for part in parts:
         if train is not None and part is not train:
             yield from label.absent(train, part)
+            yield from shift.groups(train, part)
             yield from shift.labels(train, part)
             yield from shift.texts(train, part)
 

@@ -24,6 +24,17 @@ def small(part: SplitRows) -> Iterator[Finding]:
         yield part.found("small_split", "hint", what, do="hold more rows out")
 
 
+def groups(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
+    """Groups, such as persons, with rows in train and in this split."""
+    known = {*train.groups} - {None}
+    rows = [index for index, group in enumerate(part.groups) if group in known]
+    if rows:
+        column, shared = part.source.group, {part.groups[index] for index in rows}
+        what = f"{counted(len(shared), 'group')} of column '{column}' with rows in {part.split} are in train too"
+        do = "draw the split by groups, so that a score says how new groups are answered"
+        yield part.found("group_leak", "fault", what, do=do, indices=rows)
+
+
 def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     """Classes, or numbers, whose frequency differs much from that in train."""
     if min(len(train), len(part)) < FEW:

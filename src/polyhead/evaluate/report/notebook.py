@@ -18,13 +18,13 @@ from polyhead.values import Value
 MOST_ROWS, MOST_BARS, MOST_LABELS = 20, 5, 12
 # Colours with an alpha stand on a light and on a dark page.
 STYLE = """<style>
-.polyhead { font: 14px/1.5 system-ui, sans-serif } .polyhead table { border-collapse: collapse; margin: .2em 0 .8em }
-.polyhead th, .polyhead td { text-align: left; padding: .1em .8em .1em 0; vertical-align: top; background: none }
-.polyhead th { font-weight: 600 } .polyhead .soft { opacity: .65 } .polyhead .words { white-space: pre-wrap; margin: 0 }
-.polyhead mark { color: inherit; background: rgba(47, 109, 179, .22); border-radius: .25em; padding: .05em .25em }
-.polyhead mark small { opacity: .75; margin-left: .4em } .polyhead .bar { display: inline-block; width: 8em;
+.ph-view { font: 14px/1.5 system-ui, sans-serif } .ph-view table { border-collapse: collapse; margin: .2em 0 .8em }
+.ph-view th, .ph-view td { text-align: left; padding: .1em .8em .1em 0; vertical-align: top; background: none }
+.ph-view th { font-weight: 600 } .ph-view .soft { opacity: .65 } .ph-view .words { white-space: pre-wrap; margin: 0 }
+.ph-view mark { color: inherit; background: rgba(47, 109, 179, .22); border-radius: .25em; padding: .05em .25em }
+.ph-view mark small { opacity: .75; margin-left: .4em } .ph-view .bar { display: inline-block; width: 8em;
   height: .7em; background: rgba(128, 128, 128, .2); border-radius: .2em; margin-right: .6em; overflow: hidden }
-.polyhead .bar i { display: block; height: 100%; background: rgba(47, 109, 179, .8) }
+.ph-view .bar i { display: block; height: 100%; background: rgba(47, 109, 179, .8) }
 </style>"""
 
 
@@ -68,7 +68,7 @@ def answers_html(several: Sequence[AnsweredText]) -> str:
     rows = "".join(map(_answered, several[:MOST_ROWS]))
     more = len(several) - MOST_ROWS
     left = f'<p class="soft">{more:,} more</p>' if more > 0 else ""
-    return f'{STYLE}<div class="polyhead">{rows}{left}</div>'
+    return f'{STYLE}<div class="ph-view">{rows}{left}</div>'
 
 
 def tasks_html(title: str, tasks: Sequence[TaskRow]) -> str:
@@ -77,7 +77,7 @@ def tasks_html(title: str, tasks: Sequence[TaskRow]) -> str:
     rows = "".join(_task(task) for task in tasks)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if tasks else ""
     empty = "" if tasks else '<p class="soft">no task yet: model.fit(name, texts, labels)</p>'
-    return f'{STYLE}<div class="polyhead"><p class="soft">{html_text(title)}</p>{table}{empty}</div>'
+    return f'{STYLE}<div class="ph-view"><p class="soft">{html_text(title)}</p>{table}{empty}</div>'
 
 
 def bar_html(share: float) -> str:

@@ -56,7 +56,9 @@ def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> T
     path, examples = entry.source(entry.train, folder).path, _examples(entry, entry.train, folder, stored)
     for key, own in (("group", examples.groups), ("weight", examples.weights)):
         if (column := getattr(entry, key)) is not None and own is None:
-            raise no_column(path, column, Rows(path).survey().columns, by=f"for '{key}' of task '{entry.name}'")
+            raise no_column(
+                path, column, Rows(path).survey().columns, by=f"Name it with '{key}' of task '{entry.name}'"
+            )
     return TaskExamples(task=entry.task(), examples=examples, path=path)
 
 

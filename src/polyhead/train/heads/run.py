@@ -100,11 +100,11 @@ def train_task(
         arrays, outputs = scaled(arrays, scale), [np.asarray(row * np.float32(scale)) for row in best.outputs]
         scores = {"validation": trials.held.scores(task, outputs)}
         baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
-        weight, decoded = choose_weight(task, trials.sides, outputs)
-        if weight:
-            scores["validation"] = decoded
+        weight = choose_weight(task, trials.sides, outputs)
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
-        task = with_transitions(task, learned.targets, weight)
+        if weight:  # the few numbers of the kept task, as `evaluate` scores these rows later
+            task = with_transitions(task, learned.targets, weight)
+            scores["validation"] = trials.held.scores(task, outputs)
         if prepared.test is not None:
             test = trials.outputs(best.path, arrays, prepared.test)
             scores["test"] = prepared.test.examples.scores(task, test)

@@ -38,8 +38,8 @@ def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.n
     name = "cross_entropy" if loss == "word_cross_entropy" else loss
 
     def cost(logarithm: float) -> float:
-        losses = row_losses(name, values * np.float32(np.exp(logarithm)), right, None).losses
-        return float(losses.sum(dtype=np.float64)) + PULL / 2 * logarithm**2
+        losses = row_losses(name, values * np.exp(logarithm), right, None).losses
+        return float(losses.sum()) + PULL / 2 * logarithm**2
 
     low, high = -LARGEST, LARGEST
     left, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
@@ -65,7 +65,7 @@ def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:
         return np.stack([right[:, 0], right[:, 1] * (1 - share) + (1 - right[:, 1]) * share / others], axis=1)
     doubt, rest = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
     shares = right if right.ndim == 2 else np.eye(labels, dtype=np.float32)[right]
-    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / rest, np.float32)
+    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / rest, np.float64)
 
 
 def _rows(
@@ -86,10 +86,10 @@ def _rows(
             counts = [np.size(row) for row in outputs]
             values = np.concatenate([np.ravel(row) for row in outputs])[:, None]
             chosen = np.concatenate([np.arange(n) == int(t) for n, t in zip(counts, targets, strict=True)])
-            return values, np.stack([np.repeat(np.arange(len(counts)), counts), chosen], axis=1)
+            return values.astype(np.float64), np.stack([np.repeat(np.arange(len(counts)), counts), chosen], axis=1)
         case _:
             return None
     if not len(values):
         return None
     kept = np.unique(np.linspace(0, len(values) - 1, min(MOST, len(values))).round().astype(int))
-    return values[kept], right[kept]
+    return values[kept].astype(np.float64), right[kept]

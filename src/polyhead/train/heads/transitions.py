@@ -25,23 +25,20 @@ def with_transitions(task: Task, targets: Iterable[np.ndarray], weight: float) -
     return msgspec.structs.replace(task, transitions=tuple(map(tuple, learned.round(4).tolist())))
 
 
-def choose_weight(
-    task: Task, sides: Sequence[tuple[Split, Split]], outputs: Sequence[np.ndarray]
-) -> tuple[float, dict[str, float]]:
-    """The weight with the best score of held-out rows, the first among equals, and its scores.
+def choose_weight(task: Task, sides: Sequence[tuple[Split, Split]], outputs: Sequence[np.ndarray]) -> float:
+    """The weight with the best score of held-out rows, the first among equals.
 
     `outputs` are those of the rows that each of `sides` holds out, side after side, answered with transitions of the
     rows that it learns from. Scores are averaged over rows. The weight is 0 for a task without a decoder.
     """
-    best = (0.0, dict[str, float]())
+    best = (0.0, -np.inf)
     metric, counts = kind_of(task).default_metric(task), [len(held.examples.targets) for _, held in sides]
     bounds = np.cumsum([0, *counts]).tolist()
     for weight in WEIGHTS if task.decoder == "constrained" else (0.0,):
         several = [
-            held.examples.scores(with_transitions(task, train.examples.targets, weight), outputs[start:stop])
+            held.examples.scores(with_transitions(task, train.examples.targets, weight), outputs[start:stop])[metric]
             for (train, held), start, stop in zip(sides, bounds, bounds[1:], strict=False)
         ]
-        scores = {name: float(np.average([each[name] for each in several], weights=counts)) for name in several[0]}
-        if not best[1] or scores[metric] > best[1][metric]:
-            best = (weight, scores)
-    return best
+        if (score := float(np.average(several, weights=counts))) > best[1]:
+            best = (weight, score)
+    return best[0]
