@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from polyhead.deep.model import MultiTaskModel, StoredPool, TextBatch, stored_values
 from polyhead.deep.nn.runtime import deterministic as equal_bits
-from polyhead.deep.nn.runtime import within_limits
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
@@ -66,7 +65,6 @@ class TorchBackend:
     ) -> None:
         """`device` is cpu or cuda; raises BackendError if it is missing, or if a fork lost its threads."""
         self.name, self.precision, self._device = NAMES[device], precision, _device(device)
-        within_limits()
         TORCH_POOL.use(torch.get_num_threads())
         if device == "cuda" and deterministic:
             _check_products()
