@@ -58,6 +58,8 @@ def test_python_blocks_run(server, block, monkeypatch):
 def test_command_lines_run(server, line):
     words = shlex.split(here(line, server))
     match words:
+        case ["pip", "install", "polyhead"]:
+            assert 'name = "polyhead"' in PYPROJECT
         case ["pip", "install", package]:
             assert re.search(rf"^{package.removeprefix('polyhead[').removesuffix(']')} = \[", PYPROJECT, re.MULTILINE)
         case ["polyhead", "serve", *arguments]:

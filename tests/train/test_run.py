@@ -277,8 +277,10 @@ import os, signal, sys
 from pathlib import Path
 import msgspec, torch, torch._dynamo  # which optimizers import: once, not in each fork
 torch.set_num_threads(1)
+import conftest, pytest
 from support import tiny_project
 from support.disk_failures import exit_code
+conftest.encode_by_torch(pytest.MonkeyPatch())
 from polyhead.project.recipes import Joint
 from polyhead.deep.loop import fit
 from polyhead.train.run import train_project

@@ -16,7 +16,7 @@ from polyhead import plan as planning
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
-from polyhead.engine.backends import BACKENDS, encoding_backend, open_backend
+from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, encoding_backend, open_backend
 from polyhead.engine.backends.base import Backend, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import MissingExtra
@@ -32,6 +32,7 @@ from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Filled, Per, value_key
+from polyhead.train.runs import deep
 
 TOKEN_BUDGET = 4096  # padded tokens per batch
 FLUSH_BYTES = 256 * 2**20  # bytes of waiting float32 values, over all stores: then each writes a segment,
@@ -54,6 +55,8 @@ class Extractor(FeatureSource):
         if self.precision not in BACKENDS[name].precisions:
             auto = "set training.precision = 'auto'"
             raise MissingExtra("torch", "train", f"reading texts in {self.precision} on this machine", instead=auto)
+        if name == TRAINING_BACKEND:
+            deep("nn.runtime:within_limits")()
         return open_backend(name, self.data, {}, precision=self.precision)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
