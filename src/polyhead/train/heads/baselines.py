@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
 
-from polyhead.machine import one_blas_thread
+from polyhead.machine import one_blas_thread, processors
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
 from polyhead.train.candidates import baseline_path, constant_scores
-from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.heads import tf_idf
@@ -55,9 +56,15 @@ def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], s
 def _word_scores(prepared: Prepared, trials: Trials) -> dict[str, dict[str, float]]:
     """The scores of TF-IDF with logistic regression, its penalty chosen by score; on test learned from all rows."""
     task, outputs = prepared.task, {strength: list[np.ndarray]() for strength in tf_idf.STRENGTHS}
-    for train, held in trials.sides:
-        for strength, answered in tf_idf.answers_to(task, held.examples, train=train.examples).items():
-            outputs[strength] += answered
+
+    def answered(sides: tuple[Split, Split]) -> dict[float, list[np.ndarray]]:
+        train, held = sides
+        return tf_idf.answers_to(task, held.examples, train=train.examples)
+
+    with ThreadPoolExecutor(processors(), "polyhead-words") as pool:  # products of matrices leave Python to others
+        for answers in pool.map(answered, trials.sides):
+            for strength, several in answers.items():
+                outputs[strength] += several
     best = max(outputs, key=lambda strength: choosing_score(task, trials.held, outputs[strength]))
     scores = {"validation": trials.held.scores(task, outputs[best])}
     if prepared.test is not None:

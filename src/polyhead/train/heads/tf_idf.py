@@ -178,15 +178,15 @@ def _answers_of_few(
     learned, asked = (_dense(each, columns) for each in rows)
     lengths, vectors = np.linalg.eigh(learned @ learned.T)
     kept = lengths > SHORTEST * max(float(lengths[-1]), SHORTEST)
-    directions = learned.T @ (vectors[:, kept] / np.sqrt(lengths[kept]))  # (columns, coordinates), orthonormal
+    roots = np.sqrt(lengths[kept])
     inputs = Inputs(
-        values=learned @ directions,
+        values=vectors[:, kept] * roots,
         targets=targets,
         members=np.arange(len(targets)),
         loss=kind_of(task).loss,
         outputs=kind_of(task).width(task),
     )
-    values = asked @ directions
+    values = asked @ learned.T @ (vectors[:, kept] / roots)
     penalties = [1 / (strength * len(targets) * inputs.scale**2) for strength in strengths]  # of inputs as they are
     heads = zip(strengths, solutions(inputs, penalties), strict=True)
     return {strength: list(values @ head.weight.T + head.bias) for strength, head in heads}
