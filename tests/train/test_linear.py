@@ -319,3 +319,21 @@ def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatc
     assert len(found[0]) == len(found[1]) > 2
     for one, other in zip(*found, strict=True):
         assert one.outputs.tobytes() == other.outputs.tobytes() and one.losses.tobytes() == other.losses.tobytes()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy", "squared_error"])
+def test_rows_in_shares_have_one_solution_on_any_number_of_processors(loss, monkeypatch):
+    monkeypatch.setattr(linear, "solutions", head_search._own["solutions"])  # nothing is remembered
+    values, labels = clouds(rows=91)
+    targets = np.eye(3, dtype=np.float32)[labels] if loss == "binary_cross_entropy" else labels
+    targets, outputs = (labels.astype(np.float32), 1) if loss == "squared_error" else (targets, 3)
+    weights = np.array([1.0, 4.0, 0.5], np.float32) if loss != "squared_error" else None
+    given = msgspec.structs.replace(inputs(values, targets, loss=loss, outputs=outputs), weights=weights)
+    found = []
+    for many, count in ((10**9, 1), (1, 1), (1, 3)):
+        monkeypatch.setattr(linear, "MANY", many)
+        monkeypatch.setattr(linear, "processors", lambda count=count: count)
+        found.append(list(linear.solutions(given, PENALTIES[4:6])))
+    for whole, alone, several in zip(*found, strict=True):
+        assert alone.weight.tobytes() == several.weight.tobytes() and alone.bias.tobytes() == several.bias.tobytes()
+        np.testing.assert_allclose(alone.weight, whole.weight, rtol=1e-3, atol=1e-4)

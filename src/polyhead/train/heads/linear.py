@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ RISES = 2  # successive rises of the held-out loss after which weaker penalties 
 NEAR_ENOUGH = 1e-4  # to compare penalties: what a Newton step would still gain, as a share of loss and penalty
 ITERATIONS = 150  # for each penalty
 LARGE = 256  # axes from which products of matrices, which leave Python to other threads, are most of the work
+MANY, SHARES = 2**22, 4  # numbers of inputs from which rows are divided into so many shares
 AXES_ROWS = 4  # rows for each input that say enough of the principal axes
 LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
 
@@ -227,23 +229,37 @@ def _solved(
     inputs: Inputs, values: np.ndarray, penalties: np.ndarray, prior: np.ndarray, start: np.ndarray, near: float
 ) -> np.ndarray:
     """The weights (outputs, inputs) with the least loss plus penalties, (inputs,), of their distance to the prior."""
-    targets, weights = inputs.targets, inputs.weights
+    targets, weights, rows = inputs.targets, inputs.weights, _shares(inputs, values)
     variances = np.einsum("ri,ri->i", values, values) / len(values)
     curvature = curvatures(inputs.loss, values @ start.T, targets, weights)[:, None] * variances + penalties
 
+    def summed(share: slice, weight: np.ndarray) -> tuple[float, float, np.ndarray]:
+        loss = row_losses(inputs.loss, values[share] @ weight.T, targets[share], weights)
+        return float(loss.losses.sum(dtype=np.float64)), loss.total, loss.gradients.T @ values[share]
+
     def function(point: np.ndarray) -> tuple[float, np.ndarray]:
         weight = point.reshape(start.shape)
-        loss = row_losses(inputs.loss, values @ weight.T, targets, weights)
-        apart = weight - prior
+        losses, totals, gradients = zip(*each(summed, rows, [weight] * len(rows)), strict=True)
+        apart, total = weight - prior, sum(totals)
         pulled = penalties * apart
-        gradient = loss.gradients.T @ values
-        gradient /= np.float32(loss.total)
+        gradient = sum(gradients[1:], gradients[0])
+        gradient /= np.float32(total)
         gradient += pulled
-        return loss.mean + float((pulled * apart).sum(dtype=np.float64)) / 2, gradient.ravel()
+        return sum(losses) / total + float((pulled * apart).sum(dtype=np.float64)) / 2, gradient.ravel()
 
     curvature = np.maximum(curvature, LEAST).astype(np.float32).ravel()
-    found = minimise(function, start.ravel(), curvature=curvature, iterations=ITERATIONS, near=near)
+    with ThreadPoolExecutor(processors(), "polyhead-rows") as pool:  # starts no thread before there is work
+        each = pool.map if len(rows) > 1 else map
+        found = minimise(function, start.ravel(), curvature=curvature, iterations=ITERATIONS, near=near)
     return found.reshape(start.shape)
+
+
+def _shares(inputs: Inputs, values: np.ndarray) -> list[slice]:
+    """The rows in equal shares that are summed up apart, as many on every machine; all at once if they are few."""
+    if values.size < MANY or inputs.loss == "ranking":
+        return [slice(None)]
+    bounds = np.linspace(0, len(values), SHARES + 1).astype(int).tolist()
+    return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def _turned_back(
