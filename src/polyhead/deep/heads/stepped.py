@@ -13,7 +13,7 @@ from polyhead.deep.examples import FeatureExamples, module_outputs
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.nn.runtime import single_thread, within_limits
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
@@ -30,7 +30,6 @@ FAR = 2  # standard errors of the difference
 
 def trained(trials: Trials, candidate: HeadCandidate, path: Path) -> Trial:
     """The candidate, trained without the selection rows; by folds if there are any."""
-    within_limits()
     with single_thread() as threads:
         return _by_folds(trials, candidate, path, threads) if trials.folds else _by_validation(trials, candidate, path)
 

@@ -25,6 +25,7 @@ from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.heads.trials import Trial, Trials
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.runs import deep
 
 GAIN = "about one task in five"  # in 23 of 123 runs of results/heads_defaults.json
 TOLD_FROM = 10_000  # training rows from which each head takes a while, so that its score is reported as it ends
@@ -69,6 +70,8 @@ class HeadTrainer(Trainer):
 
     def train(self) -> None:
         """Trains the tasks; a task's checkpoints are deleted when it is in the bundle."""
+        if any(each.solver != "linear" for p in self.todo for each in candidates(p, self.job.source)):
+            deep("nn.runtime:within_limits")()
         for p in self.todo:
             folder = self.job.folder("checkpoints", p)
             paths = self.job.paths[p.task.name]
