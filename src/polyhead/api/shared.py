@@ -1,4 +1,4 @@
-"""What the estimators of a process share, also with its workers: kept features, and the files of encoders."""
+"""Kept features and encoder files, shared by the estimators of a process and its workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SharedFolder:
 
     @property
     def sent(self) -> tuple[str, int]:
-        """What a worker needs to know, for `adopt`."""
+        """The arguments with which a worker calls `adopt`."""
         return str(self.path), os.getpid()
 
     def adopt(self, path: str, process: int) -> None:

@@ -1,4 +1,4 @@
-"""What notebooks show of a model and its answers, and the report of its held-out answers."""
+"""HTML of a model and its answers for notebooks, and the report of its held-out answers."""
 
 from __future__ import annotations
 

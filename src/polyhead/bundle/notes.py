@@ -148,7 +148,7 @@ class LiveVersions(ABC):
         return _json(raw, path, dict[str, Any])
 
     def score_notes(self, name: str) -> ScoreNotes:
-        """What programs read of the notes that were written with a task's scores."""
+        """The machine-readable part of the notes that were written with a task's scores."""
         return _json(self.read_file(name, SCORES), self._path(name, SCORES), ScoreNotes)
 
     def split_scores(self, name: str) -> dict[str, dict[str, float]]:

@@ -46,7 +46,7 @@ def _scored(said: object, score: float | None) -> str:
 
 
 def _beyond(answer: Mapping[str, Any]) -> str:
-    """What calibration and familiarity say beside the answer."""
+    """Lines about calibration and familiarity beside the answer."""
     calibrated, said = answer.get("calibrated") or {}, list[str]()
     for key in ("label", "labels"):
         if key in calibrated and calibrated[key] != answer.get(key):
