@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.model import TextBatch, stored_value
+from polyhead.deep.nn.attention import by_head, visible
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.layer import Dense, Layer, SelfAttention, by_head, visible
+from polyhead.deep.nn.layer import Dense, Layer, SelfAttention
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.together import JointModel

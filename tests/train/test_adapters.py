@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,8 +23,9 @@ from polyhead.convert.run import import_folders
 from polyhead.convert.task import ImportRequest
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, TrunkError, TrunkNotFound, WrongTrunk
-from polyhead.plan import TRUNK, Dense, cost, merge
+from polyhead.plan import TRUNK, cost, merge
 from polyhead.project.pretrained import load_trunk
+from polyhead.testing.tiny import DENSE
 from support import adapters, checkpoints
 
 TEXTS = [
@@ -143,10 +143,7 @@ FORMS = {
         {"alpha": lambda name: 1.0 if "layer.3." in name else 8.0, "alpha_pattern": {"layer.3.*": 1}},
         [(0, 3, 2, 4.0, BOTH), (3, 4, 2, 0.5, BOTH)],
     ),
-    "all-linear, the pooler too": (
-        {"maps": adapters.ALL, "target_modules": "all-linear"},
-        [(0, 4, 2, 4.0, get_args(Dense))],
-    ),
+    "all-linear, the pooler too": ({"maps": adapters.ALL, "target_modules": "all-linear"}, [(0, 4, 2, 4.0, DENSE)]),
 }
 
 

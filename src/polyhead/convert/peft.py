@@ -19,7 +19,7 @@ import numpy as np
 
 from polyhead.convert.patterns import Matcher
 from polyhead.encoder.names import TABLES, trunk_name
-from polyhead.encoder.shape import Architecture, dense_ends
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Delta, Dense, Layers
@@ -158,7 +158,7 @@ def _lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     known = _places(shape)
     places = {module: place for module in maps if (place := _place(module, shape, known)) is not None}
     for module, (_, target) in places.items():
-        check_ends(module, maps[module], dense_ends(target, shape.width, shape.feed_forward))
+        check_ends(module, maps[module], shape.layer(0).ends(target))
     _tell_lacking(folder, maps, settings, shape, matcher)
     by_place = {place: maps[module] for module, place in places.items()}
     layers: list[dict[Dense, LowRank]] = []
@@ -187,7 +187,7 @@ def adapter_line(nodes: tuple[Layers, ...]) -> str:
             is_single = node.stop - node.start == 1
             layers = f"layer {node.stop}" if is_single else f"layers {node.start + 1} to {node.stop}"
             targets = node.delta.targets
-            maps = "all dense maps" if targets == _DENSE else ", ".join(targets)
+            maps = "all dense maps" if set(targets) >= set(_DENSE) - {"feed_forward.gate"} else ", ".join(targets)
             descriptions.append(f"rank {node.delta.size} on {maps} of {layers}")
     return "LoRA, " + ("; ".join(descriptions) or "none in the layers")
 
@@ -344,7 +344,8 @@ def _matches(names: list[str] | str | None, module: str, matcher: Matcher) -> bo
 
 def _places(shape: Architecture) -> dict[str, tuple[int, Dense]]:
     """The layer and the dense map of every weight in the encoder's layers, by its name."""
-    return {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in _DENSE}
+    targets = [target for target in _DENSE if target in shape.layer(0).maps]
+    return {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in targets}
 
 
 def _place(module: str, shape: Architecture, places: Mapping[str, tuple[int, Dense]]) -> tuple[int, Dense] | None:
@@ -365,6 +366,7 @@ def _tell_lacking(
         f"{shape.family}.{names[f'layers.{{}}.{target}'].format(index)}"
         for index in range(shape.layers)
         for target in _DENSE
+        if target in shape.layer(0).maps
     )
     lacking = [name for name in dense if name not in maps and _is_target(name, settings, matcher)]
     if lacking:

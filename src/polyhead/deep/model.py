@@ -166,11 +166,12 @@ class MultiTaskModel(nn.Module):
             hidden=(torch.cat([state.last for state in before]),),
             mask=torch.cat([state.mask for state in before]),
             first=before[0].depth,
+            before=before[0].before,
         )
         new = self.trunk.go_on(rows, stop=stop, deltas=deltas, first=first).hidden[1:]
         groups = zip(*(hidden.view(len(before), -1, *hidden.shape[1:]) for hidden in new), strict=True)
         return [
-            States(hidden=(*state.hidden, *group), mask=state.mask, first=state.first)
+            States(hidden=(*state.hidden, *group), mask=state.mask, first=state.first, before=state.before)
             for state, group in zip(before, groups, strict=True)
         ]
 

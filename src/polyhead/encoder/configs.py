@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from polyhead.encoder.shape import Architecture, Family
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError, TrunkError
 from polyhead.values import Value, to_value
 
@@ -14,7 +14,7 @@ from polyhead.values import Value, to_value
 class _Keys(Value):
     """A model type: its family, the config key of each field, and the defaults in `transformers`."""
 
-    family: Family
+    family: str
     keys: Mapping[str, str]
     defaults: Mapping[str, object]
     activation: str = "hidden_act"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from polyhead.encoder.shape import Architecture, Family, trunk_arrays
+from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import WeightsMismatch
 
 Item = TypeVar("Item")
@@ -38,7 +38,7 @@ _DISTILBERT = (
     ("transformer.layer.{}.ffn.lin2", "layers.{}.feed_forward.outer"),
     ("transformer.layer.{}.output_layer_norm", "layers.{}.feed_forward.norm"),
 )
-TABLES: Mapping[Family, tuple[tuple[str, str], ...]] = {
+TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "bert": _BERT,
     "roberta": _BERT,
     "electra": (*_BERT, ("embeddings_project", "embeddings.project")),
@@ -52,7 +52,7 @@ _IGNORED = re.compile(r"pooler\..*|.*\bposition_ids|.*\btoken_type_ids")
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def to_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Item]:
+def to_hugging_face(arrays: Mapping[str, Item], family: str) -> dict[str, Item]:
     """The arrays under the names of the bare `transformers` encoder."""
     table = [(ours, theirs) for theirs, ours in TABLES[family]]
     renamed = {name: _renamed(name, table) for name in arrays}
@@ -62,7 +62,7 @@ def to_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Ite
     return {new: arrays[name] for name, new in renamed.items() if new is not None}
 
 
-def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
+def trunk_names(names: Iterable[str], family: str) -> dict[str, str]:
     """Our name -> the checkpoint's name, for every array of the trunk in it, with or without heads.
 
     The encoder is found by its word vectors, whatever their prefix ('bert.', 'roberta.', ...). If there is a prefix,
@@ -98,7 +98,7 @@ def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
     return known
 
 
-def trunk_name(name: str, family: Family) -> str | None:
+def trunk_name(name: str, family: str) -> str | None:
     """Our name of one array of the bare encoder; None for an array that the encoder does not have."""
     return _renamed(_modern(name), TABLES[family])
 

@@ -12,10 +12,10 @@ from typing import Literal
 from polyhead.errors import TrunkError
 from polyhead.values import Value
 
-Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
+LayerActivation = Literal["gelu", "gelu_tanh", "silu", "relu"]
 ArrayShape = tuple[str, tuple[int, ...]]
 WORD_VECTORS = "embeddings.word.weight"  # (vocabulary, width of the embedding)
-RELATIVE = "embeddings.relative"  # the table of relative positions
+RELATIVE = "relative"  # the table of relative positions, one for all layers of an owner
 LEAST_EPSILON = 1e-30  # float32, since backends add it to a variance and take the root
 
 
@@ -83,7 +83,7 @@ class LayerForm(Value):
     output_bias: bool = True  # of attention's output
     inner_bias: bool = True  # of the second half's maps from the width
     outer_bias: bool = True  # of the second half's map back
-    activation: Activation = "gelu"
+    activation: LayerActivation = "gelu"
     gated: bool = False
     rotary: Rotary | None = None
     relative: Relative | None = None
@@ -98,6 +98,13 @@ class LayerForm(Value):
     def key_width(self) -> int:
         """Of all heads' keys, or values, side by side."""
         return (self.key_heads or self.heads) * (self.head_width or self.width // self.heads)
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """Names, in the layer, of the dense maps that rows pass, without those of further hidden layers."""
+        first = ("query", "key", "value", "output") if self.attention else ()
+        second = ("inner", *(("gate",) if self.gated else ()), "outer") if self.feed_forward else ()
+        return (*(f"attention.{name}" for name in first), *(f"feed_forward.{name}" for name in second))
 
     def ends(self, name: str) -> tuple[int, int]:
         """Inputs and outputs of a dense map by its name in the layer (`attention.query`, `feed_forward.inner`)."""
@@ -129,7 +136,7 @@ class Architecture(Value):
     first_position: int = 0  # RoBERTa counts positions from padding index + 1 = 2
     embedding_width: int | None = None  # ELECTRA-small has narrower embeddings and projects them; None: the width
     norm_epsilon: float = 1e-12
-    activation: Activation = "gelu"
+    activation: LayerActivation = "gelu"
     position_table: bool = True
     embedding_norm: bool = True
     head_width: int | None = None
@@ -219,7 +226,7 @@ class Architecture(Value):
 
 
 def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
-    """Names and shapes of the embedding block, and of the table of relative positions."""
+    """Names and shapes of the embedding block."""
     narrow = shape.embedding_width or shape.width
     yield WORD_VECTORS, (shape.vocabulary, narrow)
     if shape.position_table:
@@ -230,10 +237,14 @@ def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
         yield from norm_shapes("embeddings.norm", narrow, bias=shape.norm == "layer" and shape.norm_bias)
     if narrow != shape.width:
         yield from linear("embeddings.project", narrow, shape.width)
-    if shape.relative is not None:
-        wide = shape.heads if shape.relative.kind == "bias" else shape.width
-        yield f"{RELATIVE}.weight", (shape.relative.buckets, wide)
-        if shape.relative.norm:
+
+
+def relative_arrays(form: LayerForm) -> Iterator[ArrayShape]:
+    """Names and shapes of the table of relative positions that layers of this form read, where they do."""
+    if form.relative is not None:
+        wide = form.heads if form.relative.kind == "bias" else form.width
+        yield f"{RELATIVE}.weight", (form.relative.buckets, wide)
+        if form.relative.norm:
             yield from norm_shapes(f"{RELATIVE}.norm", wide)
 
 
@@ -272,6 +283,8 @@ def position_maps(form: LayerForm) -> tuple[str, ...]:
 def trunk_arrays(shape: Architecture) -> Iterator[ArrayShape]:
     """Names and shapes of a whole trunk, without a pooler."""
     yield from embedding_arrays(shape)
+    if shape.layers:
+        yield from relative_arrays(shape.layer(0))
     for index in range(shape.layers):
         yield from layer_arrays(f"layers.{index}", shape.layer(index))
 

@@ -23,6 +23,7 @@ Dense = Literal[
     "attention.value",
     "attention.output",
     "feed_forward.inner",
+    "feed_forward.gate",
     "feed_forward.outer",
 ]
 Activation = Literal["tanh", "relu", "gelu"]

@@ -15,7 +15,7 @@ import tokenizers
 from polyhead import codecs
 from polyhead.codecs import EXACT, FeatureCodec, TokenCodec
 from polyhead.encoder.data import TextSettings, TrunkData
-from polyhead.encoder.shape import Architecture, Family, trunk_arrays
+from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import (
     TRUNK,
@@ -44,6 +44,7 @@ WORDS = (
 )  # fmt: skip
 PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
 PLAIN = Codec(name=EXACT)
+DENSE: tuple[Dense, ...] = tuple(name for name in get_args(Dense) if name != "feed_forward.gate")
 
 
 def _fixed(codec: FeatureCodec) -> Codec:
@@ -89,7 +90,7 @@ def tiny_tokenizer() -> bytes:
 
 
 def tiny_trunk(
-    *, layers: int = 2, width: int = 16, max_tokens: int = 48, family: Family = "bert", seed: int = 0
+    *, layers: int = 2, width: int = 16, max_tokens: int = 48, family: str = "bert", seed: int = 0
 ) -> TrunkData:
     """A trunk of two layers, 16 wide, with two heads; its weights are drawn from `seed`."""
     shape = Architecture(
@@ -255,7 +256,7 @@ _DELTAS = {
     "bottleneck": Delta(kind="bottleneck", part="own", size=5),
     "prefix": Delta(kind="prefix", part="own", size=3),
     "lora": Delta(kind="lora", part="own", size=2, alpha=3.0, targets=("attention.query", "attention.value")),
-    "lora-everywhere": Delta(kind="lora", part="own", size=4, alpha=1.0, targets=get_args(Dense)),
+    "lora-everywhere": Delta(kind="lora", part="own", size=4, alpha=1.0, targets=DENSE),
 }
 
 

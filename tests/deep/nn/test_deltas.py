@@ -9,7 +9,7 @@ from torch import nn
 
 from polyhead.deep.nn.deltas import DeltaModule, SideBySide
 from polyhead.deep.nn.layer import Layer, LayerDelta
-from polyhead.encoder.shape import Architecture
+from polyhead.encoder.shape import Architecture, LayerForm
 from polyhead.errors import PlanError
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
 from polyhead.plan.cost import part_arrays
@@ -60,7 +60,7 @@ def made(kind, seed=1, layers=(0, 1), **options):
 
 @pytest.fixture
 def layer():
-    return filled(Layer(width=WIDTH, heads=HEADS, feed_forward=INNER))
+    return filled(Layer(LayerForm(width=WIDTH, heads=HEADS, feed_forward=INNER)))
 
 
 @pytest.fixture

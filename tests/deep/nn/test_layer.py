@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.deep.nn.layer import Layer, LayerDelta, fill_normal, visible
-from polyhead.encoder.shape import layer_arrays
+from polyhead.deep.nn.attention import visible
+from polyhead.deep.nn.layer import Layer, LayerDelta, fill_normal
+from polyhead.encoder.shape import LayerForm, layer_arrays
 from polyhead.errors import PlanError
 from support.cases import cases
 
@@ -30,7 +31,7 @@ class Times(LayerDelta):
 
 @pytest.fixture
 def layer():
-    return filled(Layer(width=8, heads=2, feed_forward=12))
+    return filled(Layer(LayerForm(width=8, heads=2, feed_forward=12)))
 
 
 @pytest.fixture
@@ -77,19 +78,19 @@ def test_training_computes_what_serving_does_with_equal_gradients(layer, hidden,
 
 
 def test_array_names_are_those_of_the_architecture(layer):
-    expected = dict(layer_arrays("x", 8, 12))
+    expected = dict(layer_arrays("x", layer.form))
     assert {f"x.{name}": tuple(value.shape) for name, value in layer.state_dict().items()} == expected
 
 
 def test_layer_without_feed_forward_is_the_attention_half():
-    half = Layer(width=8, heads=2, feed_forward=0)
-    assert {f"x.{name}" for name in half.state_dict()} == {name for name, _ in layer_arrays("x", 8, 0)}
+    half = Layer(LayerForm(width=8, heads=2, feed_forward=0))
+    assert {f"x.{name}" for name in half.state_dict()} == {name for name, _ in layer_arrays("x", half.form)}
 
 
 @pytest.mark.parametrize("shape", [{"feed_forward": 0}, {"feed_forward": 12, "residual": False}])
 def test_layer_without_a_second_norm_refuses_a_deltas_term(shape, hidden, mask):
     with pytest.raises(PlanError, match="second norm"):
-        Layer(width=8, heads=2, **shape)(hidden, mask, Times(1))
+        Layer(LayerForm(width=8, heads=2, **shape))(hidden, mask, Times(1))
 
 
 @cases("feed_forward", [12, 0])
@@ -97,13 +98,13 @@ def test_layer_without_a_second_norm_refuses_a_deltas_term(shape, hidden, mask):
 @cases("residual", [True, False])
 def test_array_names_are_those_of_the_halves_that_are_there(feed_forward, attention, residual):
     half = {"attention": attention, "residual": residual}
-    made = Layer(width=8, heads=2, feed_forward=feed_forward, **half)
-    expected = dict(layer_arrays("x", 8, feed_forward, **half))
+    made = Layer(LayerForm(width=8, heads=2, feed_forward=feed_forward, **half))
+    expected = dict(layer_arrays("x", made.form))
     assert {f"x.{name}": tuple(value.shape) for name, value in made.state_dict().items()} == expected
 
 
 def test_layer_without_attention_is_the_feed_forward_half(layer, hidden, mask):
-    half = Layer(width=8, heads=2, feed_forward=12, attention=False)
+    half = Layer(LayerForm(width=8, heads=2, feed_forward=12, attention=False))
     half.load_state_dict({n: v for n, v in layer.state_dict().items() if n.startswith("feed_forward")})
     inner = half.feed_forward.inner(hidden)
     exact = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
@@ -115,7 +116,7 @@ def test_layer_without_attention_is_the_feed_forward_half(layer, hidden, mask):
 
 def test_layer_without_residual_is_what_its_halves_give(layer, hidden, mask):
     """The reference is torch.nn.MultiheadAttention with the same weights, then the two dense maps."""
-    bare = Layer(width=8, heads=2, feed_forward=12, residual=False).eval()
+    bare = Layer(LayerForm(width=8, heads=2, feed_forward=12, residual=False)).eval()
     ours = {n: v for n, v in layer.state_dict().items() if ".norm." not in n}
     bare.load_state_dict(ours)
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -128,7 +129,7 @@ def test_layer_without_residual_is_what_its_halves_give(layer, hidden, mask):
     inner = bare.feed_forward.inner(mixed)
     expected = bare.feed_forward.outer(inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2))))
     torch.testing.assert_close(bare(hidden, mask)[mask], expected[mask], atol=1e-5, rtol=0)
-    alone = Layer(width=8, heads=2, feed_forward=0, residual=False).eval()
+    alone = Layer(LayerForm(width=8, heads=2, feed_forward=0, residual=False)).eval()
     alone.load_state_dict({n: v for n, v in ours.items() if n.startswith("attention")})
     torch.testing.assert_close(alone(hidden, mask)[mask], mixed[mask], atol=1e-5, rtol=0)
 
@@ -180,7 +181,7 @@ def near(mask):
 @pytest.mark.parametrize("feed_forward", [12, 0], ids=["whole", "attention half"])
 @pytest.mark.parametrize("seeing", [lambda mask: mask, near], ids=["padding", "who sees whom"])
 def test_the_first_positions_alone_are_those_of_the_whole_layer(hidden, mask, feed_forward, seeing, first):
-    layer = filled(Layer(width=8, heads=2, feed_forward=feed_forward))
+    layer = filled(Layer(LayerForm(width=8, heads=2, feed_forward=feed_forward)))
     found = layer(hidden, seeing(mask), first=first)
     assert found.shape == (3, first, 8)
     torch.testing.assert_close(found, layer(hidden, seeing(mask))[:, :first], atol=1e-6, rtol=0)
@@ -209,7 +210,7 @@ def test_the_first_position_alone_has_the_gradients_of_the_whole_layer(layer, hi
 
 def test_the_first_position_alone_is_that_of_the_whole_layer_in_bfloat16(layer, hidden, mask):
     """Both within a few of bfloat16's steps (2^-8 of values up to 4) of the same layer in float32."""
-    half = Layer(width=8, heads=2, feed_forward=12)
+    half = Layer(LayerForm(width=8, heads=2, feed_forward=12))
     half.load_state_dict(layer.state_dict())
     half.eval().to(torch.bfloat16)
     rounded = hidden.to(torch.bfloat16)
@@ -220,8 +221,8 @@ def test_the_first_position_alone_is_that_of_the_whole_layer_in_bfloat16(layer, 
 
 
 def test_dropout_acts_in_training_mode_only(hidden, mask):
-    layer = filled(Layer(width=8, heads=2, feed_forward=12, dropout=0.5))
-    same = filled(Layer(width=8, heads=2, feed_forward=12))
+    layer = filled(Layer(LayerForm(width=8, heads=2, feed_forward=12), dropout=0.5))
+    same = filled(Layer(LayerForm(width=8, heads=2, feed_forward=12)))
     assert torch.equal(layer(hidden, mask), same(hidden, mask))
     torch.manual_seed(0)
     assert not torch.equal(layer.train()(hidden, mask), same(hidden, mask))
@@ -229,13 +230,13 @@ def test_dropout_acts_in_training_mode_only(hidden, mask):
 
 def test_making_a_layer_leaves_the_global_random_state_alone():
     before = torch.random.get_rng_state()
-    fill_normal(Layer(width=8, heads=2, feed_forward=12), torch.Generator().manual_seed(0))
+    fill_normal(Layer(LayerForm(width=8, heads=2, feed_forward=12)), torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("norm_init", ["one", "legacy"])
 def test_new_layers_draw_matrices_and_norms_only_where_asked(norm_init):
-    made = Layer(width=40, heads=2, feed_forward=1000)
+    made = Layer(LayerForm(width=40, heads=2, feed_forward=1000))
     fill_normal(made, torch.Generator().manual_seed(0), norm_init=norm_init)
     for name, value in made.state_dict().items():
         if value.dim() == 2 or (norm_init == "legacy" and ".norm." in name):
@@ -250,4 +251,4 @@ def test_keys_computed_before_change_no_bit(layer, hidden, mask):
 
 def test_width_must_divide_into_heads():
     with pytest.raises(PlanError, match="heads"):
-        Layer(width=8, heads=3, feed_forward=8)
+        Layer(LayerForm(width=8, heads=3, feed_forward=8))

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead import plan
+from polyhead.deep.nn.attention import AttentionKeys, attend, by_head, visible
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.layer import AttentionKeys, Dense, Half, LayerDelta, Prefix, attend, by_head, visible
-from polyhead.encoder.shape import Architecture, dense_ends
+from polyhead.deep.nn.layer import Dense, Half, LayerDelta, Prefix
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
 
 Map = Callable[[Tensor], Tensor]
@@ -86,7 +87,8 @@ class _Mapped(DeltaModule):
 class _TaskFunction(_Mapped):
     """`TS(h) = V_D g(V_E h)` (Stickland and Murray 2019), g the identity: low rank.
 
-    Parallel, `LN2(a + FFN(a) + TS(h))`, h the layer's input; serial, `LN3(h' + TS(h'))`, h' its output. In the
+    Parallel, `LN2(a + FFN(a) + TS(h))`, h the layer's input; serial, `LN3(h' + TS(h'))`, h' its output, or in a layer
+    with norms first `h' + TS(LN3 h')`. In the
     released code a GELU follows V_D of projected attention and g of the low-rank kind; the paper has none. Scaled, TS
     is multiplied by `2 sigmoid(r)`.
     """
@@ -95,11 +97,12 @@ class _TaskFunction(_Mapped):
 
     def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
         super().__init__(node, maps, dropout)
-        self.serial, self.scale = node.serial, None
+        self.serial, self.norm_first, self.scale = node.serial, False, None
 
     @classmethod
     def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
         delta = super().made(node, shape, tied, dropout)
+        delta.norm_first = shape.norm_first
         if node.scaled:
             delta.scale = nn.Parameter(torch.zeros(shape.width))
         return delta
@@ -107,6 +110,7 @@ class _TaskFunction(_Mapped):
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
         joined, scales = super().together(group), [delta.scale for delta in group if delta.scale is not None]
+        joined.norm_first = group[0].norm_first
         if scales:
             joined.scale = torch.stack(scales)
         return joined
@@ -130,7 +134,11 @@ class _TaskFunction(_Mapped):
         return None if self.serial else self.function(hidden, mask)
 
     def after(self, out: Tensor, mask: Tensor) -> Tensor:
-        return self.maps["norm"](out + self.function(out, mask)) if self.serial else out
+        if not self.serial:
+            return out
+        if self.norm_first:
+            return out + self.function(self.maps["norm"](out), mask)
+        return self.maps["norm"](out + self.function(out, mask))
 
 
 class _ProjectedAttention(_TaskFunction):
@@ -180,7 +188,7 @@ class _LowRankUpdate(_Mapped):
     def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
         shapes: dict[str, tuple[int, int]] = {}
         for target in node.targets:
-            inputs, outputs = dense_ends(target, shape.width, shape.feed_forward)
+            inputs, outputs = shape.layer(0).ends(target)
             shapes |= {f"{target}.encoder": (inputs, node.size), f"{target}.decoder": (node.size, outputs)}
         return shapes
 
@@ -220,8 +228,8 @@ class _Prefixes(DeltaModule):
 
     @classmethod
     def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
-        key, value = (nn.Parameter(torch.zeros(node.size, shape.width)) for _ in range(2))
-        return cls(node, key, value, shape.heads, dropout)
+        key, value = (nn.Parameter(torch.zeros(node.size, shape.layer(0).key_width)) for _ in range(2))
+        return cls(node, key, value, shape.key_heads or shape.heads, dropout)
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from polyhead.deep.nn.attention import visible
 from polyhead.deep.nn.dropout import dropout
-from polyhead.deep.nn.layer import Dense, visible
+from polyhead.deep.nn.layer import Dense
 from polyhead.errors import PlanError
 from polyhead.plan import Activation
 from polyhead.text.hashing import NO_WORDS, HashedText

@@ -1,7 +1,8 @@
-"""One post-norm encoder layer, as BERT, RoBERTa, XLM-R, ELECTRA and DistilBERT compute it, with slots for a delta."""
+"""One encoder layer of any form that `LayerForm` describes, with slots for a delta."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -9,18 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead import plan
+from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head, visible
 from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.places import Places
+from polyhead.encoder.shape import LayerActivation, LayerForm, position_maps
 from polyhead.errors import PlanError
 from polyhead.values import Value
 
 Half = Literal["attention", "feed_forward"]
-
-
-class AttentionKeys(Value, eq=False):
-    """Keys and values by head: (rows, heads, positions, width / heads) each."""
-
-    key: Tensor
-    value: Tensor
+ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "relu": functional.relu,
+}
 
 
 class Prefix(Value, eq=False):
@@ -66,39 +69,20 @@ class LayerDelta(nn.Module):
 
 
 class Layer(nn.Module):
-    """`a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a + b1) + b2 + TS(h))`, TS a delta's term; the exact (erf) GELU.
+    """A layer of this form: see `LayerForm` for its formula, to which a delta's term TS(h) is added in the second half.
 
-    Vaswani et al. 2017 with the post-norm order of Devlin et al. 2019. Stickland and Murray 2019 write the sum with the
-    layer's input instead of `a`; their code, and a pretrained layer, have `a`. `feed_forward` 0 omits the second half
-    and `attention` False the first (their narrow layers); without `residual` the halves' outputs are used directly,
-    with nothing added and no norm; `hidden_layers` are those of the second half. Matrices start at zero, to be filled
-    by `load_state_dict` or `fill_normal`.
+    Stickland and Murray 2019 write the sum with the layer's input instead of `a`; their code, and a pretrained layer,
+    have `a`. With norms behind the halves `h' = LN2(a + FF(a) + TS(h))`; with norms before them the delta reads what
+    the first half reads, `h' = a + FF(LN2 a) + TS(LN1 h)`. Matrices start at zero, to be filled by `load_state_dict` or
+    `fill_normal`.
     """
 
-    def __init__(
-        self,
-        *,
-        width: int,
-        heads: int,
-        feed_forward: int,
-        norm_epsilon: float = 1e-12,
-        dropout: float = 0.0,
-        attention: bool = True,
-        residual: bool = True,
-        hidden_layers: int = 1,
-    ) -> None:
+    def __init__(self, form: LayerForm, *, dropout: float = 0.0) -> None:
         super().__init__()
-        epsilon = norm_epsilon if residual else None
-        self.attention = (
-            SelfAttention(width=width, heads=heads, norm_epsilon=epsilon, dropout=dropout) if attention else None
-        )
-        self.feed_forward = (
-            FeedForward(
-                width=width, inner=feed_forward, norm_epsilon=epsilon, dropout=dropout, hidden_layers=hidden_layers
-            )
-            if feed_forward
-            else None
-        )
+        self.form = form
+        self.attention = SelfAttention(form, dropout=dropout) if form.attention else None
+        self.feed_forward = FeedForward(form, dropout=dropout) if form.feed_forward else None
+        self.norm = _norm(form) if form.closing_norm else None
 
     def forward(
         self,
@@ -108,29 +92,31 @@ class Layer(nn.Module):
         *,
         first: int = 0,
         keys: AttentionKeys | None = None,
+        places: Places | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
         `first`, unless 0, computes only that many leading positions, (rows, first, width): they need only the others'
         keys and values, a sixth of the layer's products. With a serial delta it saves nothing. `keys` are those of
-        `hidden`, if computed before.
+        `hidden`, if computed before. `places` of the positions; by default there is no prompt, nor a table.
         """
         if first and delta is not None and delta.serial:
-            whole: Tensor = self(hidden, mask, delta, keys=keys)
+            whole: Tensor = self(hidden, mask, delta, keys=keys, places=places)
             return whole[:, :first]
         out = hidden[:, :first] if first else hidden
         if self.attention is not None:
-            out = self.attention(hidden, mask, delta, first=first, keys=keys)
-        added = delta.term(hidden, mask) if delta is not None else None
-        if added is not None and (self.feed_forward is None or self.feed_forward.norm is None):
+            out = self.attention(hidden, mask, delta, first=first, keys=keys, places=places)
+        added = delta.term(self._entered(hidden), mask) if delta is not None else None
+        if added is not None and (self.feed_forward is None or not self.form.residual):
             raise PlanError("a layer without a second norm has no place for a delta's term")
         if self.feed_forward is not None:
             out = self.feed_forward(out, delta, None if added is None else added[:, : out.shape[1]])
-        return out if delta is None else delta.after(out, mask)
+        return self._closed(out if delta is None else delta.after(out, mask))
 
-    def keys(self, hidden: Tensor) -> AttentionKeys:
+    def keys(self, hidden: Tensor, places: Places | None = None) -> AttentionKeys:
         """Keys and values of the layer's input."""
-        return self._half().keys(hidden, None)
+        half = self._half()
+        return half.keys(half.entered(hidden), None, places or Places(hidden.shape[1]))
 
     def beside(self, hidden: Tensor, text: AttentionKeys, seen: Tensor) -> Tensor:
         """Prompt rows that see the text without being seen: (rows, prompt rows, width) to the same shape.
@@ -139,8 +125,16 @@ class Layer(nn.Module):
         prompt row sees of [text, prompt rows].
         """
         half = self._half()
-        out = half.attended(hidden, behind(text, half.keys(hidden, None)), seen, None)
-        return out if self.feed_forward is None else self.feed_forward(out)
+        own = half.keys(half.entered(hidden), None, None)
+        out = half.attended(hidden, behind(text, own), seen, None, None)
+        return self._closed(out if self.feed_forward is None else self.feed_forward(out))
+
+    def _entered(self, hidden: Tensor) -> Tensor:
+        """What a delta beside the halves reads."""
+        return hidden if self.attention is None else self.attention.entered(hidden)
+
+    def _closed(self, out: Tensor) -> Tensor:
+        return out if self.norm is None else self.norm(out)
 
     def _half(self) -> SelfAttention:
         if self.attention is None:
@@ -149,16 +143,26 @@ class Layer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """`LN(h + W_o softmax(Q K^T / sqrt(width / heads)) V)` over the tokens that each one may see."""
+    """`h + W_o softmax(Q K^T / sqrt(head width) + relative terms) V` over the tokens that each one may see.
 
-    def __init__(self, *, width: int, heads: int, norm_epsilon: float | None, dropout: float) -> None:
+    With a norm behind it, or its input through a norm, as the form says.
+    """
+
+    def __init__(self, form: LayerForm, *, dropout: float) -> None:
         super().__init__()
-        if width % heads:
-            raise PlanError("a layer's width must be a multiple of its heads", got=f"{width} and {heads}")
-        self.heads, self.dropout = heads, dropout
-        self.query, self.key = Dense(width, width), Dense(width, width)
-        self.value, self.output = Dense(width, width), Dense(width, width)
-        self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
+        if form.head_width is None and form.width % form.heads:
+            raise PlanError("a layer's width must be a multiple of its heads", got=f"{form.width} and {form.heads}")
+        self.form, self.heads, self.dropout = form, form.heads, dropout
+        self.query, self.key, self.value = (
+            Dense(*form.ends(f"attention.{name}"), bias=form.attention_bias) for name in ("query", "key", "value")
+        )
+        self.output = Dense(*form.ends("attention.output"), bias=form.output_bias)
+        for name in position_maps(form):
+            own = Dense(form.width, form.query_width, bias=form.attention_bias)
+            self.add_module(name.removeprefix("attention."), own)
+        self.norm = _norm(form) if form.residual and form.attention_norm else None
+        terms = 1 if form.relative is None else form.relative.terms
+        self._scale = (form.query_width // form.heads * terms) ** -0.5
 
     def forward(
         self,
@@ -168,112 +172,143 @@ class SelfAttention(nn.Module):
         *,
         first: int = 0,
         keys: AttentionKeys | None = None,
+        places: Places | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
+        places = places or Places(hidden.shape[1])
         asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
-        keys = keys or self.keys(hidden, delta)
-        prefix = delta.prefix(len(hidden)) if delta is not None else None
+        if self.form.window is not None:
+            near = places.seen(self.form.window, hidden.device)
+            seen = seen & (near[:first] if first else near)
+            seen = seen | ~seen.any(dim=-1, keepdim=True)
+        keys = keys or self.keys(self.entered(hidden), delta, places)
+        return self.attended(asking, keys, seen, delta, places)
+
+    def entered(self, hidden: Tensor) -> Tensor:
+        """What queries, keys and values read of the layer's input."""
+        return self.norm(hidden) if self.form.norm_first and self.norm is not None else hidden
+
+    def keys(self, entered: Tensor, delta: LayerDelta | None, places: Places | None) -> AttentionKeys:
+        """Keys and values of (rows, positions, width); without `places` the positions have none."""
+        heads = self.form.key_heads or self.heads
+        key = by_head(_mapped(self.key, "attention.key", entered, delta), heads)
+        value = by_head(_mapped(self.value, "attention.value", entered, delta), heads)
+        return AttentionKeys(key=key if places is None else places.turned(key, self.form.rotary), value=value)
+
+    def attended(
+        self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None, places: Places | None
+    ) -> Tensor:
+        """The half's output if `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
+        query = by_head(_mapped(self.query, "attention.query", self.entered(asking), delta), self.heads)
+        bias = None
+        if places is not None:
+            query = places.turned(query, self.form.rotary)
+            bias = self._bias(query, keys.key, delta, places)
+        prefix = delta.prefix(len(asking)) if delta is not None else None
         if prefix is not None:
             keys = behind(prefix.keys, keys)
             before = prefix.seen[:, None, None].expand(-1, -1, seen.shape[2], -1)
-            seen = torch.cat([before, seen], dim=-1)
-        return self.attended(asking, keys, seen, delta)
-
-    def keys(self, hidden: Tensor, delta: LayerDelta | None) -> AttentionKeys:
-        """Keys and values of (rows, positions, width)."""
-        key = _mapped(self.key, "attention.key", hidden, delta)
-        value = _mapped(self.value, "attention.value", hidden, delta)
-        return AttentionKeys(key=by_head(key, self.heads), value=by_head(value, self.heads))
-
-    def attended(self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None) -> Tensor:
-        """The half's output if `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
-        query = by_head(_mapped(self.query, "attention.query", asking, delta), self.heads)
-        mixed = attend(query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training)
+            seen = torch.cat([before, seen.expand(len(before), -1, -1, -1)], dim=-1)
+            bias = None if bias is None else functional.pad(bias, (before.shape[-1], 0))
+        mixed = attend(
+            query,
+            self._by_query(keys),
+            seen,
+            dropout=self.dropout if self.training else 0.0,
+            learns=self.training,
+            scale=self._scale,
+            bias=bias,
+        )
         out = _mapped(self.output, "attention.output", mixed, delta)
         out = fast_dropout(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
-        return out if self.norm is None else self.norm(asking + out)
+        if not self.form.residual:
+            return out
+        added = asking + out
+        return added if self.form.norm_first or self.norm is None else self.norm(added)
+
+    def _by_query(self, keys: AttentionKeys) -> AttentionKeys:
+        """Keys and values of each query's head, where several read one."""
+        each = self.heads // (self.form.key_heads or self.heads)
+        if each == 1:
+            return keys
+        return AttentionKeys(key=keys.key.repeat_interleave(each, 1), value=keys.value.repeat_interleave(each, 1))
+
+    def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: Places) -> Tensor | None:
+        """What scores gain by distance, (rows or 1, heads, queries, keys)."""
+        relative, asking = self.form.relative, query.shape[2]
+        if relative is None:
+            return None
+        if relative.kind == "bias":
+            return places.bias(relative)[:, :, :asking].to(query.dtype)
+        buckets, there = places.buckets(relative, query.device)
+        buckets, there, total = buckets[:asking], there[:asking].to(query.dtype), query.new_zeros(())
+        shape = (*query.shape[:2], *buckets.shape)
+        if relative.content_to_position:
+            products = query @ self._of_table("key", len(query), delta, places).transpose(-1, -2)
+            total = total + products.gather(-1, buckets.expand(shape))
+        if relative.position_to_content:
+            products = key @ self._of_table("query", len(query), delta, places).transpose(-1, -2)
+            turned = buckets.transpose(0, 1).expand(*shape[:2], buckets.shape[1], asking)
+            total = total + products.gather(-1, turned).transpose(-1, -2)
+        return total * (there * self._scale)
+
+    def _of_table(self, name: Literal["key", "query"], rows: int, delta: LayerDelta | None, places: Places) -> Tensor:
+        """The table's vectors as keys or queries, (rows or 1, heads, buckets, head width)."""
+        vectors = places.vectors().to(self.key.weight.dtype)[None]
+        if self.form.relative is not None and not self.form.relative.shared:
+            return by_head(self.get_submodule(f"position_{name}")(vectors), self.heads)
+        target: plan.Dense = "attention.key" if name == "key" else "attention.query"
+        own = self.key if name == "key" else self.query
+        added = None if delta is None else delta.dense(target, vectors.expand(rows, -1, -1))
+        return by_head(own(vectors) if added is None else own(vectors) + added, self.heads)
 
 
 class FeedForward(nn.Module):
-    """`LN(a + W2 gelu(W1 a + b1) + b2 + added)`; each further hidden layer is another map and GELU before W2."""
+    """`a + W2 f(W1 a) + added`, or with a gate `W2 (f(W1 a) * W3 a)`, and a norm behind it or on its input.
 
-    def __init__(
-        self, *, width: int, inner: int, norm_epsilon: float | None, dropout: float, hidden_layers: int = 1
-    ) -> None:
+    Each further hidden layer is another map and f before W2.
+    """
+
+    def __init__(self, form: LayerForm, *, dropout: float) -> None:
         super().__init__()
-        self.dropout = dropout
-        self.inner, self.outer = Dense(width, inner), Dense(inner, width)
-        self.between = nn.ModuleList(Dense(inner, inner) for _ in range(hidden_layers - 1))
-        self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
+        self.form, self.dropout, inner = form, dropout, form.feed_forward
+        self.inner = Dense(form.width, inner, bias=form.inner_bias)
+        self.gate = Dense(form.width, inner, bias=form.inner_bias) if form.gated else None
+        self.outer = Dense(inner, form.width, bias=form.outer_bias)
+        self.between = nn.ModuleList(Dense(inner, inner) for _ in range(form.hidden_layers - 1))
+        self.norm = _norm(form) if form.residual else None
+        self._activation = ACTIVATIONS[form.activation]
 
     def forward(self, attended: Tensor, delta: LayerDelta | None = None, added: Tensor | None = None) -> Tensor:
         """(rows, positions, width) to the same shape; `added` is a delta's term."""
-        inner = functional.gelu(_mapped(self.inner, "feed_forward.inner", attended, delta))
+        entered = self.norm(attended) if self.form.norm_first and self.norm is not None else attended
+        inner = self._activation(_mapped(self.inner, "feed_forward.inner", entered, delta))
+        if self.gate is not None:
+            inner = inner * _mapped(self.gate, "feed_forward.gate", entered, delta)
         for dense in self.between:
-            inner = functional.gelu(dense(inner))
+            inner = self._activation(dense(inner))
         out = _mapped(self.outer, "feed_forward.outer", inner, delta)
         out = fast_dropout(out, self.dropout, self.training)
         out = out if delta is None else delta.within("feed_forward", out)
         if self.norm is None:
             return out
         out = attended + out
-        normed: Tensor = self.norm(out if added is None else out + added)
-        return normed
+        out = out if added is None else out + added
+        return out if self.form.norm_first else self.norm(out)
+
+
+def _norm(form: LayerForm) -> nn.Module:
+    """A norm over the width, at 1 and 0."""
+    if form.norm == "rms":
+        return nn.RMSNorm(form.width, eps=form.norm_epsilon)
+    return nn.LayerNorm(form.width, eps=form.norm_epsilon, bias=form.norm_bias)
 
 
 def _mapped(part: Dense, name: plan.Dense, inputs: Tensor, delta: LayerDelta | None) -> Tensor:
     out: Tensor = part(inputs)
     added = delta.dense(name, inputs) if delta is not None else None
     return out if added is None else out + added
-
-
-def behind(before: AttentionKeys, keys: AttentionKeys) -> AttentionKeys:
-    """Both concatenated, `before` first, in the precision of `keys`."""
-    return AttentionKeys(
-        key=torch.cat([before.key.to(keys.key.dtype), keys.key], dim=2),
-        value=torch.cat([before.value.to(keys.value.dtype), keys.value], dim=2),
-    )
-
-
-def by_head(values: Tensor, heads: int) -> Tensor:
-    """(rows, positions, width) to (rows, heads, positions, width / heads)."""
-    return values.view(*values.shape[:-1], heads, values.shape[-1] // heads).transpose(1, 2)
-
-
-def attend(query: Tensor, keys: AttentionKeys, seen: Tensor, *, dropout: float, learns: bool) -> Tensor:
-    """Attention's mixed values with heads concatenated, (rows, positions, width), from queries by head.
-
-    `seen` (rows, 1, 1 or positions, keys), True where a key may be seen; `dropout` acts on the probabilities.
-    """
-    if learns and query.device.type == "cpu":
-        mixed = attention_products(query, keys.key, keys.value, seen, dropout=dropout)
-    else:
-        mixed = functional.scaled_dot_product_attention(query, keys.key, keys.value, attn_mask=seen, dropout_p=dropout)
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, dropout: float) -> Tensor:
-    """`softmax(Q K^T / sqrt(d)) V`, (rows, heads, positions, d); the softmax in float32.
-
-    For training on a processor, where torch's fused attention has a slow backward pass: forward and backward of 16
-    texts of 32 tokens take a sixth of its time in bf16, with 12 heads of 32.
-    """
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    unseen = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, float("-inf"))
-    weights = (scores.float() + unseen).softmax(dim=-1)
-    return fast_dropout(weights, dropout).to(value.dtype) @ value
-
-
-def visible(mask: Tensor) -> Tensor:
-    """The mask in the form of attention: (rows, 1, 1 or tokens, tokens), True if a token may be seen.
-
-    `mask` is (rows, tokens), the real tokens, or (rows, tokens, tokens), who sees whom (packed rows, isolated prompts).
-    A token that may see nothing would divide zero by zero; it sees everything instead: such a token is padding, which
-    no other token sees.
-    """
-    mask = mask | ~mask.any(dim=-1, keepdim=True)
-    return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
 
 
 class Dense(nn.Linear):

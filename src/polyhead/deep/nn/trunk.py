@@ -1,4 +1,4 @@
-"""The shared encoder: embeddings and post-norm layers, run over any range of layers from any state."""
+"""The shared encoder: embeddings and layers, run over any range of layers from any state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from polyhead.deep.nn.attention import AttentionKeys
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.layer import AttentionKeys, Dense, Layer, LayerDelta, fill_normal
+from polyhead.deep.nn.layer import Dense, Layer, LayerDelta, fill_normal
+from polyhead.deep.nn.places import Places, relative_table
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
@@ -36,15 +38,9 @@ class Trunk(nn.Module):
         self.checkpointing = False  # in training, layers keep only their input and are recomputed in the backward pass
         self.embeddings = Embeddings(architecture, dropout=dropout)
         self.layers = nn.ModuleList(
-            Layer(
-                width=architecture.width,
-                heads=architecture.heads,
-                feed_forward=architecture.feed_forward,
-                norm_epsilon=architecture.norm_epsilon,
-                dropout=dropout,
-            )
-            for _ in range(architecture.layers)
+            Layer(architecture.layer(index), dropout=dropout) for index in range(architecture.layers)
         )
+        self.relative = relative_table(architecture.layer(0)) if architecture.layers else None
         if generator is not None:
             fill_normal(self, generator)
 
@@ -101,7 +97,8 @@ class Trunk(nn.Module):
         """The embedding's output as states of depth 0; prompt rows come first and are never padding."""
         hidden = self.embed(ids, segments=segments, prompts=prompts, shift=shift, noise=noise)
         added = hidden.shape[1] - ids.shape[1]
-        return States(hidden=(hidden,), mask=functional.pad(mask, (added, 0), value=True) if added else mask)
+        seen = functional.pad(mask, (added, 0), value=True) if added else mask
+        return States(hidden=(hidden,), mask=seen, before=added)
 
     def run(
         self, hidden: Tensor, mask: Tensor, *, start: int, stop: int, deltas: Mapping[int, LayerDelta] | None = None
@@ -131,22 +128,31 @@ class Trunk(nn.Module):
             raise PlanError("no such layers", got=f"[{start}, {stop})", allowed=f"a range in [0, {len(self.layers)})")
         if not all(start <= index < stop for index in slots):
             raise PlanError("a delta sits outside the layers run", got=sorted(slots), allowed=f"{start} to {stop - 1}")
-        hidden, kept = list(states.hidden), dict(states.keys)
+        hidden, kept, places = list(states.hidden), dict(states.keys), self._places(states)
         for index in range(start, stop):
             narrow = first if index == stop - 1 else 0
             layer, delta, again = self._layer(index), slots.get(index), self.checkpointing
             if keep and delta is None:
-                kept[index] = layer.keys(hidden[-1])
+                kept[index] = layer.keys(hidden[-1], places)
             hidden.append(
-                run_layer(layer, hidden[-1], states.mask, delta, first=narrow, again=again, keys=kept.get(index))
+                run_layer(
+                    layer,
+                    hidden[-1],
+                    states.mask,
+                    delta,
+                    first=narrow,
+                    again=again,
+                    keys=kept.get(index),
+                    places=places,
+                )
             )
-        return States(hidden=tuple(hidden), mask=states.mask, first=states.first, keys=kept)
+        return States(hidden=tuple(hidden), mask=states.mask, first=states.first, before=states.before, keys=kept)
 
     def keys(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
         """Keys and values of every layer, without states: all that `beside` reads of a text."""
         last = len(self.layers) - 1
         states = self.go_on(self.start(ids, mask, segments=segments), stop=last, keep=True)
-        kept = {**states.keys, last: self._layer(last).keys(states.last)}
+        kept = {**states.keys, last: self._layer(last).keys(states.last, self._places(states))}
         return States(hidden=(), mask=mask, keys=kept)
 
     def beside(
@@ -177,7 +183,7 @@ class Trunk(nn.Module):
         hidden = [prompts.expand(len(states.mask), -1, -1)]
         for index in range(start, stop):
             layer = self._layer(index)
-            keys = states.keys.get(index) or layer.keys(states.layer(index))
+            keys = states.keys.get(index) or layer.keys(states.layer(index), self._places(states))
             hidden.append(layer.beside(hidden[-1], keys, seen))
         mask = states.mask.new_ones(hidden[0].shape[:2])
         return States(hidden=tuple(hidden), mask=mask, first=start)
@@ -185,6 +191,9 @@ class Trunk(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
         """Every layer's output for `ids` and `mask` (rows, tokens), mask True where a token is."""
         return self.go_on(self.start(ids, mask, segments=segments), stop=len(self.layers))
+
+    def _places(self, states: States) -> Places:
+        return Places(states.last.shape[1], before=states.before, table=self.relative)
 
     def _layer(self, index: int) -> Layer:
         layer = self.layers[index]
@@ -213,6 +222,7 @@ def run_layer(
     first: int = 0,
     again: bool = False,
     keys: AttentionKeys | None = None,
+    places: Places | None = None,
 ) -> Tensor:
     """The layer's output; `again`: in training mode it keeps only its input and is recomputed in the backward pass.
 
@@ -220,22 +230,26 @@ def run_layer(
     """
     learns = layer.training or (delta is not None and delta.training)
     if again and learns and torch.is_grad_enabled():
-        return checkpoint(layer, hidden, mask, delta, first=first, keys=keys, use_reentrant=False)  # type: ignore[no-any-return]
-    out: Tensor = layer(hidden, mask, delta, first=first, keys=keys)
+        named = {"first": first, "keys": keys, "places": places}
+        return checkpoint(layer, hidden, mask, delta, use_reentrant=False, **named)  # type: ignore[no-any-return]
+    out: Tensor = layer(hidden, mask, delta, first=first, keys=keys, places=places)
     return out
 
 
 class Embeddings(nn.Module):
-    """`LN(word + position + segment)`, then a dense map if the table is narrower than the trunk."""
+    """`LN(word + position + segment)`, then a dense map if the table is narrower than the trunk.
+
+    A family may have no positions, segments or norm here.
+    """
 
     def __init__(self, shape: Architecture, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.shape, self.dropout = shape, dropout
         narrow = shape.embedding_width or shape.width
         self.word = _Table(shape.vocabulary, narrow)
-        self.position = _Table(shape.positions, narrow)
+        self.position = _Table(shape.positions, narrow) if shape.position_table else None
         self.segment = _Table(shape.segments, narrow) if shape.segments else None
-        self.norm = nn.LayerNorm(narrow, eps=shape.norm_epsilon)
+        self.norm = nn.LayerNorm(narrow, eps=shape.norm_epsilon, bias=shape.norm_bias) if shape.embedding_norm else None
         self.project = Dense(narrow, shape.width) if narrow != shape.width else None
 
     def forward(
@@ -267,7 +281,8 @@ class Embeddings(nn.Module):
         hidden = self.word(ids) if noise is None else noise(self.word(ids))
         if self.segment is not None:
             hidden = hidden + self._segments(segments)
-        hidden = hidden + self.position(positions + self.shape.first_position)
+        if self.position is not None:
+            hidden = hidden + self.position(positions + self.shape.first_position)
         if prompts is not None:
             rows = self._typed(prompts.to(hidden.dtype))
             hidden = torch.cat([rows.expand(len(ids), -1, -1), hidden], dim=1)
@@ -281,7 +296,8 @@ class Embeddings(nn.Module):
         return prompts if self.segment is None else prompts + self.segment.weight[0]
 
     def _ended(self, hidden: Tensor) -> Tensor:
-        hidden = fast_dropout(self.norm(hidden), self.dropout, self.training)
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        hidden = fast_dropout(hidden, self.dropout, self.training)
         return hidden if self.project is None else self.project(hidden)
 
     def _segments(self, segments: Tensor | None) -> Tensor:
@@ -309,6 +325,7 @@ class States(Value, eq=False):
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
     mask: Tensor  # (rows, tokens), True where a token is
     first: int = 0
+    before: int = 0  # prompt rows before the text, which have no place
     keys: Mapping[int, AttentionKeys] = {}  # of layers with kept ones, by index
 
     def __post_init__(self) -> None:
@@ -335,7 +352,8 @@ class States(Value, eq=False):
         """The states up to layer `depth`; raises PlanError outside `first` to `depth`."""
         self.layer(depth)
         kept = {index: keys for index, keys in self.keys.items() if index < depth}
-        return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept)
+        hidden = self.hidden[: depth - self.first + 1]
+        return States(hidden=hidden, mask=self.mask, first=self.first, before=self.before, keys=kept)
 
     def rows(self, index: Sequence[int]) -> States:
         """The same layers for the rows of these indices."""
@@ -344,5 +362,6 @@ class States(Value, eq=False):
             hidden=tuple(h[chosen] for h in self.hidden),
             mask=self.mask[chosen],
             first=self.first,
+            before=self.before,
             keys={i: AttentionKeys(key=k.key[chosen], value=k.value[chosen]) for i, k in self.keys.items()},
         )

@@ -15,7 +15,7 @@ from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.smooth import smoothed
 from polyhead.deep.model import MultiTaskModel, TextBatch
-from polyhead.deep.nn.layer import AttentionKeys, by_head
+from polyhead.deep.nn.attention import AttentionKeys, by_head
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.weighting import Objective
 from polyhead.deep.sharing.make import make_families, make_part

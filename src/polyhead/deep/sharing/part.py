@@ -15,15 +15,16 @@ from polyhead.deep.nn.dropout import dropout as drop
 from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
+from polyhead.deep.nn.places import Places, relative_table
 from polyhead.deep.nn.trunk import States, run_layer
 from polyhead.deep.sharing.in_layer import Adapters, delta_layers
-from polyhead.encoder.shape import Architecture
+from polyhead.encoder.shape import RELATIVE, Architecture
 from polyhead.errors import PlanError
-from polyhead.plan import Delta, Layers, Path
-from polyhead.plan.cost.arrays import feed_forward_of, head_inputs
+from polyhead.plan import Delta, Path
+from polyhead.plan.cost.arrays import head_inputs, layer_form
 from polyhead.project.strategies.base import DeltaStart
 
-LAYERED = ("enter", "layers", "leave", "delta")  # modules that compute in the trunk's precision
+LAYERED = ("enter", "layers", "relative", "leave", "delta")  # modules that compute in the trunk's precision
 
 
 class PooledPart(nn.Module):
@@ -155,33 +156,39 @@ class OwnedPart(PooledPart):
         self.checkpointing = False  # like that of a trunk
         self._narrow = path.stored().pool.positions == "first"
         self.layers = nn.ModuleDict(
-            {str(index): _layer(node, shape, layer_dropout) for node in own for index in range(node.start, node.stop)}
+            {
+                str(index): Layer(layer_form(node, index, shape), dropout=layer_dropout)
+                for node in own
+                for index in range(node.start, node.stop)
+            }
         )
+        self.relative = relative_table(layer_form(own[0], own[0].start, shape)) if own else None
         inner = own[0].width or shape.width if own else shape.width
         self.enter = Dense(shape.width, inner) if own and own[0].enter else None
         self.leave = Dense(inner, shape.width) if own and own[-1].leave else None
         if generator is not None:
-            for module in (self.layers, self.enter, self.leave):
+            for module in (self.layers, self.relative, self.enter, self.leave):
                 if module is not None:
                     fill_normal(module, generator, norm_init=norm_init)
 
     def run(self, states: States, *, stop: int) -> States:
         """The same states, and those of the part's own layers up to `stop`."""
         hidden = list(states.hidden)
+        places = Places(states.last.shape[1], before=states.before, table=self.relative)
         for index in range(states.depth, stop):
             if str(index) not in self.layers:
                 raise PlanError("no part here owns these layers", got=index, allowed=list(self.layers))
-            hidden.append(self._through(index, hidden[-1], states))
-        return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
+            hidden.append(self._through(index, hidden[-1], states.mask, places))
+        return States(hidden=tuple(hidden), mask=states.mask, first=states.first, before=states.before)
 
-    def _through(self, index: int, value: torch.Tensor, states: States) -> torch.Tensor:
+    def _through(self, index: int, value: Tensor, mask: Tensor, places: Places) -> Tensor:
         layer = self.layers[str(index)]
         if not torch.is_autocast_enabled(value.device.type):
             value = value.to(next(layer.parameters()).dtype)
         if self.enter is not None and index == self.first:
             value = self.enter(value)
         narrow = int(self._narrow and index == self.last)
-        value = run_layer(layer, value, states.mask, first=narrow, again=self.checkpointing)
+        value = run_layer(layer, value, mask, first=narrow, again=self.checkpointing, places=places)
         if self.leave is not None and index == self.last:
             value = self.leave(value)
         return value
@@ -206,7 +213,7 @@ class BranchPart(OwnedPart):
         From a longer branch it copies the bottommost layers (Wei et al. 2021), since these have the same indices.
         """
         own = self.state_dict()
-        wanted = [name for name in own if head or name.startswith("layers.")]
+        wanted = [name for name in own if head or name.startswith(("layers.", f"{RELATIVE}."))]
         missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
         if missing:
             raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
@@ -289,19 +296,6 @@ def _prompt(
 ) -> PromptRows | None:
     rows = [prompt.rows for path in paths for prompt in path.embed.prompts if prompt.part == owner]
     return PromptRows(rows[0], shape, generator=generator) if rows else None
-
-
-def _layer(node: Layers, shape: Architecture, dropout: float) -> Layer:
-    return Layer(
-        width=node.width or shape.width,
-        heads=node.heads or shape.heads,
-        feed_forward=feed_forward_of(node, shape),
-        norm_epsilon=shape.norm_epsilon,
-        dropout=dropout,
-        attention=node.attention,
-        residual=node.residual,
-        hidden_layers=node.hidden_layers,
-    )
 
 
 def _lower(module: nn.Module, dtype: torch.dtype) -> None:

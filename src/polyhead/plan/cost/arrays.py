@@ -10,11 +10,12 @@ import msgspec
 from polyhead.encoder.shape import (
     Architecture,
     ArrayShape,
-    dense_ends,
+    LayerForm,
     embedding_arrays,
     layer_arrays,
     linear,
     norm_shapes,
+    relative_arrays,
 )
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
@@ -89,8 +90,10 @@ def check_layers(node: Layers, width: int, shape: Architecture) -> None:
             raise PlanError(f"{where} cannot have another shape than the trunk", do="give them to a part")
     if node.delta is not None and not whole:
         raise PlanError(f"{where} have no place for a delta", do="give them both halves and their norms")
-    inner, heads = node.width or shape.width, node.heads or shape.heads
-    if inner % heads:
+    inner, heads, form = node.width or shape.width, node.heads or shape.heads, layer_form(node, node.start, shape)
+    if node.delta is not None and not set(node.delta.targets) <= set(form.maps):
+        raise PlanError(f"{where} have no maps of these names", got=node.delta.targets, allowed=form.maps)
+    if form.head_width is None and inner % heads:
         raise PlanError(f"{where} must be as wide as a multiple of their heads", got=f"{inner} and {heads}")
     if inner != width and not node.enter:
         raise PlanError(f"{where} cannot read states of width {width}", got=inner, do="set `enter`")
@@ -154,7 +157,7 @@ def arrays_of(
                     prefix = f"delta.{index}"
                     if node.delta.ends is not None and not node.delta.tied:
                         yield from _owned(node.delta.ends, _ends(prefix, node.delta.size, width))
-                    delta = _delta(node.delta, prefix, width, feed_forward_of(node, shape))
+                    delta = _delta(node.delta, prefix, layer_form(node, index, shape))
                     yield from _owned(node.delta.part, delta)
         case Pool(part=str(owner)):
             yield from _owned(owner, _pool(node, width, depth))
@@ -213,17 +216,25 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
     inner = node.width or shape.width
     if node.enter:
         yield from linear("enter", width, inner)
+    yield from relative_arrays(layer_form(node, node.start, shape))
     for index in range(node.start, node.stop):
-        yield from layer_arrays(
-            f"layers.{index}",
-            inner,
-            feed_forward_of(node, shape),
-            attention=node.attention,
-            residual=node.residual,
-            hidden_layers=node.hidden_layers,
-        )
+        yield from layer_arrays(f"layers.{index}", layer_form(node, index, shape))
     if node.leave:
         yield from linear("leave", inner, shape.width)
+
+
+def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
+    """How the node's layer of this index computes: as the trunk's, or above it and at another width as BERT's."""
+    own = {
+        "feed_forward": feed_forward_of(node, shape),
+        "attention": node.attention,
+        "residual": node.residual,
+        "hidden_layers": node.hidden_layers,
+    }
+    if node.width is None and index < shape.layers:
+        return msgspec.structs.replace(shape.layer(index), heads=node.heads or shape.heads, **own)
+    width, heads = node.width or shape.width, node.heads or shape.heads
+    return LayerForm(width=width, heads=heads, norm_epsilon=shape.norm_epsilon, **own)
 
 
 def feed_forward_of(node: Layers, shape: Architecture) -> int:
@@ -239,17 +250,18 @@ def delta_hidden(delta: Delta) -> int:
     return 3 * delta.size // 2
 
 
-def _delta(delta: Delta, prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
-    """Parameters of one layer, without an encoder and decoder that are tied or belong to another owner."""
+def _delta(delta: Delta, prefix: str, form: LayerForm) -> Iterator[ArrayShape]:
+    """Parameters in one layer, without an encoder and decoder that are tied or belong to another owner."""
+    width = form.width
     match delta.kind:
         case "scale":
             yield f"{prefix}.scale", (width,)
         case "prefix":
             for name in ("key", "value"):
-                yield f"{prefix}.{name}", (delta.size, width)
+                yield f"{prefix}.{name}", (delta.size, form.key_width)
         case "lora":
             for target in delta.targets:
-                inputs, outputs = dense_ends(target, width, feed_forward)
+                inputs, outputs = form.ends(target)
                 yield from linear(f"{prefix}.{target}.encoder", inputs, delta.size, bias=False)
                 yield from linear(f"{prefix}.{target}.decoder", delta.size, outputs, bias=False)
         case "bottleneck":

@@ -7,15 +7,16 @@ norms, biases, softmax, GELU, scaling and plain sums are not counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
 
-from polyhead.encoder.shape import Architecture, dense_ends
+from polyhead.encoder.shape import Architecture, LayerForm
 from polyhead.encoder.summarizer import Seq2SeqShape
 from polyhead.errors import PlanError
 from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
-from polyhead.plan.cost.arrays import Offset, delta_hidden, feed_forward_of, head_inputs, places
+from polyhead.plan.cost.arrays import Offset, delta_hidden, head_inputs, layer_form, places
 from polyhead.values import Value
 
 HASHED = 12  # features of hashed words, at most, that one token stands for: as many as in English
@@ -32,18 +33,21 @@ class Work(Value):
 
 
 class _Rate(Value):
-    """FLOPs per row, and per pair of rows of which one sees the other."""
+    """FLOPs per row, and per pair of rows of which one sees the other: tokens those in their window alone."""
 
     row: int
     pair: int = 0
+    window: int | None = None
 
     def on(self, extent: _Extent) -> int:
-        return self.row * extent.rows + self.pair * extent.pairs
+        beyond = 0 if self.window is None else max(0, extent.text - self.window - 1) * (extent.text - self.window)
+        return self.row * extent.rows + self.pair * (extent.pairs - beyond)
 
 
 class _Extent(Value):
     rows: int
     pairs: int
+    text: int = 0  # rows that are tokens which see one another
 
 
 def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> int:
@@ -123,9 +127,9 @@ def _extents(at: Offset, tokens: int) -> tuple[_Extent, _Extent]:
     """Shared rows and visible pairs, and those of isolated prompts, which see the text and themselves."""
     if not at.isolated:
         rows = tokens + at.prompt_rows
-        return _Extent(rows=rows, pairs=rows**2), _Extent(rows=0, pairs=0)
+        return _Extent(rows=rows, pairs=rows**2, text=tokens), _Extent(rows=0, pairs=0)
     apart = _Extent(rows=at.prompt_rows, pairs=sum(rows * (tokens + rows) for rows in at.prompts))
-    return _Extent(rows=tokens, pairs=tokens**2), apart
+    return _Extent(rows=tokens, pairs=tokens**2, text=tokens), apart
 
 
 def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tuple[str, _Rate, int]]:
@@ -134,19 +138,29 @@ def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tu
         narrow = shape.embedding_width or shape.width
         yield TRUNK, _Rate(row=2 * narrow * shape.width if narrow != shape.width else 0), 0
         return
-    inner, count = node.width or shape.width, node.stop - node.start
-    wide = feed_forward_of(node, shape)
-    dense = count * (4 * node.attention * inner**2 + 2 * inner * wide + (node.hidden_layers - 1) * wide**2)
-    ends = node.enter * width * inner + node.leave * inner * shape.width
-    yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * node.attention * inner * count), count
+    forms = [layer_form(node, index, shape) for index in range(node.start, node.stop)]
+    ends = 2 * (node.enter * width * forms[0].width + node.leave * forms[0].width * shape.width)
+    rates = [_layer_rate(form) for form in forms]
+    for rate in dict.fromkeys(rates):
+        count = rates.count(rate)
+        yield node.weights, _Rate(row=rate.row * count + ends, pair=rate.pair * count, window=rate.window), count
+        ends = 0
     if node.delta is not None:
-        for owner, rate in _delta_rates(node.delta, inner, wide):
-            yield owner, _Rate(row=rate.row * count, pair=rate.pair * count), 0
+        for owner, rate in _delta_rates(node.delta, forms[0]):
+            yield owner, _Rate(row=rate.row * len(forms), pair=rate.pair * len(forms)), 0
 
 
-def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[str, _Rate]]:
+def _layer_rate(form: LayerForm) -> _Rate:
+    """FLOPs of one layer's own maps, products of attention, and products with vectors of relative positions."""
+    row = sum(math.prod(form.ends(name)) for name in form.maps) + (form.hidden_layers - 1) * form.feed_forward**2
+    if form.relative is not None and form.attention:
+        row += (form.relative.terms - 1) * form.relative.buckets * form.query_width
+    return _Rate(row=2 * row, pair=4 * form.attention * form.query_width, window=form.window)
+
+
+def _delta_rates(delta: Delta, form: LayerForm) -> Iterator[tuple[str, _Rate]]:
     """FLOPs of one layer's delta, by owner (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
-    size, ends = delta.size, 4 * width * delta.size
+    size, ends = delta.size, 4 * form.width * delta.size
     if delta.kind in ADDED:
         yield delta.ends or delta.part, _Rate(row=ends)
     match delta.kind:
@@ -157,9 +171,9 @@ def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[
         case "bottleneck":
             yield delta.part, _Rate(row=2 * ends)
         case "prefix":
-            yield delta.part, _Rate(row=4 * size * width)
+            yield delta.part, _Rate(row=4 * size * form.query_width)
         case "lora":
-            wide = sum(sum(dense_ends(target, width, feed_forward)) for target in delta.targets)
+            wide = sum(sum(form.ends(target)) for target in delta.targets)
             yield delta.part, _Rate(row=2 * size * wide)
         case "low_rank" | "scale":
             pass

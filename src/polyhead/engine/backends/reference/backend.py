@@ -180,13 +180,15 @@ class ReferenceBackend:
                 do="give shorter texts, or leave `shift` out",
             )
         text = arrays["embeddings.word.weight"][batch.ids]
-        text = text + arrays["embeddings.position.weight"][first : first + tokens]
+        if shape.position_table:
+            text = text + arrays["embeddings.position.weight"][first : first + tokens]
         before = [np.broadcast_to(prompt, (rows, *prompt.shape)) for prompt in prompts]
         out = np.concatenate([*before, text], axis=1)
         if shape.segments:
             segments = np.pad(np.minimum(batch.segments, shape.segments - 1), ((0, 0), (count, 0)))
             out = out + arrays["embeddings.segment.weight"][segments]
-        out = layer_norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
+        if shape.embedding_norm:
+            out = layer_norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
         if shape.embedding_width not in (None, shape.width):
             out = dense(out, arrays, "embeddings.project")
         ends = np.cumsum([0, *map(len, prompts)])
@@ -200,6 +202,7 @@ class ReferenceBackend:
             states.sees,
             shape=self.trunk.architecture,
             owned=lambda owner: self._owned(task, owner),
+            before=states.text.start,
         )
         return msgspec.structs.replace(states, layers=(*states.layers, *new))
 

@@ -1,7 +1,8 @@
-"""A layer: `a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a))` (Devlin et al. 2019), with what a delta does inside it.
+"""A layer of any form that `LayerForm` describes, with what a delta does inside it, as the formulas stand.
 
-Each function of a delta gives its paper's formula for the kinds that it knows. h is the layer's input, h' its output,
-V_E and V_D an encoder and a decoder (dense maps with biases).
+With norms behind the halves `a = LN1(h + MH(h)); h' = LN2(a + FF(a))` (Devlin et al. 2019), with norms before them
+`a = h + MH(LN1 h); h' = a + FF(LN2 a)`. Each function of a delta gives its paper's formula for the kinds that it
+knows. h is the layer's input, h' its output, V_E and V_D an encoder and a decoder (dense maps with biases).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from polyhead.encoder.shape import Architecture
+from polyhead.encoder.relative import buckets_of
+from polyhead.encoder.shape import RELATIVE, Architecture, LayerActivation, LayerForm, Relative, Rotary
 from polyhead.plan import ADDED, Delta, Dense, Layers
+from polyhead.plan.cost.arrays import layer_form
 
 Array = np.ndarray
 Arrays = Mapping[str, Array]
@@ -21,19 +24,22 @@ Owned = Callable[[str], Arrays]  # the arrays of an owner
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
-def run_layers(node: Layers, hidden: Array, sees: Array, *, shape: Architecture, owned: Owned) -> list[Array]:
+def run_layers(
+    node: Layers, hidden: Array, sees: Array, *, shape: Architecture, owned: Owned, before: int = 0
+) -> list[Array]:
     """The outputs of the node's layers for their input (rows, tokens, width).
 
     With `enter` the input is projected first; with `leave` the last output is projected back, and only that stands
-    in the list. `sees` (rows, tokens, tokens) bool: which positions a position reads.
+    in the list. `sees` (rows, tokens, tokens) bool: which positions a position reads. The first `before` positions are
+    prompt rows, which have no place: they are not turned, gain nothing by distance and lie in every window.
     """
     arrays = owned(node.weights)
     out: list[Array] = []
     if node.enter:
         hidden = dense(hidden, arrays, "enter")
     for index in range(node.start, node.stop):
-        delta = DeltaArrays(node.delta, index, owned, shape.norm_epsilon)
-        layer = _Layer(node, arrays, f"layers.{index}", node.heads or shape.heads, shape.norm_epsilon, delta)
+        delta = DeltaArrays(node.delta, index, owned, shape.norm_epsilon, shape.norm_first)
+        layer = _Layer(layer_form(node, index, shape), arrays, f"layers.{index}", delta, before)
         hidden = layer.run(hidden, sees)
         out.append(hidden)
     if node.leave:
@@ -42,42 +48,107 @@ def run_layers(node: Layers, hidden: Array, sees: Array, *, shape: Architecture,
 
 
 class _Layer(msgspec.Struct, frozen=True):
-    node: Layers
+    form: LayerForm
     arrays: Arrays
     name: str
-    heads: int
-    epsilon: float
     delta: DeltaArrays
+    before: int  # prompt rows
 
     def run(self, hidden: Array, sees: Array) -> Array:
-        out = hidden
-        if self.node.attention:
-            half = self.delta.behind(self._attention(out, sees), "attention")
+        form, out, entered = self.form, hidden, hidden
+        if form.attention:
+            entered = self._normed(hidden, "attention") if form.norm_first and form.attention_norm else hidden
+            half = self.delta.behind(self._attention(entered, sees), "attention")
             out = self._added(out, half, "attention")
-        if self.node.feed_forward != 0:
-            half = self.delta.behind(self._feed_forward(out), "feed_forward")
-            out = self._added(out, half + self.delta.beside(hidden, sees), "feed_forward")
-        return self.delta.after(out, sees)
+        if form.feed_forward:
+            inner = self._normed(out, "feed_forward") if form.norm_first else out
+            half = self.delta.behind(self._feed_forward(inner), "feed_forward")
+            out = self._added(out, half + self.delta.beside(entered, sees), "feed_forward")
+        out = self.delta.after(out, sees)
+        return norm(out, self.arrays, f"{self.name}.norm", form) if form.closing_norm else out
+
+    def _normed(self, values: Array, half: str) -> Array:
+        return norm(values, self.arrays, f"{self.name}.{half}.norm", self.form)
 
     def _added(self, before: Array, half: Array, name: str) -> Array:
-        """`LN(x + half(x))`; without `residual` the half alone."""
-        if not self.node.residual:
+        """`LN(x + half(x))`, or with norms first `x + half(LN x)`; without `residual` the half alone."""
+        if not self.form.residual:
             return half
-        return layer_norm(before + half, self.arrays, f"{self.name}.{name}.norm", self.epsilon)
+        return before + half if self.form.norm_first else self._normed(before + half, name)
 
-    def _attention(self, hidden: Array, sees: Array) -> Array:
-        query = self._dense(hidden, "attention.query")
-        key, value = self._dense(hidden, "attention.key"), self._dense(hidden, "attention.value")
+    def _attention(self, entered: Array, sees: Array) -> Array:
+        form = self.form
+        query = self._turned(self._by_head(self._dense(entered, "attention.query"), form.heads))
+        key, value = self._dense(entered, "attention.key"), self._dense(entered, "attention.value")
+        heads = form.key_heads or form.heads
+        keys, values = self._turned(self._by_head(key, heads)), self._by_head(value, heads)
+        bias = self._relative(query, keys)
+        sees = sees if form.window is None else sees & near(sees.shape[-1], form.window, self.before)
         prefix = self.delta.prefix()
         if prefix is not None:
-            key, value = (_before(rows, flat) for rows, flat in zip(prefix, (key, value), strict=True))
-            sees = np.pad(sees, ((0, 0), (0, 0), (len(prefix[0]), 0)), constant_values=True)
-        mixed = attention(query, key, value, heads=self.heads, sees=sees)
+            size = len(prefix[0])
+            first = (self._by_head(np.broadcast_to(rows, (len(key), *rows.shape)), heads) for rows in prefix)
+            keys, values = (np.concatenate(pair, axis=2) for pair in zip(first, (keys, values), strict=True))
+            sees = np.pad(sees, ((0, 0), (0, 0), (size, 0)), constant_values=True)
+            bias = np.pad(bias, ((0, 0), (0, 0), (0, 0), (size, 0)))
+        terms = 1 if form.relative is None else form.relative.terms
+        each = form.heads // heads
+        mixed = mixed_values(
+            query, keys.repeat(each, 1), values.repeat(each, 1), sees=sees, bias=bias, scale=self._scale(terms)
+        )
         return self._dense(mixed, "attention.output")
 
-    def _feed_forward(self, hidden: Array) -> Array:
-        inner = gelu(self._dense(hidden, "feed_forward.inner"))
-        for number in range(self.node.hidden_layers - 1):
+    def _scale(self, terms: int) -> float:
+        return 1.0 / math.sqrt(self.form.query_width // self.form.heads * terms)
+
+    def _by_head(self, flat: Array, heads: int) -> Array:
+        return flat.reshape(*flat.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+    def _turned(self, values: Array) -> Array:
+        rotary = self.form.rotary
+        return values if rotary is None else turned(values, rotary, self.before)
+
+    def _relative(self, query: Array, key: Array) -> Array:
+        """What the score of query i and key j gains by their distance, (rows or 1, heads, i, j)."""
+        relative, tokens = self.form.relative, query.shape[2]
+        if relative is None:
+            return np.zeros((1, 1, tokens, tokens), np.float32)
+        at = np.arange(tokens)
+        buckets = buckets_of(relative, at[:, None] - at)
+        table = self.arrays[f"{RELATIVE}.weight"]
+        if relative.norm:
+            table = layer_norm(table, self.arrays, f"{RELATIVE}.norm", self.form.norm_epsilon)
+        if relative.kind == "bias":
+            total = table[buckets].transpose(2, 0, 1)[None]
+        else:
+            total = self._disentangled(relative, query, key, buckets, table)
+        has_place = at >= self.before
+        return np.asarray(total * (has_place[:, None] & has_place), np.float32)
+
+    def _disentangled(self, relative: Relative, query: Array, key: Array, buckets: Array, table: Array) -> Array:
+        """`(Q_i K_r(i, j) + K_j Q_r(i, j)) / sqrt(head width terms)` (He et al. 2021)."""
+        total = np.zeros((1,), np.float32)
+        if relative.content_to_position:
+            vectors = self._of_table(table, relative, "key")[buckets]  # (i, j, heads, head width)
+            total = total + np.einsum("rhid,ijhd->rhij", query, vectors)
+        if relative.position_to_content:
+            vectors = self._of_table(table, relative, "query")[buckets]
+            total = total + np.einsum("rhjd,ijhd->rhij", key, vectors)
+        return np.asarray(total * self._scale(relative.terms))
+
+    def _of_table(self, table: Array, relative: Relative, name: str) -> Array:
+        """The table's vectors as keys or queries, (buckets, heads, head width)."""
+        if relative.shared:
+            vectors = self._dense(table, "attention.key" if name == "key" else "attention.query")
+        else:
+            vectors = dense(table, self.arrays, f"{self.name}.attention.position_{name}")
+        return vectors.reshape(len(vectors), self.form.heads, -1)
+
+    def _feed_forward(self, entered: Array) -> Array:
+        inner = activated(self._dense(entered, "feed_forward.inner"), self.form.activation)
+        if self.form.gated:
+            inner = inner * self._dense(entered, "feed_forward.gate")
+        for number in range(self.form.hidden_layers - 1):
             inner = gelu(dense(inner, self.arrays, f"{self.name}.feed_forward.between.{number}"))
         return self._dense(inner, "feed_forward.outer")
 
@@ -85,9 +156,21 @@ class _Layer(msgspec.Struct, frozen=True):
         return dense(values, self.arrays, f"{self.name}.{target}") + self.delta.mapped(values, target)
 
 
-def _before(rows: Array, flat: Array) -> Array:
-    """(size, width) put before the tokens of (rows, tokens, width)."""
-    return np.concatenate([np.broadcast_to(rows, (len(flat), *rows.shape)), flat], axis=1)
+def near(size: int, window: int, before: int) -> Array:
+    """(positions, positions) bool: which are in each other's window; prompt rows are in all."""
+    at = np.arange(size)
+    return np.asarray((np.abs(at[:, None] - at) <= window) | (at < before) | (at < before)[:, None])
+
+
+def turned(values: Array, rotary: Rotary, before: int) -> Array:
+    """(rows, heads, positions, width): pairs i, i + width / 2 turned by `position / (factor base^(2i / width))`."""
+    half = values.shape[-1] // 2
+    position = np.maximum(np.arange(values.shape[2]) - before, 0)
+    angles = position[:, None] / (rotary.factor * rotary.base ** (np.arange(half) / half))
+    cosine, sine = np.cos(angles), np.sin(angles)
+    first, second = values[..., :half], values[..., half:]
+    both = (first * cosine - second * sine, second * cosine + first * sine)
+    return np.concatenate(both, axis=-1).astype(np.float32)
 
 
 class DeltaArrays(msgspec.Struct, frozen=True):
@@ -97,6 +180,7 @@ class DeltaArrays(msgspec.Struct, frozen=True):
     index: int
     owned: Owned
     epsilon: float
+    norm_first: bool = False
 
     def mapped(self, values: Array, target: Dense) -> Array | float:
         """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
@@ -129,8 +213,11 @@ class DeltaArrays(msgspec.Struct, frozen=True):
         return self._task_function(self.node, hidden, sees)
 
     def after(self, out: Array, sees: Array) -> Array:
-        """Serial: `LN3(h' + TS(h'))`. Scale: `2 sigmoid(r) h'` (LHUC)."""
+        """Serial: `LN3(h' + TS(h'))`, with norms first `h' + TS(LN3 h')`. Scale: `2 sigmoid(r) h'` (LHUC)."""
         node = self.node
+        if node is not None and node.serial and self.norm_first:
+            entered = layer_norm(out, self.owned(node.part), f"delta.{self.index}.norm", self.epsilon)
+            return np.asarray(out + self._task_function(node, entered, sees))
         if node is not None and node.serial:
             added = out + self._task_function(node, out, sees)
             return layer_norm(added, self.owned(node.part), f"delta.{self.index}.norm", self.epsilon)
@@ -170,12 +257,21 @@ def dense(values: Array, arrays: Arrays, name: str) -> Array:
     return out if bias is None else out + bias
 
 
+def norm(values: Array, arrays: Arrays, name: str, form: LayerForm) -> Array:
+    """The norm of the form, over the width."""
+    if form.norm == "layer":
+        return layer_norm(values, arrays, name, form.norm_epsilon)
+    scale = np.sqrt(np.mean(values * values, axis=-1, keepdims=True) + form.norm_epsilon)
+    return np.asarray(values / scale * arrays[f"{name}.weight"])
+
+
 def layer_norm(values: Array, arrays: Arrays, name: str, epsilon: float) -> Array:
-    """Layer norm over the width."""
+    """Layer norm over the width; the bias where there is one."""
     centred = values - values.mean(axis=-1, keepdims=True)
     variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    out: Array = centred / np.sqrt(variance + epsilon) * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
-    return out
+    out: Array = centred / np.sqrt(variance + epsilon) * arrays[f"{name}.weight"]
+    bias = arrays.get(f"{name}.bias")
+    return out if bias is None else out + bias
 
 
 def masked_softmax(scores: Array) -> Array:
@@ -191,17 +287,35 @@ def gelu(values: Array) -> Array:
     return out
 
 
+def activated(values: Array, name: LayerActivation) -> Array:
+    """f of a feed-forward half."""
+    match name:
+        case "gelu":
+            return gelu(values)
+        case "gelu_tanh":
+            inner = math.sqrt(2.0 / math.pi) * (values + 0.044715 * values**3)
+            return np.asarray(values * 0.5 * (1.0 + np.tanh(inner)))
+        case "silu":
+            return np.asarray(values / (1.0 + np.exp(-values)))
+        case "relu":
+            return np.maximum(values, 0.0)
+
+
 def attention(query: Array, key: Array, value: Array, *, heads: int, sees: Array) -> Array:
     """`softmax(Q K^T / sqrt(width / heads)) V` of each head, side by side: (rows, queries, width).
 
     `sees` (rows, queries, keys) bool: which keys a query may read, at least one.
     """
-    rows, queries, width = query.shape
+    width = query.shape[-1]
+    parts = (flat.reshape(*flat.shape[:2], heads, width // heads).transpose(0, 2, 1, 3) for flat in (query, key, value))
+    return mixed_values(*parts, sees=sees, scale=1.0 / math.sqrt(width // heads))
 
-    def split(flat: Array) -> Array:
-        return flat.reshape(rows, flat.shape[1], heads, width // heads).transpose(0, 2, 1, 3)
 
-    scores = split(query) @ split(key).swapaxes(-1, -2) / math.sqrt(width // heads)
+def mixed_values(
+    query: Array, key: Array, value: Array, *, sees: Array, scale: float, bias: Array | float = 0.0
+) -> Array:
+    """`softmax(scale Q K^T + bias) V`, heads side by side, from (rows, heads, positions, head width) each."""
+    scores = query @ key.swapaxes(-1, -2) * np.float32(scale) + bias
     weights = masked_softmax(np.where(sees[:, None], scores, -np.inf))  # (rows, heads, queries, keys)
-    mixed: Array = (weights @ split(value)).transpose(0, 2, 1, 3).reshape(rows, queries, width)
-    return mixed
+    mixed = (weights @ value).transpose(0, 2, 1, 3)
+    return np.asarray(mixed.reshape(*mixed.shape[:2], -1))

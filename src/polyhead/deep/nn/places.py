@@ -1,0 +1,95 @@
+"""Where tokens stand: rotations, windows and terms of relative positions for one input of a layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.encoder.relative import buckets_of
+from polyhead.encoder.shape import LayerForm, Relative, Rotary
+
+
+class RelativeTable(nn.Module):
+    """The table of relative positions that all layers of an owner read; zeros, to be filled."""
+
+    def __init__(self, form: LayerForm) -> None:
+        super().__init__()
+        assert form.relative is not None
+        wide = form.heads if form.relative.kind == "bias" else form.width
+        self.weight = nn.Parameter(torch.zeros(form.relative.buckets, wide))
+        self.norm = nn.LayerNorm(wide, eps=form.norm_epsilon) if form.relative.norm else None
+
+    def forward(self) -> Tensor:
+        """(buckets, heads or width)."""
+        return self.weight if self.norm is None else self.norm(self.weight)
+
+
+def relative_table(form: LayerForm) -> RelativeTable | None:
+    """A table for layers of this form, where they read one."""
+    return None if form.relative is None else RelativeTable(form)
+
+
+class Places:
+    """Places of the `size` positions of an input, the first `before` of them prompt rows, which have none.
+
+    A prompt row is not turned, gains nothing by distance, sees every token and is seen by every token, whatever the
+    window. Positions are those in the row: in packed rows distances inside a text are the same.
+    """
+
+    def __init__(self, size: int, *, before: int = 0, table: RelativeTable | None = None) -> None:
+        self.size, self.before, self._table = size, before, table
+        self._known: dict[object, Tensor] = {}
+
+    def turned(self, values: Tensor, rotary: Rotary | None) -> Tensor:
+        """Queries or keys (rows, heads, positions, width) of the first positions, turned by their position."""
+        if rotary is None:
+            return values
+        angles = self._angles(rotary, values)[: values.shape[2]]
+        first, second = values.float().chunk(2, dim=-1)
+        cosine, sine = angles.cos(), angles.sin()
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(values.dtype)
+
+    def seen(self, window: int, device: torch.device) -> Tensor:
+        """(positions, positions), True where a token is near enough to be read."""
+        key = ("window", window)
+        if key not in self._known:
+            at = torch.arange(self.size, device=device)
+            near = (at[:, None] - at).abs() <= window
+            near[: self.before], near[:, : self.before] = True, True
+            self._known[key] = near
+        return self._known[key]
+
+    def vectors(self) -> Tensor:
+        """The table, (buckets, heads or width)."""
+        assert self._table is not None
+        if "vectors" not in self._known:
+            self._known["vectors"] = self._table()
+        return self._known["vectors"]
+
+    def bias(self, relative: Relative) -> Tensor:
+        """(1, heads, positions, positions): what scores gain, a number for each head and distance."""
+        if "bias" not in self._known:
+            buckets, there = self.buckets(relative, self.vectors().device)
+            self._known["bias"] = (self.vectors()[buckets] * there[..., None]).permute(2, 0, 1)[None]
+        return self._known["bias"]
+
+    def buckets(self, relative: Relative, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(positions, positions) each: the row of the table for query i and key j, and 0.0 where one has no place."""
+        if "buckets" not in self._known:
+            at = np.arange(self.size)
+            self._known["buckets"] = torch.from_numpy(buckets_of(relative, at[:, None] - at)).to(device)
+            there = torch.ones(self.size, self.size, device=device)
+            there[: self.before], there[:, : self.before] = 0.0, 0.0
+            self._known["there"] = there
+        return self._known["buckets"], self._known["there"]
+
+    def _angles(self, rotary: Rotary, values: Tensor) -> Tensor:
+        """(positions, width / 2) in float32; 0 for prompt rows."""
+        key = ("angles", rotary)
+        if key not in self._known:
+            half = values.shape[-1] // 2
+            at = (torch.arange(self.size, device=values.device) - self.before).clamp(min=0).float()
+            powers = torch.arange(half, device=values.device, dtype=torch.float32) / half
+            self._known[key] = at[:, None] * (1.0 / (rotary.factor * rotary.base**powers))
+        return self._known[key]
