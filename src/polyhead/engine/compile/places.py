@@ -31,8 +31,8 @@ class Places:
 
     Inputs, where a form reads them: `turns` (rows, tokens), positions in the text from 0, 0 for prompt rows; `buckets`
     (2, 2 tokens - 1), rows of the table for distances i - j from tokens - 1 down, and from -(tokens - 1) up; `near`
-    (rows, 1, tokens, tokens), as `added` where a token is in the window, else a low number; `placed` (rows, 1, tokens, tokens), 1 where
-    neither is a prompt row. Rows are `lanes` times those of the inputs.
+    (rows, 1, tokens, tokens), as `added` where a token is in the window, else a low number; `placed` of the same shape,
+    1 where neither is a prompt row. Rows are `lanes` times those of the inputs.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from polyhead.codecs import NO_TOKEN
 from polyhead.encoder.data import TrunkData
+from polyhead.encoder.relative import buckets_of
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
@@ -136,7 +137,7 @@ def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> d
         ops.bound["prompts"] = ops.constant(np.concatenate([none, *rows]))
         states[0] = embed(ops, trunk.arrays, shape, prompted=True)
     for node in own_layers(path):
-        run = LayerRun([node], shape, arrays)
+        run = LayerRun([node], shape, arrays, by_row=bool(path.embed.prompts))
         states_after = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
         states |= dict(enumerate(states_after, node.start + 1))
     return states
@@ -234,6 +235,10 @@ class TextOps(OnnxOps):
             "text": self._text,
             "which": self._which,
             "added": self._added,
+            "turns": self._turns,
+            "buckets": self._buckets,
+            "near": self._near,
+            "placed": self._placed,
             "keep": self._keep,
             "share": self._share,
         }
@@ -324,6 +329,43 @@ class TextOps(OnnxOps):
         prompt = self.transpose(self.subtract(self._number(1.0), text), (0, 2, 1))
         hidden = self.multiply(self.node("Unsqueeze", self.multiply(text, prompt), self.whole(1)), self._number(HIDDEN))
         return self.add(added, hidden)
+
+    def _turns(self) -> Tensor:
+        """Positions from 0 at the first token; 0 for prompt rows and padding before the text."""
+        counted = self.node("CumSum", self._mask(), self._number(1))
+        return self._behind(self.subtract(self.maximum(counted, self._number(1)), self._number(1)))
+
+    def _places_in_row(self) -> Tensor:
+        """0, 1, ... for prompt rows and tokens, (positions,)."""
+        return self._up_to(self.add(self._tokens(), self._number(self._prompts)), (-1,))
+
+    def _buckets(self) -> Tensor:
+        """Rows of the table for distances from positions - 1 down, and up, (2, 2 positions - 1)."""
+        relative, most = self._shape.relative, self._shape.positions + self._prompts
+        assert relative is not None
+        table = self.constant(buckets_of(relative, np.arange(-most, most + 1)))
+        last = self.subtract(self.add(self._tokens(), self._number(self._prompts)), self._number(1))
+        count = self.add(self.multiply(last, self._number(2)), self._number(1))
+        up = self.subtract(self._up_to(count, (1, -1)), last)
+        distances = self.concat([self.multiply(up, self._number(-1)), up], 0)
+        return self.gather(table, self.add(distances, self._number(most)))
+
+    def _near(self) -> Tensor:
+        """`added` in the window and at prompt rows, else a low number, (rows, 1, positions, positions)."""
+        assert self._shape.window is not None
+        at = self._places_in_row()
+        apart = self.absolute(self.subtract(self.reshape(at, (-1, 1)), self.reshape(at, (1, -1))))
+        beyond = self.subtract(apart, self._number(self._shape.window))
+        is_far = self.minimum(self.maximum(beyond, self._number(0)), self._number(1))
+        far = self.reshape(self.node("Cast", is_far, to=TensorProto.FLOAT), (1, 1, *(self.size(at, 0),) * 2))
+        if self._prompts:
+            far = self.multiply(far, self._placed())
+        return self.add(self.input("added", "float", (-1, 1, -1, -1)), self.multiply(far, self._number(HIDDEN)))
+
+    def _placed(self) -> Tensor:
+        """1 where neither is a prompt row, (1, 1, positions, positions)."""
+        text = self.input("text", "float", (1, -1, 1))
+        return self.node("Unsqueeze", self.multiply(text, self.transpose(text, (0, 2, 1))), self.whole(1))
 
     def _keep(self) -> Tensor:
         return self.multiply(self.subtract(self._number(1.0), self._float_mask()), self._number(HIDDEN))
