@@ -85,6 +85,12 @@ class NumpyOps:
     def gelu(self, x):
         return self._of(lambda a: (a * (1 + erf(a / np.float32(2**0.5))) / 2).astype(np.float32), x)
 
+    def gelu_tanh(self, x):
+        return self._of(lambda a: a * (1 + np.tanh((2 / np.pi) ** 0.5 * (a + 0.044715 * a**3))) / 2, x)
+
+    def silu(self, x):
+        return self._of(lambda a: a / (1 + np.exp(-a)), x)
+
     def tanh(self, x):
         return self._of(np.tanh, x)
 

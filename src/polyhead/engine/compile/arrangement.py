@@ -11,8 +11,8 @@ import numpy as np
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
-from polyhead.engine.compile.encoder import Arrays
 from polyhead.engine.compile.heads import SlotForm, output_of, token_inputs_of
+from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.program import Token
 from polyhead.engine.compile.seats import Seat as Seat
 from polyhead.engine.compile.seats import SeatGroup as SeatGroup

@@ -20,10 +20,11 @@ from polyhead.engine.compile.arrangement import (
     reads_of,
     states_read,
 )
-from polyhead.engine.compile.encoder import Arrays, LayerSpan, beside_graph, embed_graph, span_graph
+from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
 from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
+from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
 from polyhead.engine.compile.program import (
     EMBEDDED,
@@ -104,6 +105,8 @@ class _Composer:
                 isolated=not step.node.prompts,
                 pack=not self._arranged.deterministic,
                 fill=self._graphs.runtime.fills,
+                relative=shape.relative,
+                window=shape.window,
             ),
             most=shape.positions,
             reads=tuple(str(what) for what, step, whose in reads if (step, whose) == (index, "") and what in LAID),
@@ -142,7 +145,8 @@ class _Composer:
 
     def _embedded(self, root: int, whose: str = "", *, prompted: bool = True) -> tuple[tuple[str, Key], ...]:
         names = EMBEDDED if prompted else EMBEDDED[:3]
-        return tuple((n, (n, root, whose)) for n in names if n != "segments" or self._shape.segments)
+        lacking = {"segments": not self._shape.segments, "positions": not self._shape.position_table}
+        return tuple((n, (n, root, whose)) for n in names if not lacking.get(n))
 
     def _spans(self) -> Iterator[GraphCall]:
         for own, index in self._layers.items():
@@ -159,7 +163,8 @@ class _Composer:
         root, parents = down_to(plan, lanes[0])[0], list(dict.fromkeys(step.parent for step in steps))
         kept = sorted({number for lane in lanes for number in arranged.kept[chain(plan, lane)]})
         begins = arranged.begins and parents == [root]
-        span = LayerSpan(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
+        by_row = bool(self._prompts(root))
+        span = LayerSpan(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins, by_row)
         tokens = arranged.tokens(*nodes)
         owners = {TRUNK, *(token[0] for token in tokens)}
         build = span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners})
@@ -169,7 +174,7 @@ class _Composer:
         return GraphCall(
             graph=self._graph(("layers", span, tokens), build, span.label, alone=tokens if len(lanes) == 1 else ()),
             tasks=tuple(dict.fromkeys(name for step in steps for name in step.tasks)),
-            inputs=(*inputs, ("added", ("added", root, ""))),
+            inputs=(*inputs, *((name, (name, root, "")) for name in ("added", *span.reads(self._shape)))),
             states=tuple((f"state.{number}", tuple((number, lane, "") for lane in lanes)) for number in kept),
             layers=sum(node.stop - node.start for node in nodes),
             is_shared=all(is_plain(node) for node in chain(plan, lanes[0])),
@@ -209,14 +214,16 @@ class _Composer:
         above, index = steps
         node, before = self._plan.steps[index].node, depth(self._plan, above)
         assert isinstance(node, Layers)
-        build = beside_graph(node, self._shape, self._arranged.arrays(TRUNK))
+        shape, root = self._shape, down_to(self._plan, index)[0]
+        build = beside_graph(node, shape, self._arranged.arrays(TRUNK))
         return GraphCall(
             graph=self._graph(("beside", node), build, f"layer {node.start} beside its text"),
             tasks=tasks,
             inputs=(
                 ("hidden.0", (before, above, whose)),
                 ("hidden.1", (before, above, "")),
-                ("added", ("added", down_to(self._plan, index)[0], whose)),
+                ("added", ("added", root, whose)),
+                *(("turns", ("turns", root, "")) for _ in range(shape.rotary is not None)),
             ),
             states=(("state.1", ((1, index, whose),)),),
             layers=int(counted),

@@ -1,4 +1,4 @@
-"""The encoder as graphs: embeddings, layers `a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a))` (Devlin 2019), deltas.
+"""The encoder as graphs: embeddings, layers of any form that `LayerForm` describes, deltas.
 
 States are (rows, tokens, width). Rows may be several groups of equal size, one after another: layers with weights of
 each group's own are computed by one product a map, over all groups.
@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.encoder.shape import Architecture
+from polyhead.encoder.shape import Architecture, LayerForm, position_maps
+from polyhead.engine.compile.deltas import Inside
+from polyhead.engine.compile.maps import Arrays, by_head, dense_ops, distinct, joined_heads, norm_ops
 from polyhead.engine.compile.ops import Build, Ops, Tensor
-from polyhead.plan import ADDED, TRUNK, Delta, Dense, Layers
+from polyhead.engine.compile.places import Places, place_inputs
+from polyhead.plan import TRUNK, Dense, Layers
+from polyhead.plan.cost.arrays import layer_form
 
-Arrays = Mapping[str, np.ndarray]
 HIDDEN = -1e4  # added to the score of a position that is not read
 
 
@@ -27,6 +30,11 @@ class LayerSpan(msgspec.Struct, frozen=True):
     inputs: tuple[int, ...]  # which input each lane begins with
     keep: tuple[int, ...]  # n: the state after n layers; -n: the mean of the last n
     begins: bool = False  # with the embedding
+    by_row: bool = False  # prompt rows stand among the tokens
+
+    def reads(self, shape: Architecture) -> tuple[str, ...]:
+        """What of places its layers read."""
+        return place_inputs(forms_of(self.nodes[0], shape), by_row=self.by_row)
 
     @property
     def label(self) -> str:
@@ -56,7 +64,7 @@ def span_graph(span: LayerSpan, shape: Architecture, arrays: Mapping[str, Arrays
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
         if lanes > 1:
             added = ops.concat([added] * lanes, 0)
-        states = LayerRun(span.nodes, shape, arrays).states(ops, hidden, added)
+        states = LayerRun(span.nodes, shape, arrays, by_row=span.by_row).states(ops, hidden, added)
         return {f"state.{number}": _state(ops, states, number) for number in span.keep}
 
     return build
@@ -72,7 +80,7 @@ def _in_turn(
 ) -> dict[str, Tensor]:
     """Each lane's layers by themselves; their states beside each other."""
     lanes = [
-        LayerRun([node], shape, arrays).states(ops, hidden, added)
+        LayerRun([node], shape, arrays, by_row=span.by_row).states(ops, hidden, added)
         for node, hidden in zip(span.nodes, inputs, strict=True)
     ]
     return {f"state.{number}": ops.concat([_state(ops, states, number) for states in lanes], 0) for number in span.keep}
@@ -108,13 +116,14 @@ def _state(ops: Ops, states: Sequence[Tensor], number: int) -> Tensor:
 def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = False) -> Tensor:
     """`LN([P; word(ids) + position] + segment)`, (rows, tokens, width); prompt rows stand anywhere among the tokens.
 
-    Inputs: ids, positions and, where the trunk has them, segments (rows, tokens). With prompts also `text` (rows,
+    Inputs: ids and, where the trunk has them, positions and segments (rows, tokens). With prompts also `text` (rows,
     tokens, 1), 1 at a text's tokens and 0 elsewhere; `prompts` (1 + prompt rows, embedding width), the first row zero;
     and `which` (rows, tokens), the row of these that is added.
     """
     out = ops.gather(ops.constant(arrays["embeddings.word.weight"]), ops.input("ids", "int", (-1, -1)))
-    positions = ops.input("positions", "int", (-1, -1))
-    out = ops.add(out, ops.gather(ops.constant(arrays["embeddings.position.weight"]), positions))
+    if shape.position_table:
+        positions = ops.input("positions", "int", (-1, -1))
+        out = ops.add(out, ops.gather(ops.constant(arrays["embeddings.position.weight"]), positions))
     if prompted:
         narrow = shape.embedding_width or shape.width
         rows = ops.gather(ops.input("prompts", "float", (-1, narrow)), ops.input("which", "int", (-1, -1)))
@@ -122,7 +131,8 @@ def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = Fal
     if shape.segments:
         segments = ops.input("segments", "int", (-1, -1))
         out = ops.add(out, ops.gather(ops.constant(arrays["embeddings.segment.weight"]), segments))
-    out = norm_ops(ops, out, [arrays], "embeddings.norm", shape.norm_epsilon)
+    if shape.embedding_norm:
+        out = norm_ops(ops, out, [arrays], "embeddings.norm", shape.norm_epsilon)
     if shape.embedding_width not in (None, shape.width):
         out = dense_ops(ops, out, [arrays], "embeddings.project")
     return out
@@ -136,186 +146,136 @@ class LayerRun:
     """
 
     def __init__(
-        self, nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays], *, text: Tensor | None = None
+        self,
+        nodes: Sequence[Layers],
+        shape: Architecture,
+        arrays: Mapping[str, Arrays],
+        *,
+        text: Tensor | None = None,
+        by_row: bool = False,
     ) -> None:
         self.node, self.shape, self.text = nodes[0], shape, text
+        self.forms = dict(zip(range(self.node.start, self.node.stop), forms_of(self.node, shape), strict=True))
         self.weights = distinct([arrays[node.weights] for node in nodes])
         deltas = [node.delta for node in nodes if node.delta is not None]
         self._own = distinct([arrays[delta.part] for delta in deltas])
         self._ends = distinct([arrays[delta.ends or delta.part] for delta in deltas])
+        self._lanes, self._by_row = len(nodes), by_row
 
     def states(self, ops: Ops, hidden: Tensor, added: Tensor) -> list[Tensor]:
         """The output of each layer; with `leave` the last is projected back."""
         out: list[Tensor] = []
+        places = Places(ops, added, self.shape, self.weights[0], lanes=self._lanes, by_row=self._by_row)
         if self.node.enter:
             hidden = dense_ops(ops, hidden, self.weights, "enter")
         for index in range(self.node.start, self.node.stop):
-            hidden = self._layer(ops, hidden, added, index)
+            hidden = self._layer(ops, hidden, added, index, places)
             out.append(hidden)
         if self.node.leave:
             out[-1] = dense_ops(ops, hidden, self.weights, "leave")
         return out
 
-    def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int) -> Tensor:
-        inside, out = Inside(self.node.delta, index, self._own, self._ends, epsilon=self.shape.norm_epsilon), hidden
-        if self.node.attention:
-            half = inside.behind(ops, self._attention(ops, out, added, index, inside), "attention")
-            out = self._added(ops, out, half, f"layers.{index}.attention.norm")
-        if self.node.feed_forward != 0:
-            inner = ops.gelu(self._dense(ops, out, index, "feed_forward.inner", inside))
-            for number in range(self.node.hidden_layers - 1):
-                name = f"layers.{index}.feed_forward.between.{number}"
-                inner = ops.gelu(dense_ops(ops, inner, self.weights, name))
-            half = self._dense(ops, inner, index, "feed_forward.outer", inside)
-            half = inside.beside(ops, hidden, added, inside.behind(ops, half, "feed_forward"))
-            out = self._added(ops, out, half, f"layers.{index}.feed_forward.norm")
-        return inside.after(ops, out, added)
+    def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, places: Places) -> Tensor:
+        form, out, entered = self.forms[index], hidden, hidden
+        inside = Inside(self.node.delta, index, self._own, self._ends, shape=self.shape)
+        if form.attention:
+            entered = self._entered(ops, hidden, index)
+            half = inside.behind(ops, self._attention(ops, entered, added, index, inside, places), "attention")
+            out = self._added(ops, out, half, index, "attention")
+        if form.feed_forward:
+            read = self._norm(ops, out, index, "feed_forward.") if form.norm_first else out
+            half = inside.behind(ops, self._feed_forward(ops, read, index, inside), "feed_forward")
+            half = inside.beside(ops, entered, added, half)
+            out = self._added(ops, out, half, index, "feed_forward")
+        out = inside.after(ops, out, added)
+        return self._norm(ops, out, index, "") if form.closing_norm else out
 
-    def _added(self, ops: Ops, before: Tensor, half: Tensor, name: str) -> Tensor:
-        if not self.node.residual:
+    def _entered(self, ops: Ops, hidden: Tensor, index: int) -> Tensor:
+        """What queries, keys and values read of the layer's input."""
+        form = self.forms[index]
+        return self._norm(ops, hidden, index, "attention.") if form.norm_first and form.attention_norm else hidden
+
+    def _feed_forward(self, ops: Ops, x: Tensor, index: int, inside: Inside) -> Tensor:
+        form = self.forms[index]
+        inner = _activated(ops, self._dense(ops, x, index, "feed_forward.inner", inside), form)
+        if form.gated:
+            inner = ops.multiply(inner, self._dense(ops, x, index, "feed_forward.gate", inside))
+        for number in range(form.hidden_layers - 1):
+            inner = ops.gelu(dense_ops(ops, inner, self.weights, f"layers.{index}.feed_forward.between.{number}"))
+        return self._dense(ops, inner, index, "feed_forward.outer", inside)
+
+    def _added(self, ops: Ops, before: Tensor, half: Tensor, index: int, name: str) -> Tensor:
+        form = self.forms[index]
+        if not form.residual:
             return half
-        return norm_ops(ops, ops.add(before, half), self.weights, name, self.shape.norm_epsilon)
+        total = ops.add(before, half)
+        return total if form.norm_first else self._norm(ops, total, index, f"{name}.")
 
-    def _attention(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, inside: Inside) -> Tensor:
+    def _norm(self, ops: Ops, x: Tensor, index: int, half: str) -> Tensor:
+        form = self.forms[index]
+        return norm_ops(
+            ops, x, self.weights, f"layers.{index}.{half}norm", form.norm_epsilon, root_mean=form.norm == "rms"
+        )
+
+    def _attention(
+        self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: Places
+    ) -> Tensor:
+        form, beside = self.forms[index], self.text is not None
+        heads = form.key_heads or form.heads
         query, key, value = (
-            self._dense(ops, hidden, index, target, inside)
+            self._dense(ops, entered, index, target, inside)
             for target in ("attention.query", "attention.key", "attention.value")
         )
-        key, value, added = inside.prefixed(ops, key, value, added)
+        width = form.query_width // form.heads
+        query, keys = by_head(ops, query, form.heads, width), by_head(ops, key, heads, width)
+        if not beside:  # prompt rows have no place
+            query, keys = (places.turned(part, form.rotary) for part in (query, keys))
+            added = places.added(form)
+            if form.relative is not None and form.relative.kind == "disentangled":
+                mapped = functools.partial(self._of_table, ops, index, inside)
+                groups = self._table_groups(inside)
+                added = ops.add(added, places.disentangled(form, query, keys, mapped, groups))
+        keys, values, added = inside.prefixed(ops, keys, by_head(ops, value, heads, width), added)
         if self.text is not None:
+            text = self._entered(ops, self.text, index)
             names = (f"layers.{index}.attention.{leaf}" for leaf in ("key", "value"))
-            keys, values = (dense_ops(ops, self.text, self.weights, name) for name in names)
-            key, value = ops.concat([keys, key], 1), ops.concat([values, value], 1)
-        width, heads = self.node.width or self.shape.width, self.node.heads or self.shape.heads
-        mixed = attention_ops(ops, query, key, value, added, heads=heads, width=width)
+            seen, read = (by_head(ops, dense_ops(ops, text, self.weights, name), heads, width) for name in names)
+            keys = ops.concat([places.turned(seen, form.rotary), keys], 2)
+            values = ops.concat([read, values], 2)
+        keys, values = (_by_query(ops, part, form) for part in (keys, values))
+        terms = 1 if form.relative is None else form.relative.terms
+        scale = float((width * terms) ** -0.5)
+        mixed = joined_heads(ops, ops.attention(query, keys, values, added, scale), form.query_width)
         return self._dense(ops, mixed, index, "attention.output", inside)
+
+    def _table_groups(self, inside: Inside) -> int:
+        """In how many groups the table's vectors differ."""
+        return len(self._own) if inside.maps("attention.key") or inside.maps("attention.query") else 1
+
+    def _of_table(self, ops: Ops, index: int, inside: Inside, vectors: Tensor, name: str) -> Tensor:
+        """The table's vectors (groups, buckets, width) as keys or queries."""
+        if position_maps(self.forms[index]):
+            return dense_ops(ops, vectors, self.weights, f"layers.{index}.attention.position_{name}")
+        return self._dense(ops, vectors, index, "attention.key" if name == "key" else "attention.query", inside)
 
     def _dense(self, ops: Ops, x: Tensor, index: int, target: Dense, inside: Inside) -> Tensor:
         return inside.mapped(ops, x, target, dense_ops(ops, x, self.weights, f"layers.{index}.{target}"))
 
 
-def attention_ops(
-    ops: Ops, query: Tensor, key: Tensor, value: Tensor, added: Tensor, *, heads: int, width: int
-) -> Tensor:
-    """`softmax(Q K^T / sqrt(width / heads) + added) V` of each head, side by side; (rows, tokens, width) each."""
-    inner = width // heads
-
-    def split(x: Tensor) -> Tensor:
-        return ops.transpose(ops.reshape(x, (-1, ops.size(x, 1), heads, inner)), (0, 2, 1, 3))
-
-    mixed = ops.attention(split(query), split(key), split(value), added, float(inner**-0.5))
-    joined = ops.transpose(mixed, (0, 2, 1, 3))
-    return ops.reshape(joined, (-1, ops.size(joined, 1), width))
+def forms_of(node: Layers, shape: Architecture) -> list[LayerForm]:
+    """How each of the node's layers computes."""
+    return [layer_form(node, index, shape) for index in range(node.start, node.stop)]
 
 
-def dense_ops(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:
-    """`W x + b` with one owner's arrays for all rows, or with each group's own; the bias where there is one."""
-    weights = [arrays[f"{name}.weight"] for arrays in maps]
-    biases = [arrays[f"{name}.bias"] for arrays in maps if f"{name}.bias" in arrays]
-    if len(maps) == 1:
-        out = ops.matmul(x, ops.constant(weights[0]), transposed=True)
-        return ops.add(out, ops.constant(biases[0])) if biases else out
-    stacked = np.stack(weights)
-    groups, outputs, inputs = stacked.shape
-    flat = ops.matmul(ops.reshape(x, (groups, -1, inputs)), ops.constant(stacked), transposed=True)
-    if biases:
-        flat = ops.add(flat, ops.constant(np.stack(biases)[:, None]))
-    return ops.reshape(flat, (-1, ops.size(x, 1), outputs))
+def _activated(ops: Ops, x: Tensor, form: LayerForm) -> Tensor:
+    return {"gelu": ops.gelu, "gelu_tanh": ops.gelu_tanh, "silu": ops.silu, "relu": ops.relu}[form.activation](x)
 
 
-def distinct(arrays: Sequence[Arrays]) -> Sequence[Arrays]:
-    """One for all groups, where all have the same."""
-    return arrays[:1] if all(group is arrays[0] for group in arrays) else arrays
-
-
-def norm_ops(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
-    """Layer norm over the width, with one gain and bias or each group's own."""
-    gains, biases = ([arrays[f"{name}.{leaf}"] for arrays in norms] for leaf in ("weight", "bias"))
-    if len(norms) == 1:
-        return ops.norm(x, gains[0], biases[0], epsilon)
-    groups, width = len(norms), len(gains[0])
-    flat = ops.reshape(x, (groups, -1, width))
-    out = ops.norm(flat, np.stack(gains)[:, None], np.stack(biases)[:, None], epsilon)
-    return ops.reshape(out, (-1, ops.size(x, 1), width))
-
-
-class Inside:
-    """The work of a delta in one layer, on rows in a group for each of its owners; without a delta it does nothing.
-
-    `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
-    """
-
-    def __init__(
-        self, node: Delta | None, index: int, own: Sequence[Arrays], ends: Sequence[Arrays], *, epsilon: float
-    ) -> None:
-        self._node, self._name, self._own, self._ends, self._epsilon = node, f"delta.{index}", own, ends, epsilon
-        self._kind = None if node is None else node.kind
-
-    def mapped(self, ops: Ops, x: Tensor, target: Dense, out: Tensor) -> Tensor:
-        """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
-        if self._node is None or target not in self._node.targets:
-            return out
-        low = dense_ops(ops, x, self._own, f"{self._name}.{target}.encoder")
-        low = ops.multiply(low, ops.constant(np.array(self._node.alpha / self._node.size, np.float32)))
-        return ops.add(out, dense_ops(ops, low, self._own, f"{self._name}.{target}.decoder"))
-
-    def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values (size, width) that every position sees before the others (P-Tuning v2)."""
-        if self._node is None or self._kind != "prefix":
-            return key, value, added
-        free = ops.multiply(ops.slice(added, 3, 0, 1), ops.constant(np.zeros((1, 1, 1, self._node.size), np.float32)))
-        return self._before(ops, key, "key"), self._before(ops, value, "value"), ops.concat([free, added], 3)
-
-    def behind(self, ops: Ops, out: Tensor, half: str) -> Tensor:
-        """Bottleneck: `x + V_D gelu(V_E x)` on what a half gives, before it is added (Houlsby et al. 2019)."""
-        if self._kind != "bottleneck":
-            return out
-        inner = ops.gelu(dense_ops(ops, out, self._own, f"{self._name}.{half}.encoder"))
-        return ops.add(out, dense_ops(ops, inner, self._own, f"{self._name}.{half}.decoder"))
-
-    def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
-        """TS(h) beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
-        node = self._node
-        if node is None or node.kind not in ADDED or node.serial:
-            return half
-        return ops.add(half, self._task_function(ops, node, hidden, added))
-
-    def after(self, ops: Ops, out: Tensor, added: Tensor) -> Tensor:
-        """Serial: `LN3(h' + TS(h'))`. Scale: `2 sigmoid(r) h'` (LHUC)."""
-        if self._node is not None and self._node.serial:
-            both = ops.add(out, self._task_function(ops, self._node, out, added))
-            return norm_ops(ops, both, self._own, f"{self._name}.norm", self._epsilon)
-        return self._scaled(ops, out) if self._kind == "scale" else out
-
-    def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
-        """`2 sigmoid(r) x`, each group by its own r."""
-        scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._own])
-        gain = (2.0 / (1.0 + np.exp(-scales))).astype(np.float32)[:, None]  # (groups, 1, width)
-        flat = ops.reshape(out, (len(gain), -1, gain.shape[-1]))
-        return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
-
-    def _before(self, ops: Ops, flat: Tensor, leaf: str) -> Tensor:
-        rows = np.stack([arrays[f"{self._name}.{leaf}"] for arrays in self._own])[:, None]
-        groups, _, size, width = rows.shape
-        # Zeros of the rows' number, to which the prefix is added: as many copies of it as there are rows.
-        zeros = ops.multiply(ops.slice(flat, 1, 0, 1), ops.constant(np.zeros((1, 1, 1), np.float32)))
-        copies = ops.add(ops.reshape(zeros, (groups, -1, 1, width)), ops.constant(rows))
-        return ops.concat([ops.reshape(copies, (-1, size, width)), flat], 1)
-
-    def _task_function(self, ops: Ops, node: Delta, hidden: Tensor, added: Tensor) -> Tensor:
-        """`V_D g(V_E h)` (Stickland and Murray 2019); see `Delta` for g and the places of a GELU."""
-        name, tied = self._name, "delta" if node.tied else self._name
-        inner = dense_ops(ops, hidden, self._ends, f"{tied}.encoder")
-        if node.kind == "projected_attention":
-            query, key, value = (
-                dense_ops(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value")
-            )
-            inner = attention_ops(ops, query, key, value, added, heads=node.heads, width=node.size)
-        elif node.kind == "feed_forward":
-            inner = ops.gelu(dense_ops(ops, inner, self._own, f"{name}.inner"))
-            inner = dense_ops(ops, inner, self._own, f"{name}.outer")
-        if node.gelu == "inside":
-            inner = ops.gelu(inner)
-        out = dense_ops(ops, inner, self._ends, f"{tied}.decoder")
-        out = ops.gelu(out) if node.gelu == "after" else out
-        return self._scaled(ops, out) if node.scaled else out
+def _by_query(ops: Ops, x: Tensor, form: LayerForm) -> Tensor:
+    """Keys or values (rows, heads, tokens, width) of each query's head, where several read one."""
+    heads = form.key_heads or form.heads
+    if heads == form.heads:
+        return x
+    width = form.query_width // form.heads
+    each = ops.concat([ops.reshape(x, (-1, heads, 1, ops.size(x, 2), width))] * (form.heads // heads), 2)
+    return ops.reshape(each, (-1, form.heads, ops.size(x, 2), width))

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
-from polyhead.engine.compile.encoder import Arrays, dense_ops
+from polyhead.engine.compile.maps import Arrays, dense_ops
 from polyhead.engine.compile.ops import InputKind, Ops, Tensor
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from polyhead.encoder.relative import buckets_of
+from polyhead.encoder.shape import Relative
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
@@ -24,6 +26,8 @@ class Shape(Value):
     isolated: bool = False  # texts do not see prompts, and these not each other
     pack: bool = True
     fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
+    relative: Relative | None = None  # of the trunk
+    window: int | None = None  # of the trunk's layers with one
 
 
 class RowLayout:
@@ -97,6 +101,35 @@ class RowLayout:
         first, tokens = self._shape.first_position, self._batch.ids.shape[1]
         each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
         return each if self._is_plain else self._spread(each, fill=first)
+
+    @property
+    def turns(self) -> np.ndarray:
+        """The position of each token in its text from 0; 0 for prompt rows."""
+        each = np.ascontiguousarray(np.broadcast_to(np.arange(self._batch.ids.shape[1]), self._batch.ids.shape))
+        return each if self._is_plain else self._spread(each)
+
+    @property
+    def buckets(self) -> np.ndarray:
+        """(2, 2 positions - 1) int64: of distances from positions - 1 down to its negative, and up again."""
+        assert self._shape.relative is not None
+        distances = np.arange(self._size[1] - 1, -self._size[1], -1)
+        return np.stack([buckets_of(self._shape.relative, each) for each in (distances, -distances)])
+
+    @property
+    def near(self) -> np.ndarray:
+        """(rows, 1, positions, positions) float32: as `added` in the window and at prompt rows, else a low number."""
+        assert self._shape.window is not None
+        at = np.arange(self._size[1])
+        is_near = (np.abs(at[:, None] - at) <= self._shape.window)[None, None]
+        if self._more:
+            is_near = is_near | (self.placed == 0)
+        return np.where(is_near, self.added, np.float32(HIDDEN))
+
+    @lazy
+    def placed(self) -> np.ndarray:
+        """(rows, 1, positions, positions) float32: 1 where neither is a prompt row."""
+        is_token = self.which == 0
+        return (is_token[:, None, :, None] & is_token[:, None, None]).astype(np.float32)
 
     @property
     def segments(self) -> np.ndarray:

@@ -41,8 +41,8 @@ class Ops(Protocol):
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Parts one after another."""
 
-    def slice(self, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-        """A piece of an axis."""
+    def slice(self, x: Tensor, axis: int, start: int, stop: Size) -> Tensor:
+        """A piece of an axis; a `stop` past its end is the end."""
 
     def gather(self, table: Tensor, places: Tensor) -> Tensor:
         """Rows of a table (rows, ...) at places of any shape."""
@@ -79,6 +79,12 @@ class Ops(Protocol):
 
     def gelu(self, x: Tensor) -> Tensor:
         """`x (1 + erf(x / sqrt 2)) / 2`."""
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """`x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`."""
+
+    def silu(self, x: Tensor) -> Tensor:
+        """`x / (1 + exp(-x))`."""
 
     def tanh(self, x: Tensor) -> Tensor:
         """The hyperbolic tangent."""

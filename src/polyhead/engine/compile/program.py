@@ -15,6 +15,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
+from polyhead.engine.compile.places import PLACED
 from polyhead.errors import BackendError, without_frames
 from polyhead.values import Value
 
@@ -106,7 +107,7 @@ class Graphs:
 Key = tuple[int | str, int, str]
 Values = dict[Key, np.ndarray]
 EMBEDDED = ("ids", "positions", "segments", "text", "which", "prompts")  # what an embedding reads
-LAID = (*EMBEDDED[:5], "added", "places", "first", "keep", "share", "words")  # what a layout gives
+LAID = (*EMBEDDED[:5], "added", *PLACED, "places", "first", "keep", "share", "words")  # what a layout gives
 
 
 class OutputPlace(msgspec.Struct, frozen=True):

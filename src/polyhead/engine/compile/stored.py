@@ -20,15 +20,14 @@ from polyhead.engine.backends.prefix import (
 )
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
 from polyhead.engine.compile.compose import answer_places, slot_outputs, slots_graph
-from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
+from polyhead.engine.compile.encoder import HIDDEN, LayerRun, LayerSpan, embed
 from polyhead.engine.compile.layout import Shape, neighbour_inputs
+from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
 from polyhead.engine.compile.walk import TEXTS, run_graph
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Codec, Layers, Path
-
-READ = ("ids", "positions", "segments", "added", "places")  # of a layout
 
 
 def features(
@@ -49,6 +48,14 @@ def features(
             alone=(arranged.owners[TRUNK].token,),
         )
     )
+    reads = [
+        "ids",
+        "places",
+        *(("positions",) if shape.position_table else ()),
+        *(("segments",) if shape.segments else ()),
+    ]
+    if depth:
+        reads += ["added", *LayerSpan((Layers(start=0, stop=depth),), (), kept).reads(shape)]
     laid = InputState(
         step=0,
         tasks=(),
@@ -58,15 +65,15 @@ def features(
             width=shape.width,
             pack=not arranged.deterministic,
             fill=graphs.runtime.fills,
+            relative=shape.relative,
+            window=shape.window,
         ),
         most=shape.positions,
-        reads=READ if shape.segments else tuple(name for name in READ if name != "segments"),
+        reads=tuple(reads),
         prompts=np.zeros((1, shape.embedding_width or shape.width), np.float32),
     ).values(batch)
-    inputs = {name: laid[name, 0, ""] for name in READ if (name, 0, "") in laid}
+    inputs = {name: laid[name, 0, ""] for name in reads}
     places = inputs.pop("places")[batch.mask]
-    if not depth:
-        del inputs["added"]
     states = {number: out.reshape(-1, shape.width)[places] for number, out in _numbered(graph(inputs))}
     lengths = batch.mask.sum(axis=1)
     values = []

@@ -19,8 +19,9 @@ from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.arrangement import Read, slot_form, states_read
-from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
+from polyhead.engine.compile.encoder import HIDDEN, LayerRun, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded, token_inputs_of
+from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, join_layers, merge
 from polyhead.plan.cost import WORD_WEIGHTS

@@ -67,6 +67,7 @@ class OnnxOps:
     absolute = partialmethod(node, "Abs")
     round = partialmethod(node, "Round")
     gelu = partialmethod(node, "Gelu")
+    gelu_tanh = partialmethod(node, "Gelu", approximate="tanh")
     tanh = partialmethod(node, "Tanh")
     relu = partialmethod(node, "Relu")
 
@@ -94,8 +95,9 @@ class OnnxOps:
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return self.node("Concat", *parts, axis=axis)
 
-    def slice(self, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-        return self.node("Slice", x, self.whole(start), self.whole(stop), self.whole(axis))
+    def slice(self, x: Tensor, axis: int, start: int, stop: Size) -> Tensor:
+        end = self.whole(stop) if isinstance(stop, int) else stop
+        return self.node("Slice", x, self.whole(start), end, self.whole(axis))
 
     def gather(self, table: Tensor, places: Tensor) -> Tensor:
         return self.node("Gather", table, places, axis=0)
@@ -105,6 +107,9 @@ class OnnxOps:
             array = self.arrays[b]  # weights, which are turned once, here
             b = self._constant((b, "turned"), array, np.swapaxes(array, -1, -2))
         return self.node("MatMul", a, b)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return self.multiply(x, self.node("Sigmoid", x))
 
     def total(self, x: Tensor, axis: int) -> Tensor:
         return self.node("ReduceSum", x, self.whole(axis), keepdims=1)

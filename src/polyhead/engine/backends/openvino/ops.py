@@ -61,8 +61,9 @@ class OpenVINOOps:
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         return op.concat(list(parts), axis)
 
-    def slice(self, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-        return op.slice(x, _whole(start), _whole(stop), _whole(1), _whole(axis))
+    def slice(self, x: Tensor, axis: int, start: int, stop: Size) -> Tensor:
+        end = _whole(stop) if isinstance(stop, int) else stop
+        return op.slice(x, _whole(start), end, _whole(1), _whole(axis))
 
     def gather(self, table: Tensor, places: Tensor) -> Tensor:
         return op.gather(table, places, _whole(0))
@@ -77,6 +78,12 @@ class OpenVINOOps:
 
     def gelu(self, x: Tensor) -> Tensor:
         return op.gelu(x, "erf")
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        return op.gelu(x, "tanh")
+
+    def silu(self, x: Tensor) -> Tensor:
+        return op.swish(x)
 
     def relu(self, x: Tensor) -> Tensor:
         # 0 x is NaN where x is no finite number: OpenVINO's own gives 0 for NaN, and so hides that a task failed.

@@ -83,7 +83,9 @@ class _Layer(msgspec.Struct, frozen=True):
         heads = form.key_heads or form.heads
         keys, values = self._turned(self._by_head(key, heads)), self._by_head(value, heads)
         bias = self._relative(query, keys)
-        sees = sees if form.window is None else sees & near(sees.shape[-1], form.window, self.before)
+        if form.window is not None:
+            sees = sees & near(sees.shape[-1], form.window, self.before)
+            sees = sees | ~sees.any(axis=-1, keepdims=True)  # padding, which nothing reads
         prefix = self.delta.prefix()
         if prefix is not None:
             size = len(prefix[0])

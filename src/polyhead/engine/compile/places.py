@@ -1,0 +1,166 @@
+"""What layers read of the places of tokens, as graphs: rotations, windows, and scores by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.encoder.shape import RELATIVE, Architecture, LayerForm, Rotary
+from polyhead.engine.compile.maps import Arrays
+from polyhead.engine.compile.ops import InputKind, Ops, Tensor
+
+END = 2**31 - 1  # past the end of any axis
+PLACED = ("turns", "buckets", "near", "placed")  # what a layout gives
+
+
+def place_inputs(forms: Sequence[LayerForm], *, by_row: bool) -> tuple[str, ...]:
+    """Which of `PLACED` layers of these forms read; `by_row`, where prompt rows stand among the tokens."""
+    relative = any(form.relative is not None for form in forms)
+    names = {
+        "turns": any(form.rotary is not None for form in forms),
+        "buckets": relative,
+        "near": any(form.window is not None for form in forms),
+        "placed": relative and by_row,
+    }
+    return tuple(name for name, is_read in names.items() if is_read)
+
+
+class Places:
+    """Places of one span's rows; every tensor is made once.
+
+    Inputs, where a form reads them: `turns` (rows, tokens), positions in the text from 0, 0 for prompt rows; `buckets`
+    (2, 2 tokens - 1), rows of the table for distances i - j from tokens - 1 down, and from -(tokens - 1) up; `near`
+    (rows, 1, tokens, tokens), as `added` where a token is in the window, else a low number; `placed` (rows, 1, tokens, tokens), 1 where
+    neither is a prompt row. Rows are `lanes` times those of the inputs.
+    """
+
+    def __init__(
+        self, ops: Ops, added: Tensor, shape: Architecture, arrays: Arrays, *, lanes: int = 1, by_row: bool = False
+    ) -> None:
+        self._ops, self._added, self._shape, self._arrays = ops, added, shape, arrays
+        self._lanes, self._by_row = lanes, by_row
+        self._known: dict[object, Tensor] = {}
+
+    def added(self, form: LayerForm) -> Tensor:
+        """What is added to all scores of a layer: 0 or a low number, and what a head gains by distance."""
+        biased = form.relative is not None and form.relative.kind == "bias"
+        if form.window is None and not biased:
+            return self._added
+        return self._once(("added", form.window, biased), lambda: self._all_added(form, biased))
+
+    def turned(self, x: Tensor, rotary: Rotary | None) -> Tensor:
+        """Queries or keys (rows, heads, tokens, width) turned by their position (Su et al. 2021)."""
+        if rotary is None:
+            return x
+        ops, half = self._ops, (self._shape.head_width or self._shape.width // self._shape.heads) // 2
+        cosine = self._once((rotary, "cosine"), lambda: self._angles(rotary, half, np.cos))
+        sine = self._once((rotary, "sine"), lambda: self._angles(rotary, half, np.sin))
+        first, second = ops.slice(x, 3, 0, half), ops.slice(x, 3, half, 2 * half)
+        minus = self._once("minus", lambda: ops.constant(np.array(-1.0, np.float32)))
+        other = ops.concat([ops.multiply(second, minus), first], 3)
+        return ops.add(ops.multiply(x, cosine), ops.multiply(other, sine))
+
+    def disentangled(
+        self, form: LayerForm, query: Tensor, key: Tensor, mapped: Callable[[Tensor, str], Tensor], groups: int
+    ) -> Tensor:
+        """What scores gain by distance, (rows, heads, tokens, tokens), from queries and keys by head (He et al. 2021).
+
+        `mapped` gives the table's vectors (groups, buckets, width) as the layer's "key" or "query" vectors.
+        """
+        ops, relative, total = self._ops, form.relative, None
+        assert relative is not None
+        if relative.content_to_position:
+            total = self._skewed(self._products(form, query, mapped(self._table(groups), "key"), 0, groups), form.heads)
+        if relative.position_to_content:
+            products = self._products(form, key, mapped(self._table(groups), "query"), 1, groups)
+            turned = ops.transpose(self._skewed(products, form.heads), (0, 1, 3, 2))
+            total = turned if total is None else ops.add(total, turned)
+        scale = (form.query_width // form.heads * relative.terms) ** -0.5
+        total = ops.multiply(total, ops.constant(np.array(scale, np.float32)))
+        return ops.multiply(total, self._placed()) if self._by_row else total
+
+    def _products(self, form: LayerForm, x: Tensor, vectors: Tensor, order: int, groups: int) -> Tensor:
+        """Each position's products with the vectors of all distances, (rows, heads, tokens, 2 tokens - 1)."""
+        ops, width = self._ops, form.query_width // form.heads
+        each = ops.gather(ops.transpose(vectors, (1, 0, 2)), self._buckets(order))  # (distances, groups, width)
+        each = ops.transpose(ops.reshape(each, (-1, groups, form.heads, width)), (1, 2, 3, 0))
+        if groups == 1:
+            return ops.matmul(x, each)
+        tokens = ops.size(x, 2)
+        rows = ops.reshape(x, (groups, -1, form.heads, tokens, width))
+        each = ops.reshape(each, (groups, 1, form.heads, width, -1))
+        return ops.reshape(ops.matmul(rows, each), (ops.size(x, 0), form.heads, tokens, -1))
+
+    def _skewed(self, products: Tensor, heads: int) -> Tensor:
+        """Of (rows, heads, i, c) those of c = j - i + tokens - 1: (rows, heads, i, j); Dai et al. 2019, appendix B."""
+        ops = self._ops
+        rows, tokens = ops.size(products, 0), ops.size(products, 2)
+        nothing = ops.multiply(ops.slice(products, 3, 0, 1), ops.constant(np.zeros((1, 1, 1, 1), np.float32)))
+        padded = ops.reshape(ops.concat([nothing, products], 3), (rows, heads, -1, tokens))
+        moved = ops.reshape(ops.slice(padded, 2, 1, END), (rows, heads, tokens, -1))
+        return ops.slice(moved, 3, 0, tokens)
+
+    def _all_added(self, form: LayerForm, biased: bool) -> Tensor:
+        near = form.window is not None
+        total = self._each_lane("near", "float", (-1, 1, -1, -1)) if near else self._added
+        return self._ops.add(total, self._once("bias", self._bias)) if biased else total
+
+    def _bias(self) -> Tensor:
+        """(1 or rows, heads, tokens, tokens): a number for each head and distance."""
+        ops, heads = self._ops, self._shape.heads
+        each = ops.gather(
+            self._once("numbers", lambda: ops.constant(self._arrays[f"{RELATIVE}.weight"])), self._buckets(0)
+        )
+        each = ops.reshape(ops.transpose(each, (1, 0)), (1, heads, 1, -1))
+        row = ops.slice(ops.slice(self._added, 0, 0, 1), 2, 0, 1)  # (1, 1, 1, tokens)
+        zeros = ops.multiply(ops.transpose(row, (0, 1, 3, 2)), ops.constant(np.zeros((1, 1, 1, 1), np.float32)))
+        bias = self._skewed(ops.add(each, zeros), heads)
+        return ops.multiply(bias, self._placed()) if self._by_row else bias
+
+    def _table(self, groups: int) -> Tensor:
+        """The vectors of all buckets, (groups, buckets, width)."""
+        return self._once(("table", groups), lambda: self._made_table(groups))
+
+    def _made_table(self, groups: int) -> Tensor:
+        relative, rows = self._shape.relative, self._arrays[f"{RELATIVE}.weight"]
+        assert relative is not None
+        if relative.norm:
+            gain, bias = (self._arrays[f"{RELATIVE}.norm.{leaf}"] for leaf in ("weight", "bias"))
+            centred = rows - rows.mean(axis=1, keepdims=True)
+            spread = np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + self._shape.norm_epsilon)
+            rows = (centred / spread * gain + bias).astype(np.float32)
+        return self._ops.constant(np.stack([rows] * groups))
+
+    def _buckets(self, order: int) -> Tensor:
+        """(distances,): of i - j from tokens - 1 down, or from -(tokens - 1) up."""
+        ops = self._ops
+        both = ops.input("buckets", "int", (2, -1))
+        return self._once(("buckets", order), lambda: ops.reshape(ops.slice(both, 0, order, order + 1), (-1,)))
+
+    def _placed(self) -> Tensor:
+        return self._each_lane("placed", "float", (-1, 1, -1, -1))
+
+    def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        """(rows, 1, tokens, 2 half), of each position's cosines or sines."""
+        ops = self._ops
+        powers = np.arange(half, dtype=np.float32) / np.float32(half)
+        each = (1.0 / (rotary.factor * np.float32(rotary.base) ** powers)).astype(np.float32)
+        angles = np.arange(self._shape.positions, dtype=np.float32)[:, None] * each
+        table = of(np.concatenate([angles, angles], axis=1)).astype(np.float32)
+        turns = self._each_lane("turns", "int", (-1, -1))
+        read = ops.gather(ops.constant(table), turns)
+        return ops.reshape(read, (-1, 1, ops.size(turns, 1), 2 * half))
+
+    def _each_lane(self, name: str, kind: InputKind, shape: Sequence[int]) -> Tensor:
+        """An input, its rows once for each lane."""
+        ops = self._ops
+        read = ops.input(name, kind, shape)
+        if self._lanes == 1:
+            return read
+        return self._once((name, "lanes"), lambda: ops.concat([read] * self._lanes, 0))
+
+    def _once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
