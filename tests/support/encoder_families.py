@@ -64,7 +64,7 @@ CASES = {
 SPREAD = {"ModernBert": 0.2, "EuroBert": 0.2}  # of weights; 0.3 elsewhere, where norms behind each half bound states
 
 
-def saved_model(case, folder, **saving):
+def saved_model(case, folder, *, dtype="float32", **saving):
     """A random encoder of `transformers`, saved with a tokenizer; numbers so large that a wrong norm shows."""
     name, settings = CASES[case]
     config = getattr(transformers, f"{name}Config")(**settings)
@@ -74,7 +74,7 @@ def saved_model(case, folder, **saving):
         for key, value in model.named_parameters():
             centre = 1.0 if "norm" in key.lower() and key.endswith("weight") else 0.0
             value.copy_(centre + SPREAD.get(name, 0.3) * torch.randn(value.shape, generator=generator))
-    model.save_pretrained(folder, **saving)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, **saving)
     words = {f"w{i}": i for i in range(50)}
     tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
     return model.encoder if name == "Bart" else model

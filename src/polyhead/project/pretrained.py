@@ -91,7 +91,7 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
     tokenizer = family.tokenizer(_tokenizer(folder))
     check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
-    arrays = family.finished(checkpoint.read(names), checkpoint.stored)
+    arrays = family.finished(checkpoint.read(names), checkpoint.stored, tokenizer)
     return TrunkData(name=name, architecture=shape, arrays=arrays, tokenizer=tokenizer, settings=settings)
 
 

@@ -214,7 +214,8 @@ def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int, 
         part=owner if learned else None,
         codec=pool.codec,
     )
-    return Path(nodes=(embed, Layers(start=0, stop=depth), chosen, head))
+    layers = (Layers(start=0, stop=depth),) if depth else ()  # a static table has none
+    return Path(nodes=(embed, *layers, chosen, head))
 
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:

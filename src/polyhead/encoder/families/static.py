@@ -1,11 +1,17 @@
 """A table of word vectors without layers, in model2vec's format (Tulkens and van Dongen 2024).
 
 `embeddings` has a row for each piece of the vocabulary, or `mapping` names the row of each; `weights` multiplies the
-vector of each. Its unknown piece has a zero vector here, since model2vec leaves it out.
+vector of each. model2vec takes the mean over all pieces of a text but the unknown one, and adds no special tokens. Here
+these have zero vectors, and one stands before each text, so that an empty one has a mean: means have model2vec's
+direction, and n / (n + 1) of their length for n known pieces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from polyhead.encoder.families.base import ArrayReader, EncoderConfig, EncoderFamily, register_encoder_family
@@ -28,7 +34,7 @@ def _current(settings: EncoderConfig) -> dict[str, object]:
     return {"hidden_dim": vectors[1], "vocab_size": (mapping or vectors)[0]}
 
 
-def _finished(arrays: dict[str, np.ndarray], read: ArrayReader) -> dict[str, np.ndarray]:
+def _finished(arrays: dict[str, np.ndarray], read: ArrayReader, tokenizer: bytes) -> dict[str, np.ndarray]:
     table, mapping, weights = arrays[WORD_VECTORS], read("mapping"), read("weights")
     if mapping is not None:
         if mapping.dtype.kind not in "iu" or mapping.ndim != 1 or not ((mapping >= 0) & (mapping < len(table))).all():
@@ -46,7 +52,54 @@ def _finished(arrays: dict[str, np.ndarray], read: ArrayReader) -> dict[str, np.
                 allowed=f"floats ({len(table)},)",
             )
         table = table * weights.astype(np.float32)[:, None]
+    silent = [index for index in _silent(_decoded(tokenizer)).values() if index < len(table)]
+    table[silent] = 0
     return {WORD_VECTORS: table}
+
+
+def _tokenizer(content: bytes) -> bytes:
+    """The file with one silent piece before each text, instead of its own special tokens."""
+    file = _decoded(content)
+    silent = _silent(file)
+    if not silent:
+        return content
+    name, index = next(iter(silent.items()))
+    texts = {
+        text: [{"SpecialToken": {"id": name, "type_id": number}}, {"Sequence": {"id": text, "type_id": number}}]
+        for number, text in enumerate("AB")
+    }
+    template = {
+        "type": "TemplateProcessing",
+        "single": texts["A"],
+        "pair": texts["A"] + texts["B"],
+        "special_tokens": {name: {"id": name, "ids": [index], "tokens": [name]}},
+    }
+    return msgspec.json.encode({**file, "post_processor": template})
+
+
+def _silent(file: Mapping[str, Any]) -> dict[str, int]:
+    """Pieces without a vector, with their ids: the unknown one first, then the special tokens."""
+    model, added = file.get("model"), file.get("added_tokens")
+    found: dict[str, int] = {}
+    if isinstance(model, dict):
+        vocabulary, unknown = model.get("vocab"), model.get("unk_token")
+        if isinstance(vocabulary, dict) and isinstance(unknown, str) and unknown in vocabulary:
+            found[unknown] = vocabulary[unknown]
+        index = model.get("unk_id")
+        if isinstance(vocabulary, list) and isinstance(index, int) and 0 <= index < len(vocabulary):
+            found[str(vocabulary[index][0])] = index
+    for token in added if isinstance(added, list) else []:
+        if isinstance(token, dict) and token.get("special") is True:
+            found.setdefault(str(token.get("content")), token.get("id"))
+    return {name: index for name, index in found.items() if isinstance(index, int) and index >= 0}
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """The file; empty for one that is none, which its reader refuses."""
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 register_encoder_family(
@@ -67,5 +120,6 @@ register_encoder_family(
         table=(("embeddings", WORD_VECTORS),),
         ignored="mapping|weights",
         finished=_finished,
+        tokenizer=_tokenizer,
     )
 )
