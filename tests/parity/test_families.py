@@ -1,8 +1,10 @@
 """Every family of encoders on every backend against `transformers`, and what a family's file promises."""
 
+import base64
 import json
 import os
 import tracemalloc
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from polyhead.encoder.families import FAMILIES, EncoderFamily, register_encoder_
 from polyhead.encoder.names import trunk_names
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.errors import ConfigError, WeightsMismatch
+from polyhead.errors import ConfigError, TrunkError, WeightsMismatch
 from polyhead.plan import Pool
 from polyhead.project.pretrained import load_trunk, open_weights
 from polyhead.testing.tiny import tiny_part, tiny_path, tiny_tasks
@@ -234,6 +236,36 @@ def test_parts_of_a_static_table_that_do_not_fit_are_refused_by_name(arrays, wor
     folder = static_folder(tmp_path, embeddings=np.ones((5, 6), np.float32), **arrays)
     with pytest.raises(WeightsMismatch, match=words):
         load_trunk(str(folder))
+
+
+# A sentencepiece model of [PAD] [CLS] [SEP] [UNK] ▁the ▁lamp ▁ a b s, unigram.
+PIECES = (
+    "Cg4KBVtQQURdFQAAAIAYAwoOCgVbQ0xTXRUAAIC/GAMKDgoFW1NFUF0VAAAAwBgDCg4KBVtVTktdFQAAQMAYAgoPCgbiloF0aGUVAACAwBgBChAKB+KW"
+    "gWxhbXAVAACgwBgBCgwKA+KWgRUAAMDAGAEKCgoBYRUAAODAGAEKCgoBYhUAAADBGAEKCgoBcxUAABDBGAESBRgBwAID"
+)
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """DeBERTa with a sentencepiece model and no tokenizer.json, as the hub has it."""
+    saved_model("deberta-v3", tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "spm.model").write_bytes(base64.b64decode(PIECES))
+    return tmp_path
+
+
+def test_tokenizer_of_deberta_is_built_from_its_pieces(pieces):
+    pytest.importorskip("sentencepiece")
+    data = load_trunk(str(pieces))
+    single, pair = Tokenizer(data.tokenizer, data.settings).encode([("the lamp sab",), ("the", "lamp")])
+    assert single.ids.tolist() == [1, 4, 5, 6, 9, 7, 8, 2]
+    assert (pair.ids.tolist(), pair.segments.tolist()) == ([1, 4, 2, 5, 2], [0, 0, 0, 1, 1])
+
+
+@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
+def test_the_package_that_reads_pieces_is_named(pieces):
+    with pytest.raises(TrunkError, match=r"spm\.model, and no package sentencepiece.*pip install sentencepiece"):
+        load_trunk(str(pieces))
 
 
 MPNET = Path(os.environ.get("POLYHEAD_MPNET", Path(__file__).parents[3] / "shared" / "all-mpnet-base-v2"))

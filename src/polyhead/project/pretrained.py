@@ -114,6 +114,10 @@ def _tokenizer(folder: Path) -> bytes:
     except MissingExtra:
         raise
     except Exception as error:  # the library raises many types for one fact: no fast tokenizer
+        pieces = [name for name in _VOCABULARIES if name.endswith(".model") and (folder / name).is_file()]
+        if pieces and importlib.util.find_spec("sentencepiece") is None:
+            do = "pip install sentencepiece, or save tokenizer.json where it is installed"
+            raise _no_tokenizer(folder, f"{pieces[0]}, and no package sentencepiece to read it", do) from error
         raise _no_tokenizer(folder, first_line(error)) from error
     if built is None:
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
@@ -135,13 +139,10 @@ def _of_torch(name: str, purpose: str) -> Any:
         raise MissingExtra("torch", "train", purpose) from None
 
 
-def _no_tokenizer(folder: Path, got: str) -> TrunkError:
-    return TrunkError(
-        f"no tokenizer in {folder}",
-        got=got,
-        allowed=["tokenizer.json", *_VOCABULARIES],
-        do="save the tokenizer beside the weights with `save_pretrained`",
-    )
+def _no_tokenizer(
+    folder: Path, got: str, do: str = "save the tokenizer beside the weights with `save_pretrained`"
+) -> TrunkError:
+    return TrunkError(f"no tokenizer in {folder}", got=got, allowed=["tokenizer.json", *_VOCABULARIES], do=do)
 
 
 def _minilm() -> Path:
