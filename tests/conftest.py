@@ -15,7 +15,7 @@ import pytest
 
 from support import compiled_graphs, disk_failures, head_search
 
-KEPT = {"POLYHEAD_DATA"}
+KEPT = {"POLYHEAD_DATA", "POLYHEAD_MPNET"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
 LOOPBACK = ("127.", "localhost", "::1")
 # Folders of tests that train heads by the way.

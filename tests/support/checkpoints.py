@@ -89,12 +89,24 @@ WIDTHS = {
 BERT = WIDTHS | {"vocab_size": 110, "max_position_embeddings": 64}
 DISTIL = {"dim": 32, "n_layers": LAYERS, "n_heads": 2, "hidden_dim": 64, "initializer_range": 0.2}
 ROBERTA = WIDTHS | {"vocab_size": 260, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 1}
+DISTANCES = {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
 FAMILIES = {
     "Bert": (wordpiece, BERT),
     "Electra": (wordpiece, BERT | {"embedding_size": 16}),
     "DistilBert": (wordpiece_without_segments, DISTIL | {"vocab_size": 110, "max_position_embeddings": 64}),
     "Roberta": (byte_pairs, ROBERTA),
     "XLMRoberta": (byte_pairs, ROBERTA),
+    "MPNet": (byte_pairs, WIDTHS | {"vocab_size": 260, "max_position_embeddings": 258}),
+    "DebertaV2": (wordpiece, BERT | DISTANCES),
+    "Gte": (byte_pairs, WIDTHS | {"vocab_size": 260, "max_position_embeddings": 256}),
+    "NomicBert": (wordpiece, BERT),
 }
 
 
@@ -130,7 +142,8 @@ def trained(task="mood", *, family="Bert", frozen=2, seed=1, steps=3, name=None,
     torch.manual_seed(seed)
     model, tokenizer = classifier(task, family), FAMILIES[family][0]()
     encoder = model.base_model
-    layers = encoder.transformer.layer if family == "DistilBert" else encoder.encoder.layer
+    layers = getattr(getattr(encoder, "transformer", getattr(encoder, "encoder", encoder)), "layer", None)
+    layers = encoder.layers if layers is None else layers
     still = [layers[i] for i in range(frozen)] + ([] if embeddings else [encoder.embeddings])
     still += [encoder.embeddings_project] if hasattr(encoder, "embeddings_project") else []
     for module in still:

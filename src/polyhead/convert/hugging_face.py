@@ -11,6 +11,7 @@ import numpy as np
 
 from polyhead.convert.peft import MERGE, WEIGHTS, Lora, check_ends, is_adapter, naming
 from polyhead.encoder.data import TrunkData, check_arrays
+from polyhead.encoder.families import FAMILIES, ClassifierForm
 from polyhead.encoder.shape import linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
@@ -49,47 +50,9 @@ class ForeignHead(Value, eq=False):
         return Pool(positions="tokens" if KINDS[self.kind].per_word else "first"), head
 
 
-class _Form(Value):
-    """The names of the dense maps in a class's head, and the activation between them."""
-
-    model_type: str
-    output: str
-    hidden: str | None = None
-    activation: Activation = "tanh"
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Our name -> the checkpoint's."""
-        maps = {"head.hidden": self.hidden, "head.output": self.output}
-        return {
-            f"{ours}.{leaf}": f"{theirs}.{leaf}"
-            for ours, theirs in maps.items()
-            if theirs is not None
-            for leaf in ("weight", "bias")
-        }
-
-
-_DENSE, _OUT = "classifier.dense", "classifier.out_proj"
-# All of them read the first position; BERT's own dense layer is the pooler of its encoder.
-CLASSES: Mapping[str, _Form] = {
-    "BertForSequenceClassification": _Form(model_type="bert", hidden="bert.pooler.dense", output="classifier"),
-    "RobertaForSequenceClassification": _Form(model_type="roberta", hidden=_DENSE, output=_OUT),
-    "XLMRobertaForSequenceClassification": _Form(model_type="xlm-roberta", hidden=_DENSE, output=_OUT),
-    "ElectraForSequenceClassification": _Form(model_type="electra", hidden=_DENSE, output=_OUT, activation="gelu"),
-    "DistilBertForSequenceClassification": _Form(
-        model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
-    ),
-} | {
-    f"{name}ForTokenClassification": _Form(model_type=model_type, output="classifier")
-    for name, model_type in {
-        "Bert": "bert",
-        "Roberta": "roberta",
-        "XLMRoberta": "xlm-roberta",
-        "Electra": "electra",
-        "DistilBert": "distilbert",
-    }.items()
-}
-"""What `read_head` reads: the classes of `transformers` for sequence and token classification."""
+def classifiers() -> dict[str, ClassifierForm]:
+    """What `read_head` reads: the classes of `transformers` for sequence and token classification."""
+    return {name: form for family in FAMILIES.values() for name, form in family.classifiers.items()}
 
 
 class _Config(msgspec.Struct):
@@ -190,14 +153,14 @@ def _config(path: Path) -> _Config:
         ) from None
 
 
-def _form(config: _Config) -> tuple[str, _Form]:
+def _form(config: _Config) -> tuple[str, ClassifierForm]:
     named = next(iter(config.architectures or ()), None)
-    form = CLASSES.get(named or "")
+    form = classifiers().get(named or "")
     if named is None or form is None:
         raise TrunkError(
             "its model class has no head that can be read",
             got=named or "no 'architectures' in config.json",
-            allowed=sorted(CLASSES),
+            allowed=sorted(classifiers()),
             do="give a folder that one of these classes saved with `save_pretrained`",
         )
     if config.model_type != form.model_type:
@@ -266,11 +229,11 @@ def _arrays(checkpoint: WeightFiles, names: Mapping[str, str]) -> dict[str, np.n
 
 def _with_class(config: _Config, ending: str) -> _Config:
     """The config of a classifier of its model type, with this class name or suffix."""
-    named = (n for n, form in CLASSES.items() if form.model_type == config.model_type and n.endswith(ending))
+    named = (n for n, form in classifiers().items() if form.model_type == config.model_type and n.endswith(ending))
     return msgspec.structs.replace(config, architectures=[next(named, ending)])
 
 
-def _check_whole(lora: Lora, form: _Form) -> None:
+def _check_whole(lora: Lora, form: ClassifierForm) -> None:
     """Raises TrunkError for arrays other than the head's and matrices in the encoder's layers."""
     heads = {name.rpartition(".")[0] for name in form.names.values()}
     foreign = sorted(set(lora.saved) - set(form.names.values()))
@@ -284,7 +247,7 @@ def _check_whole(lora: Lora, form: _Form) -> None:
         )
 
 
-def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
+def _adapted(lora: Lora, form: ClassifierForm) -> dict[str, np.ndarray]:
     """The head's arrays: the saved ones, else the base's, with the low-rank matrices of its maps merged."""
     base, from_base = open_checkpoint(lora.base), {}
     for ours, theirs in form.names.items():

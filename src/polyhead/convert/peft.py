@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from polyhead.convert.patterns import Matcher
-from polyhead.encoder.names import TABLES, trunk_name
+from polyhead.encoder.families import FAMILIES
+from polyhead.encoder.names import our_names, their_names
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
@@ -36,6 +37,7 @@ _DENSE: tuple[Dense, ...] = get_args(Dense)
 _ARRAY = re.compile(r"base_model\.model\.(.+)")
 _LOW_RANK = re.compile(r"(.+)\.lora_([AB])\.weight")
 MOST_NAMES = 10_000  # in a list of adapter_config.json
+_WEIGHT = re.compile(r"layers\.(\d+)\.(.+)\.weight")
 _NUMBER = re.compile(r"\.(\d+)\.")
 # Settings with the values that leave `W x + scale B A x` and the base unchanged.
 _ONLY: Mapping[str, tuple[object, ...]] = {
@@ -155,12 +157,15 @@ def _lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     model_class = _model_class(settings)
     matcher = Matcher(CONFIG)
     maps, saved = _read(folder, settings, matcher)
-    known = _places(shape)
-    places = {module: place for module in maps if (place := _place(module, shape, known)) is not None}
-    for module, (_, target) in places.items():
-        check_ends(module, maps[module], shape.layer(0).ends(target))
-    _tell_lacking(folder, maps, settings, shape, matcher)
-    by_place = {place: maps[module] for module, place in places.items()}
+    places = {module: found for module in maps if (found := _places(module, shape))}
+    by_place: dict[tuple[int, Dense], LowRank] = {}
+    for module, several in places.items():
+        low = maps[module]
+        inputs = shape.layer(0).ends(several[0][1])[0]
+        check_ends(module, low, (inputs, sum(shape.layer(0).ends(target)[1] for _, target in several)))
+        parts = np.split(low.b, len(several))
+        by_place |= {place: LowRank(a=low.a, b=b, alpha=low.alpha) for place, b in zip(several, parts, strict=True)}
+    _tell_lacking(folder, set(by_place), settings, shape, matcher)
     layers: list[dict[Dense, LowRank]] = []
     for index in range(shape.layers):
         layers.append({name: by_place[index, name] for name in _DENSE if (index, name) in by_place})
@@ -342,39 +347,37 @@ def _matches(names: list[str] | str | None, module: str, matcher: Matcher) -> bo
     return any(module == name or module.endswith(f".{name}") for name in names or ())
 
 
-def _places(shape: Architecture) -> dict[str, tuple[int, Dense]]:
-    """The layer and the dense map of every weight in the encoder's layers, by its name."""
-    targets = [target for target in _DENSE if target in shape.layer(0).maps]
-    return {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in targets}
-
-
-def _place(module: str, shape: Architecture, places: Mapping[str, tuple[int, Dense]]) -> tuple[int, Dense] | None:
-    """The layer and the dense map that the module is; None for modules outside the encoder's layers."""
-    prefix = f"{shape.family}."
-    ours = trunk_name(f"{module.removeprefix(prefix)}.weight", shape.family)
-    return places.get(ours) if ours is not None and module.startswith(prefix) else None
+def _places(module: str, shape: Architecture) -> tuple[tuple[int, Dense], ...]:
+    """Layers and dense maps that the module is, several for a fused one; () for modules outside the layers."""
+    prefix = f"{FAMILIES[shape.family].prefix or shape.family}."
+    if not module.startswith(prefix):
+        return ()
+    matches = [_WEIGHT.fullmatch(ours) for ours in our_names(f"{module.removeprefix(prefix)}.weight", shape.family)]
+    places = [(int(match[1]), target) for match in matches if match for target in _DENSE if target == match[2]]
+    return tuple(place for place in places if place[0] < shape.layers)
 
 
 def _tell_lacking(
-    folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture, matcher: Matcher
+    folder: Path, found: Collection[tuple[int, Dense]], settings: _Settings, shape: Architecture, matcher: Matcher
 ) -> None:
     """Logs the targeted maps without matrices; PEFT treats these as zeros."""
     if settings.target_modules is None:
         return
-    names = {ours: theirs for theirs, ours in TABLES[shape.family]}
-    dense = (
-        f"{shape.family}.{names[f'layers.{{}}.{target}'].format(index)}"
-        for index in range(shape.layers)
-        for target in _DENSE
-        if target in shape.layer(0).maps
-    )
-    lacking = [name for name in dense if name not in maps and _is_target(name, settings, matcher)]
+    prefix = FAMILIES[shape.family].prefix or shape.family
+    places = ((i, target) for i in range(shape.layers) for target in _DENSE if target in shape.layer(i).maps)
+    lacking = {
+        f"{prefix}.{name.removesuffix('.weight')}": None
+        for index, target in places
+        if (index, target) not in found
+        for name in their_names(f"layers.{index}.{target}.weight", shape.family)
+        if _is_target(f"{prefix}.{name.removesuffix('.weight')}", settings, matcher)
+    }
     if lacking:
         _LOG.warning(
             "%s has no matrices for %d maps that its config targets, such as %s: they stay the base's, as with PEFT",
             folder,
             len(lacking),
-            ", ".join(lacking[:3]),
+            ", ".join(list(lacking)[:3]),
         )
 
 

@@ -2,106 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import msgspec
 
+from polyhead.encoder.families import ACTIVATIONS, FAMILIES, EncoderConfig, EncoderFamily, family_of
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError, TrunkError
-from polyhead.values import Value, to_value
+from polyhead.values import to_value
 
 
-class _Keys(Value):
-    """A model type: its family, the config key of each field, and the defaults in `transformers`."""
-
-    family: str
-    keys: Mapping[str, str]
-    defaults: Mapping[str, object]
-    activation: str = "hidden_act"
+def model_types() -> tuple[str, ...]:
+    """What `load_trunk` reads."""
+    return tuple(sorted(name for family in FAMILIES.values() for name in family.model_types))
 
 
-_BERT_KEYS = {
-    "layers": "num_hidden_layers",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "feed_forward": "intermediate_size",
-    "vocabulary": "vocab_size",
-    "positions": "max_position_embeddings",
-    "segments": "type_vocab_size",
-    "norm_epsilon": "layer_norm_eps",
-}
-_BERT_DEFAULTS = {"positions": 512, "segments": 2, "norm_epsilon": 1e-12}
-_DISTILBERT_KEYS = {
-    "layers": "n_layers",
-    "width": "dim",
-    "heads": "n_heads",
-    "feed_forward": "hidden_dim",
-    "vocabulary": "vocab_size",
-    "positions": "max_position_embeddings",
-}
-# pad_token_id is read as `first_position`, which is one more (`architecture_of`).
-_ROBERTA = _Keys(
-    family="roberta",
-    keys=_BERT_KEYS | {"first_position": "pad_token_id"},
-    defaults=_BERT_DEFAULTS | {"first_position": 1},
-)
-MODEL_TYPES: Mapping[str, _Keys] = {
-    "bert": _Keys(family="bert", keys=_BERT_KEYS, defaults=_BERT_DEFAULTS),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "electra": _Keys(
-        family="electra", keys=_BERT_KEYS | {"embedding_width": "embedding_size"}, defaults=_BERT_DEFAULTS
-    ),
-    "distilbert": _Keys(
-        family="distilbert", keys=_DISTILBERT_KEYS, defaults={"positions": 512}, activation="activation"
-    ),
-}
-"""What `load_trunk` reads."""
-
-# Settings that change the computation, with the only supported value.
-_ONLY: Mapping[str, object] = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
-
-
-def architecture_of(raw: bytes, *, source: str) -> Architecture:
-    """The shape that a config.json describes.
+def architecture_of(
+    raw: bytes, *, source: str, shape_of: Callable[[str], tuple[int, ...] | None] = lambda name: None
+) -> Architecture:
+    """The shape that a config.json describes; `shape_of` is that of an array of the checkpoint, None for no array.
 
     Raises TrunkError, naming the setting, for an unsupported model type or setting.
     """
-    config = _decoded(raw, source)
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
+    settings = EncoderConfig(_decoded(raw, source), source, shape_of)
+    family = family_of(settings.get("model_type"))
+    if family is None:
         raise TrunkError(
             f"{source}: this model type is not supported",
-            got=model_type,
-            allowed=sorted(MODEL_TYPES),
+            got=settings.get("model_type"),
+            allowed=model_types(),
             do="choose an encoder of one of these types",
         )
-    table = MODEL_TYPES[model_type]
-    for key, only in {table.activation: "gelu", **_ONLY}.items():
-        if config.get(key, only) != only:
-            raise _unsupported(source, key, config[key], only)
-    if config.get("pruned_heads"):
-        raise _unsupported(source, "pruned_heads", config["pruned_heads"], "none")
-    return _architecture(config, table, source)
+    for key, allowed in family.only.items():
+        if settings.get(key) is not None and settings.get(key) not in allowed:
+            raise settings.refused(key, settings.get(key), allowed[0] if len(allowed) == 1 else allowed)
+    return _architecture(family, settings)
 
 
-def _architecture(config: Mapping[str, object], table: _Keys, source: str) -> Architecture:
-    fields = {name: config.get(key) for name, key in table.keys.items()}
-    fields = {name: table.defaults.get(name) if value is None else value for name, value in fields.items()}
-    missing = [table.keys[name] for name, value in fields.items() if value is None and name != "embedding_width"]
+def _architecture(family: EncoderFamily, given: EncoderConfig) -> Architecture:
+    settings = EncoderConfig({**given.config, **family.current(given)}, given.source, given.shape_of)
+    fields = {name: settings.get(key, family.defaults.get(name)) for name, key in family.keys.items()}
+    activation = fields.get("activation")
+    if activation is not None:
+        known = {**ACTIVATIONS, **family.activations}
+        if not isinstance(activation, str) or activation not in known:
+            raise settings.refused(family.keys["activation"], activation, list(known))
+        fields["activation"] = known[activation]
+    optional = {name for name, value in family.defaults.items() if value is None}
+    missing = [family.keys[name] for name, value in fields.items() if value is None and name not in optional]
     if missing:
-        raise TrunkError(f"{source}: settings are missing", got=missing, do="give the config.json of the weights")
-    if table.family == "distilbert":
-        fields["segments"] = 0
-    if fields.get("embedding_width") == fields["width"]:
-        fields["embedding_width"] = None  # the digest must not depend on whether the config states the default
-    padding = fields.get("first_position")
-    if isinstance(padding, int):
-        fields["first_position"] = padding + 1
+        raise TrunkError(f"{given.source}: settings are missing", got=missing, do="give the config.json of the weights")
     try:
-        return to_value({"family": table.family, **fields}, Architecture, source=source)
+        plain = to_value({"family": family.name, **family.fixed, **fields}, Architecture, source=given.source)
     except ConfigError as error:
-        raise TrunkError(f"{source}: a setting is wrong", got=error.what, allowed=table.keys) from None
+        raise TrunkError(f"{given.source}: a setting is wrong", got=error.what, allowed=family.keys) from None
+    return _without_defaults(msgspec.structs.replace(plain, **family.more(settings, plain)))
+
+
+def _without_defaults(shape: Architecture) -> Architecture:
+    """The shape, whose digest must not depend on whether a config states what is the default."""
+    same = {
+        "embedding_width": shape.width,
+        "head_width": shape.width // shape.heads,
+        "key_heads": shape.heads,
+        "local_rotary": shape.rotary,
+    }
+    stated = [name for name, default in same.items() if getattr(shape, name) == default]
+    return msgspec.structs.replace(shape, **dict.fromkeys(stated)) if stated else shape
 
 
 def _decoded(raw: bytes, source: str) -> dict[str, object]:
@@ -109,13 +76,3 @@ def _decoded(raw: bytes, source: str) -> dict[str, object]:
         return msgspec.json.decode(raw, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TrunkError(f"{source} is not a JSON object", got=error, do="give the file as it was saved") from None
-
-
-def _unsupported(source: str, key: str, got: object, only: object) -> TrunkError:
-    return TrunkError(
-        f"{source}: the setting '{key}' has a value that is not supported",
-        got=got,
-        allowed=only,
-        do="choose an encoder without it; it would be computed wrongly",
-        key=key,
-    )

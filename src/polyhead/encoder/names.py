@@ -1,113 +1,109 @@
-"""Names of a trunk's arrays in Hugging Face checkpoints and in Polyhead: one table per family."""
+"""Names of a trunk's arrays in Hugging Face checkpoints and in Polyhead, by the tables of the families."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
-from polyhead.encoder.shape import Architecture, trunk_arrays
+import numpy as np
+
+from polyhead.encoder.families import FAMILIES, EncoderFamily
+from polyhead.encoder.shape import WORD_VECTORS, Architecture, trunk_arrays
 from polyhead.errors import WeightsMismatch
+from polyhead.values import Value
 
-Item = TypeVar("Item")
-
-_BERT = (
-    ("embeddings.word_embeddings", "embeddings.word"),
-    ("embeddings.position_embeddings", "embeddings.position"),
-    ("embeddings.token_type_embeddings", "embeddings.segment"),
-    ("embeddings.LayerNorm", "embeddings.norm"),
-    ("encoder.layer.{}.attention.self.query", "layers.{}.attention.query"),
-    ("encoder.layer.{}.attention.self.key", "layers.{}.attention.key"),
-    ("encoder.layer.{}.attention.self.value", "layers.{}.attention.value"),
-    ("encoder.layer.{}.attention.output.dense", "layers.{}.attention.output"),
-    ("encoder.layer.{}.attention.output.LayerNorm", "layers.{}.attention.norm"),
-    ("encoder.layer.{}.intermediate.dense", "layers.{}.feed_forward.inner"),
-    ("encoder.layer.{}.output.dense", "layers.{}.feed_forward.outer"),
-    ("encoder.layer.{}.output.LayerNorm", "layers.{}.feed_forward.norm"),
-)
-_DISTILBERT = (
-    ("embeddings.word_embeddings", "embeddings.word"),
-    ("embeddings.position_embeddings", "embeddings.position"),
-    ("embeddings.LayerNorm", "embeddings.norm"),
-    ("transformer.layer.{}.attention.q_lin", "layers.{}.attention.query"),
-    ("transformer.layer.{}.attention.k_lin", "layers.{}.attention.key"),
-    ("transformer.layer.{}.attention.v_lin", "layers.{}.attention.value"),
-    ("transformer.layer.{}.attention.out_lin", "layers.{}.attention.output"),
-    ("transformer.layer.{}.sa_layer_norm", "layers.{}.attention.norm"),
-    ("transformer.layer.{}.ffn.lin1", "layers.{}.feed_forward.inner"),
-    ("transformer.layer.{}.ffn.lin2", "layers.{}.feed_forward.outer"),
-    ("transformer.layer.{}.output_layer_norm", "layers.{}.feed_forward.norm"),
-)
-TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "electra": (*_BERT, ("embeddings_project", "embeddings.project")),
-    "distilbert": _DISTILBERT,
-}
-"""(their name, our name) of each module; `{}` is the layer's index, and `.weight` or `.bias` follows."""
-
-_WORDS = "embeddings.word_embeddings.weight"
-# Present in a file of the bare encoder, but not one of its arrays: the pooler, and index buffers of older versions.
-_IGNORED = re.compile(r"pooler\..*|.*\bposition_ids|.*\btoken_type_ids")
+# Present in a file of the bare encoder, but not one of its arrays: the pooler, and buffers of older versions.
+_IGNORED = r"pooler\..*|.*\bposition_ids|.*\btoken_type_ids|.*\binv_freq"
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_LEAVES = (".weight", ".bias")
+_LAST, _LAYER = "{last}", re.compile(r"layers\.(\d+)\.")
+_NUMBER = r"(0|[1-9]\d*)"
 
 
-def to_hugging_face(arrays: Mapping[str, Item], family: str) -> dict[str, Item]:
-    """The arrays under the names of the bare `transformers` encoder."""
-    table = [(ours, theirs) for theirs, ours in TABLES[family]]
-    renamed = {name: _renamed(name, table) for name in arrays}
-    unknown = sorted(name for name, new in renamed.items() if new is None)
-    if unknown:
-        raise WeightsMismatch(f"these are no arrays of a {family} trunk", got=unknown[:5])
-    return {new: arrays[name] for name, new in renamed.items() if new is not None}
+class ArrayRows(Value):
+    """An array of a trunk in a checkpoint: of the rows of an array there, share `part` of `of` equal ones."""
+
+    name: str
+    part: int = 0
+    of: int = 1
+
+    def bounds(self, rows: int) -> tuple[int, int]:
+        """First row and the one behind the last; raises WeightsMismatch where rows cannot be shared out equally."""
+        if rows % self.of:
+            raise WeightsMismatch(f"array '{self.name}' has no {self.of} equal parts", got=f"{rows} rows")
+        return self.part * rows // self.of, (self.part + 1) * rows // self.of
 
 
-def trunk_names(names: Iterable[str], family: str) -> dict[str, str]:
-    """Our name -> the checkpoint's name, for every array of the trunk in it, with or without heads.
+def to_hugging_face(arrays: Mapping[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+    """The arrays under the names of the bare `transformers` encoder, those that it fuses joined."""
+    found: dict[str, dict[int, str]] = {}
+    wanted: dict[str, int] = {}
+    for name, place in _places(arrays, family).items():
+        found.setdefault(place.name, {})[place.part] = name
+        wanted[place.name] = place.of
+    lacking = [name for name, parts in found.items() if len(parts) < wanted[name]]
+    if lacking:
+        raise WeightsMismatch(f"parts of fused arrays of a {family} trunk are missing", got=sorted(lacking)[:5])
+    return {
+        name: np.concatenate([arrays[parts[i]] for i in range(len(parts))]) if len(parts) > 1 else arrays[parts[0]]
+        for name, parts in found.items()
+    }
+
+
+def from_hugging_face(arrays: Mapping[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+    """The trunk's arrays among those of a checkpoint, by our names; fused ones are split. See `trunk_names`."""
+    places = trunk_names(arrays, family)
+    return {ours: arrays[at.name][slice(*at.bounds(len(arrays[at.name])))] for ours, at in places.items()}
+
+
+def trunk_names(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
+    """Our name -> its place in the checkpoint, for every array of the trunk in it, with or without heads.
 
     The encoder is found by its word vectors, whatever their prefix ('bert.', 'roberta.', ...). If there is a prefix,
     everything without it is a head and is omitted, as are poolers and index buffers. The old names gamma and beta of
     LayerNorm are understood. Any other name in the encoder raises WeightsMismatch.
     """
     names = list(names)
-    prefixes = sorted(name.removesuffix(_WORDS) for name in names if name.endswith(_WORDS))
-    if len(prefixes) != 1:
-        raise WeightsMismatch(
-            f"the checkpoint does not hold one {family} encoder",
-            got=f"{len(prefixes)} arrays named '...{_WORDS}'",
-            allowed=1,
-            do="give a checkpoint of one encoder, saved by `transformers`",
-        )
-    known: dict[str, str] = {}
+    prefix, others = _prefix(names, family)
+    ignored = re.compile("|".join(filter(None, (_IGNORED, FAMILIES.named(family).ignored))))
+    known: dict[str, ArrayRows] = {}
     unknown: list[str] = []
     for name in names:
-        bare = name.removeprefix(prefixes[0])
-        if not name.startswith(prefixes[0]) or _IGNORED.fullmatch(bare):
+        bare = name.removeprefix(prefix)
+        if not name.startswith(prefix) or bare in others or ignored.fullmatch(bare):
             continue
-        ours = trunk_name(bare, family)
-        if ours is None or ours in known:
+        ours = our_names(bare, family)
+        if not ours or not known.keys().isdisjoint(ours):
             unknown.append(name)
         else:
-            known[ours] = name
+            known |= {own: ArrayRows(name=name, part=part, of=len(ours)) for part, own in enumerate(ours)}
     if unknown:
         raise WeightsMismatch(
             f"the checkpoint holds arrays that a {family} encoder does not have",
             got=sorted(unknown)[:5],
             do="check that config.json names the model_type these weights belong to",
         )
-    return known
+    last = max((int(match[1]) for own in known if (match := _LAYER.match(own))), default=0)
+    return {own.replace(_LAST, str(last)): place for own, place in known.items()}
 
 
-def trunk_name(name: str, family: str) -> str | None:
-    """Our name of one array of the bare encoder; None for an array that the encoder does not have."""
-    return _renamed(_modern(name), TABLES[family])
+def our_names(name: str, family: str) -> tuple[str, ...]:
+    """Our names of one array of the bare encoder; several for a fused one, none where the encoder does not have it."""
+    for old, new in _OLD_LEAVES.items():
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    for pattern, ours in _reading(FAMILIES.named(family)):
+        if match := pattern.fullmatch(name):
+            return tuple(_numbered(own, match) for own in ours)
+    return ()
 
 
-def check_names(names: Mapping[str, str], shape: Architecture) -> None:
+def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
     """Raises WeightsMismatch that names the missing and surplus arrays, by their names in the checkpoint."""
     expected = {name for name, _ in trunk_arrays(shape)}
-    missing = to_hugging_face(dict.fromkeys(sorted(expected - set(names))), shape.family)
-    extra = [names[name] for name in sorted(set(names) - expected)]
+    missing = dict.fromkeys(place.name for place in _places(sorted(expected - set(names)), shape.family).values())
+    extra = [names[name].name for name in sorted(set(names) - expected)]
     if missing or extra:
         raise WeightsMismatch(
             "the checkpoint's arrays are not those that its config.json calls for",
@@ -116,17 +112,68 @@ def check_names(names: Mapping[str, str], shape: Architecture) -> None:
         )
 
 
-def _modern(name: str) -> str:
-    for old, new in _OLD_LEAVES.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
+def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
+    """What stands before every name of the encoder, and second names of its word vectors."""
+    words = [theirs for theirs, ours in _leaves(FAMILIES.named(family)) if ours == (WORD_VECTORS,)]
+    found = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
+    word = next((word for word in words if found[word]), words[0])
+    if len(found[word]) != 1:
+        raise WeightsMismatch(
+            f"the checkpoint does not hold one {family} encoder",
+            got=f"{len(found[word])} arrays named '...{word}'",
+            allowed=1,
+            do="give a checkpoint of one encoder, saved by `transformers`",
+        )
+    return found[word][0].removesuffix(word), [other for other in words if other != word]
 
 
-def _renamed(name: str, table: Iterable[tuple[str, str]]) -> str | None:
-    for before, after in table:
-        pattern = re.escape(before).replace(r"\{\}", r"(0|[1-9]\d*)")
-        match = re.fullmatch(rf"{pattern}\.(weight|bias)", name)
-        if match:
-            return f"{after.format(*match.groups()[:-1])}.{match.groups()[-1]}"
-    return None
+def _places(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
+    """Where each of our arrays is written; raises WeightsMismatch for names that no trunk of the family has."""
+    found = {name: next(_rows(name, family), None) for name in names}
+    unknown = sorted(name for name, place in found.items() if place is None)
+    if unknown:
+        raise WeightsMismatch(f"these are no arrays of a {family} trunk", got=unknown[:5])
+    return {name: place for name, place in found.items() if place is not None}
+
+
+def their_names(name: str, family: str) -> tuple[str, ...]:
+    """The names that our array, or the one it is fused in, has in checkpoints; first the one that is written."""
+    return tuple(place.name for place in _rows(name, family))
+
+
+def _rows(name: str, family: str) -> Iterator[ArrayRows]:
+    for pattern, theirs, part, of in _writing(FAMILIES.named(family)):
+        if match := pattern.fullmatch(name):
+            yield ArrayRows(name=_numbered(theirs, match), part=part, of=of)
+
+
+def _leaves(family: EncoderFamily) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(their name, our names) of every array."""
+    for theirs, ours in family.table:
+        several = (ours,) if isinstance(ours, str) else ours
+        if several[0].endswith(_LEAVES):
+            yield theirs, several
+        else:
+            yield from ((theirs + leaf, tuple(own + leaf for own in several)) for leaf in _LEAVES)
+
+
+@lru_cache
+def _reading(family: EncoderFamily) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
+    """Their name as an expression, and our names."""
+    return tuple((_pattern(theirs), ours) for theirs, ours in _leaves(family))
+
+
+@lru_cache
+def _writing(family: EncoderFamily) -> tuple[tuple[re.Pattern[str], str, int, int], ...]:
+    """Our name as an expression, their name, and which share of how many it has."""
+    table = ((theirs, ours, part) for theirs, ours in _leaves(family) for part in range(len(ours)))
+    return tuple((_pattern(ours[part]), theirs, part, len(ours)) for theirs, ours, part in table)
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(r"\{\}", _NUMBER).replace(re.escape(_LAST), r"\d+"))
+
+
+def _numbered(name: str, match: re.Match[str]) -> str:
+    """The name with the layer's index that another name has."""
+    return name.replace("{}", match[1]) if match.re.groups else name

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,7 +20,9 @@ import safetensors
 from polyhead.arguments import typed
 from polyhead.encoder.configs import architecture_of
 from polyhead.encoder.data import TextSettings, TrunkData
-from polyhead.encoder.names import check_names, trunk_names
+from polyhead.encoder.families import FAMILIES
+from polyhead.encoder.names import ArrayRows, check_names, trunk_names
+from polyhead.encoder.shape import embedding_arrays
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, suggestion
 from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
 from polyhead.text.tokenizer_file import LARGEST, check_ids
@@ -31,7 +34,7 @@ MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 DEFAULT_TOKENS = 512
 
-_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -70,8 +73,10 @@ def find_encoder(name: str) -> Path:
 
 
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
-    shape = architecture_of(_config(folder), source=str(folder / "config.json"))
-    checkpoint = open_checkpoint(folder)
+    shape = architecture_of(
+        _config(folder), source=str(folder / "config.json"), shape_of=lambda array: open_checkpoint(folder).shape(array)
+    )
+    checkpoint, family = open_checkpoint(folder), FAMILIES[shape.family]
     if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may claim a billion
         raise WeightsMismatch(
             "the config has more layers than the checkpoint has arrays",
@@ -79,14 +84,15 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
             do="give the weights and the config.json of one model",
         )
     names = trunk_names(checkpoint.files, shape.family)
+    unread = set(family.surplus) - {array for array, _ in embedding_arrays(shape)}
+    names = {ours: place for ours, place in names.items() if ours not in unread}
     check_names(names, shape)
     limit = min(DEFAULT_TOKENS, shape.max_tokens)
     settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
-    tokenizer = _tokenizer(folder)
+    tokenizer = family.tokenizer(_tokenizer(folder))
     check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
-    return TrunkData(
-        name=name, architecture=shape, arrays=checkpoint.read(names), tokenizer=tokenizer, settings=settings
-    )
+    arrays = family.finished(checkpoint.read(names), checkpoint.stored, tokenizer)
+    return TrunkData(name=name, architecture=shape, arrays=arrays, tokenizer=tokenizer, settings=settings)
 
 
 def _config(folder: Path) -> bytes:
@@ -108,6 +114,10 @@ def _tokenizer(folder: Path) -> bytes:
     except MissingExtra:
         raise
     except Exception as error:  # the library raises many types for one fact: no fast tokenizer
+        pieces = [name for name in _VOCABULARIES if name.endswith(".model") and (folder / name).is_file()]
+        if pieces and importlib.util.find_spec("sentencepiece") is None:
+            do = "pip install sentencepiece, or save tokenizer.json where it is installed"
+            raise _no_tokenizer(folder, f"{pieces[0]}, and no package sentencepiece to read it", do) from error
         raise _no_tokenizer(folder, first_line(error)) from error
     if built is None:
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
@@ -129,13 +139,10 @@ def _of_torch(name: str, purpose: str) -> Any:
         raise MissingExtra("torch", "train", purpose) from None
 
 
-def _no_tokenizer(folder: Path, got: str) -> TrunkError:
-    return TrunkError(
-        f"no tokenizer in {folder}",
-        got=got,
-        allowed=["tokenizer.json", *_VOCABULARIES],
-        do="save the tokenizer beside the weights with `save_pretrained`",
-    )
+def _no_tokenizer(
+    folder: Path, got: str, do: str = "save the tokenizer beside the weights with `save_pretrained`"
+) -> TrunkError:
+    return TrunkError(f"no tokenizer in {folder}", got=got, allowed=["tokenizer.json", *_VOCABULARIES], do=do)
 
 
 def _minilm() -> Path:
@@ -212,48 +219,78 @@ class WeightFiles(Value, eq=False):
     files: Mapping[str, Path]
     loaded: Mapping[str, np.ndarray] | None = None  # the arrays of a pickled file, which can only be read whole
 
-    def read(self, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-        """Float32 arrays for {new name: the checkpoint's name}.
+    def read(self, names: Mapping[str, str | ArrayRows]) -> dict[str, np.ndarray]:
+        """Float32 arrays for {new name: the checkpoint's name, or rows of an array there}; one at a time is converted.
 
         Raises WeightsMismatch for an unreadable file and for an array that is not of finite floats.
         """
+        places = {new: ArrayRows(name=place) if isinstance(place, str) else place for new, place in names.items()}
         arrays: dict[str, np.ndarray] = {}
-        for file in dict.fromkeys(self.files[name] for name in names.values()):
-            inside = {new: name for new, name in names.items() if self.files[name] == file}
-            arrays |= {new: _checked(array, inside[new]) for new, array in self._arrays(file, inside).items()}
+        for file in dict.fromkeys(self.files[place.name] for place in places.values()):
+            inside = {new: place for new, place in places.items() if self.files[place.name] == file}
+            arrays |= {new: _checked(array, inside[new].name) for new, array in self._arrays(file, inside)}
         return arrays
 
-    def _arrays(self, file: Path, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    def stored(self, name: str) -> np.ndarray | None:
+        """The array of this name as it is stored; None where there is none."""
+        if name not in self.files:
+            return None
+        return dict(self._arrays(self.files[name], {name: ArrayRows(name=name)}))[name]
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of the array of this name; None where there is none."""
+        if name not in self.files or self.loaded is not None:
+            array = None if self.loaded is None else self.loaded.get(name)
+            return None if array is None else array.shape
+        with _opened(self.files[name]) as opened:
+            return tuple(opened.get_slice(name).get_shape())
+
+    def _arrays(self, file: Path, places: Mapping[str, ArrayRows]) -> Iterator[tuple[str, np.ndarray]]:
         if self.loaded is not None:
-            return {new: self.loaded[name] for new, name in names.items()}
-        try:
-            with safetensors.safe_open(file, framework="np") as opened:
-                types = {new: opened.get_slice(name).get_dtype() for new, name in names.items()}
-                return {
-                    new: _bfloat16(file, name) if types[new] == "BF16" else opened.get_tensor(name)
-                    for new, name in names.items()
-                }
-        except (safetensors.SafetensorError, OSError) as error:
-            raise _unreadable(file, error) from None
-        except (TypeError, AttributeError):  # numpy lacks the type
-            unknown = sorted(set(types.values()) - {"BF16", "F16", "F32", "F64"})
-            raise WeightsMismatch(
-                f"{file} holds numbers of a type that is not read",
-                got=unknown,
-                allowed=["F32", "F16", "BF16", "F64"],
-                do="save the model in one of these",
-            ) from None
+            for new, place in places.items():
+                array = self.loaded[place.name]
+                yield new, array[slice(*place.bounds(len(array)))] if place.of > 1 else array
+            return
+        with _opened(file) as opened:
+            for new, place in places.items():
+                stored = opened.get_slice(place.name)
+                kind, shape = stored.get_dtype(), stored.get_shape()
+                bounds = place.bounds(shape[0]) if place.of > 1 and shape else None
+                if kind == "BF16":
+                    yield new, _bfloat16(file, place.name, bounds)
+                    continue
+                try:
+                    yield new, stored[slice(*bounds)] if bounds else opened.get_tensor(place.name)
+                except (TypeError, AttributeError):  # numpy lacks the type
+                    raise WeightsMismatch(
+                        f"{file} holds numbers of a type that is not read",
+                        got=kind,
+                        allowed=["F32", "F16", "BF16", "F64"],
+                        do="save the model in one of these",
+                    ) from None
 
 
-def _bfloat16(file: Path, name: str) -> np.ndarray:
-    """An array of bfloat16, which numpy lacks, as float32; the file is known to be whole."""
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with safetensors.safe_open(file, framework="np") as opened:
+            yield opened
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _bfloat16(file: Path, name: str, bounds: tuple[int, int] | None) -> np.ndarray:
+    """An array of bfloat16, which numpy lacks, or rows of it, as float32; the file is known to be whole."""
     with open_plain(file) as opened:
         (size,) = struct.unpack("<Q", opened.read(8))
         entry = msgspec.json.decode(opened.read(size), type=dict[str, Any])[name]
-        start, stop = entry["data_offsets"]
+        shape, (start, stop) = entry["shape"], entry["data_offsets"]
+        if bounds is not None:
+            row = (stop - start) // max(1, shape[0])
+            start, stop, shape = start + bounds[0] * row, start + bounds[1] * row, [bounds[1] - bounds[0], *shape[1:]]
         opened.seek(8 + size + start)
         halves = np.frombuffer(opened.read(stop - start), "<u2")
-    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def open_checkpoint(folder: Path) -> WeightFiles:
@@ -278,10 +315,10 @@ def open_weights(file: Path) -> WeightFiles:
 def _names(file: Path) -> list[str]:
     try:
         open_plain(file).close()
-        with safetensors.safe_open(file, framework="np") as opened:
-            return list(opened.keys())
-    except (safetensors.SafetensorError, OSError) as error:
+    except OSError as error:
         raise _unreadable(file, error) from None
+    with _opened(file) as opened:
+        return list(opened.keys())
 
 
 class _Index(msgspec.Struct):

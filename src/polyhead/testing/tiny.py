@@ -6,7 +6,7 @@ import itertools
 import string
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import tokenizers
 from polyhead import codecs
 from polyhead.codecs import EXACT, FeatureCodec, TokenCodec
 from polyhead.encoder.data import TextSettings, TrunkData
-from polyhead.encoder.shape import Architecture, trunk_arrays
+from polyhead.encoder.shape import Architecture, Relative, Rotary, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import (
     TRUNK,
@@ -89,21 +89,55 @@ def tiny_tokenizer() -> bytes:
     return str(tokenizer.to_str()).encode()
 
 
+_ROTARY = {"segments": 0, "position_table": False, "gated": True, "rotary": Rotary(base=10_000.0)}
+_NO_BIAS = dict.fromkeys(("attention_bias", "output_bias", "inner_bias", "outer_bias", "norm_bias"), False)
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "bert": {},
+    "roberta": {"first_position": 2, "segments": 1},
+    "electra": {"embedding_width": 4},
+    "distilbert": {"segments": 0},
+    "mpnet": {"first_position": 2, "segments": 0, "relative": Relative(kind="bias", buckets=8, distance=16)},
+    "modernbert": {
+        **_ROTARY,
+        **_NO_BIAS,
+        "norm_first": True,
+        "first_norm": False,
+        "norm_epsilon": 1e-5,
+        "local_rotary": Rotary(base=100.0),
+        "window": 4,
+        "whole_every": 2,
+    },
+    "deberta-v2": {
+        "segments": 0,
+        "position_table": False,
+        "relative": Relative(kind="disentangled", buckets=16, distance=32, norm=True),
+    },
+    "bart": {"first_position": 2, "segments": 0, "norm_epsilon": 1e-5},
+    "eurobert": {
+        **_ROTARY,
+        **_NO_BIAS,
+        "norm_bias": True,
+        "embedding_norm": False,
+        "norm": "rms",
+        "norm_first": True,
+        "norm_epsilon": 1e-5,
+        "key_heads": 1,
+        "activation": "silu",
+    },
+    "gte": {**_ROTARY, "segments": 1, "inner_bias": False},
+    "nomic_bert": {**_ROTARY, **_NO_BIAS, "norm_bias": True, "segments": 2, "activation": "silu"},
+    "static": {"layers": 0, "heads": 1, "segments": 0, "position_table": False, "embedding_norm": False},
+}
+"""What sets the tiny trunk of a family apart from BERT's."""
+
+
 def tiny_trunk(
     *, layers: int = 2, width: int = 16, max_tokens: int = 48, family: str = "bert", seed: int = 0
 ) -> TrunkData:
-    """A trunk of two layers, 16 wide, with two heads; its weights are drawn from `seed`."""
-    shape = Architecture(
-        layers=layers,
-        width=width,
-        heads=2,
-        feed_forward=2 * width,
-        vocabulary=len(PIECES),
-        family=family,
-        positions=max_tokens + (2 if family == "roberta" else 0),
-        first_position=2 if family == "roberta" else 0,
-        segments=0 if family == "distilbert" else 1 if family == "roberta" else 2,
-    )
+    """A trunk of two layers, 16 wide, with two heads, in the form of a family; its weights are drawn from `seed`."""
+    fields = {"layers": layers, "width": width, "heads": 2, "feed_forward": 2 * width, "vocabulary": len(PIECES)}
+    form = FORMS[family]
+    shape = Architecture(**{**fields, **form}, family=family, positions=max_tokens + form.get("first_position", 0))
     rng = np.random.default_rng(seed)
     arrays = {name: _drawn(name, size, rng) for name, size in trunk_arrays(shape)}
     settings = TextSettings(max_tokens=max_tokens)
@@ -180,7 +214,8 @@ def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int, 
         part=owner if learned else None,
         codec=pool.codec,
     )
-    return Path(nodes=(embed, Layers(start=0, stop=depth), chosen, head))
+    layers = (Layers(start=0, stop=depth),) if depth else ()  # a static table has none
+    return Path(nodes=(embed, *layers, chosen, head))
 
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:

@@ -11,7 +11,7 @@ from support.tiers import first_of
 
 pytest.importorskip("transformers")
 
-from polyhead.convert.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
+from polyhead.convert.hugging_face import classifiers, read_base, read_encoder, read_head, weights_digests
 from polyhead.deep.nn.ends import OutputHead
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.project.pretrained import load_trunk
@@ -23,6 +23,10 @@ SEQUENCE = {
     "XLMRoberta": ("tanh", 32),
     "Electra": ("gelu", 32),
     "DistilBert": ("relu", 32),
+    "MPNet": ("tanh", 32),
+    "DebertaV2": ("gelu", 32),
+    "Gte": ("tanh", 32),
+    "NomicBert": ("tanh", 32),
 }
 
 
@@ -98,7 +102,7 @@ def test_token_head_gives_the_logits_of_transformers(family):
 
 def test_every_class_that_is_read_was_tried():
     tried = {f"{f}ForSequenceClassification" for f in SEQUENCE}
-    assert set(CLASSES) == tried | {f"{f}ForTokenClassification" for f in checkpoints.FAMILIES}
+    assert set(classifiers()) == tried | {f"{f}ForTokenClassification" for f in checkpoints.FAMILIES}
 
 
 def test_ends_of_the_path_read_the_first_position_or_each_word():

@@ -11,7 +11,7 @@ from polyhead.convert.peft import base_named, is_adapter, read_lora
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.plan import Layers
 from polyhead.project.pretrained import load_trunk
-from support import adapters, checkpoints
+from support import adapters, checkpoints, encoder_families
 
 QUERY = "bert.encoder.layer.1.attention.self.query"
 
@@ -57,6 +57,32 @@ def test_matrices_stand_in_their_layers_under_our_names(written):
         "delta.3.feed_forward.outer.encoder.weight": (2, 64),
         "delta.3.feed_forward.outer.decoder.weight": (32, 2),
     }
+
+
+@pytest.mark.parametrize(
+    ("case", "module", "targets"),
+    [
+        ("modernbert", "model.layers.1.attn.Wqkv", ["attention.query", "attention.key", "attention.value"]),
+        ("modernbert", "model.layers.1.mlp.Wi", ["feed_forward.inner", "feed_forward.gate"]),
+        ("gte", "gte.layers.1.self_attn.q_proj", ["attention.query"]),
+        ("gte", "gte.layers.1.mlp.up_proj", ["feed_forward.gate"]),
+        ("deberta-v3", "deberta.encoder.layer.1.attention.self.key_proj", ["attention.key"]),
+    ],
+)
+def test_matrices_of_a_fused_map_are_those_of_its_parts(tmp_path, case, module, targets):
+    """W + alpha / rank B A, part for part, is the same of the fused map."""
+    encoder_families.saved_model(case, tmp_path / "base")
+    base = load_trunk(str(tmp_path / "base"))
+    wholes = [base.arrays[f"layers.1.{target}.weight"] for target in targets]
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(size).astype(np.float32) for size in ((2, 32), (sum(map(len, wholes)), 2)))
+    given = {f"{module}.lora_A.weight": torch.from_numpy(a), f"{module}.lora_B.weight": torch.from_numpy(b)}
+    folder = tmp_path / "mood"
+    adapters.write(folder, given, base=tmp_path / "base", maps=(module.rpartition(".")[2],))
+    lora = read_lora(folder, tmp_path / "base", base.architecture)
+    assert list(lora.layers[1]) == targets and lora.modules == (module,)
+    merged = [low.merged(whole) for low, whole in zip(lora.layers[1].values(), wholes, strict=True)]
+    np.testing.assert_allclose(np.concatenate(merged), np.concatenate(wholes) + 8 / 2 * b @ a, rtol=1e-5, atol=1e-5)
 
 
 def test_a_merged_map_is_the_formula_in_float64():

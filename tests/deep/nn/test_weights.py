@@ -1,49 +1,48 @@
+import numpy as np
 import pytest
 
-from polyhead.encoder.names import TABLES, check_names, to_hugging_face, trunk_names
-from polyhead.encoder.shape import Architecture, trunk_arrays
+from polyhead.encoder.families import FAMILIES
+from polyhead.encoder.names import check_names, from_hugging_face, to_hugging_face, trunk_names
+from polyhead.encoder.shape import trunk_arrays
 from polyhead.errors import WeightsMismatch
+from polyhead.testing import tiny_trunk
 
 
-def from_hugging_face(arrays, family):
-    return {ours: arrays[theirs] for ours, theirs in trunk_names(arrays, family).items()}
-
-
-def shape_of(family):
-    narrow = 4 if family == "electra" else None
-    segments = 0 if family == "distilbert" else 2
-    return Architecture(
-        family=family,
-        layers=12,
-        width=8,
-        heads=2,
-        feed_forward=8,
-        vocabulary=9,
-        embedding_width=narrow,
-        segments=segments,
-    )
-
-
-@pytest.fixture(params=list(TABLES))
+@pytest.fixture(params=[name for name in FAMILIES if name != "static"])
 def family(request):
     return request.param
 
 
 @pytest.fixture
-def ours(family):
-    return {name: name for name, _ in trunk_arrays(shape_of(family))}
+def shape(family):
+    return tiny_trunk(family=family, layers=12, width=8).architecture
+
+
+@pytest.fixture
+def ours(shape):
+    """An array of one row for each row of the trunk's, all of them different."""
+    found, count = {}, 0
+    for name, (rows, *_) in trunk_arrays(shape):
+        found[name] = np.arange(count, count + rows)
+        count += rows
+    return found
+
+
+def same(found, expected):
+    return found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
 
 
 def test_tables_cover_every_array_of_the_trunk_and_read_both_ways(family, ours):
     theirs = to_hugging_face(ours, family)
-    assert len(theirs) == len(ours) > 100
-    assert from_hugging_face(theirs, family) == ours
-    assert to_hugging_face(from_hugging_face(theirs, family), family) == theirs
+    assert sum(map(len, theirs.values())) == sum(map(len, ours.values()))
+    assert len(np.unique(np.concatenate([*theirs.values()]))) == sum(map(len, ours.values()))
+    assert same(from_hugging_face(theirs, family), ours)
+    assert same(to_hugging_face(from_hugging_face(theirs, family), family), theirs)
 
 
 def test_no_two_names_of_a_table_are_equal(family):
-    for side in zip(*TABLES[family], strict=True):
-        assert len(set(side)) == len(TABLES[family])
+    theirs = [name for name, _ in FAMILIES[family].table]
+    assert len(set(theirs)) == len(theirs)
 
 
 @pytest.mark.parametrize("prefix", ["bert.", "roberta.", "module.electra.", "0.auto_model."])
@@ -55,12 +54,12 @@ def test_prefix_is_found_and_heads_beside_it_are_left_out(family, ours, prefix):
         "classifier.weight": 0,
         f"{prefix}pooler.dense.bias": 0,
     }
-    assert from_hugging_face(theirs | heads, family) == ours
+    assert same(from_hugging_face(theirs | heads, family), ours)
 
 
 def test_poolers_and_index_buffers_are_left_out(family, ours):
     extra = dict.fromkeys(["pooler.dense.weight", "embeddings.position_ids", "embeddings.token_type_ids"], 0)
-    assert from_hugging_face(to_hugging_face(ours, family) | extra, family) == ours
+    assert same(from_hugging_face(to_hugging_face(ours, family) | extra, family), ours)
 
 
 def test_old_layer_norm_names_are_understood(ours, family):
@@ -69,8 +68,8 @@ def test_old_layer_norm_names_are_understood(ours, family):
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
         for name, value in theirs.items()
     }
-    assert old.keys() != theirs.keys()
-    assert from_hugging_face(old, family) == ours
+    assert (old.keys() != theirs.keys()) == any("LayerNorm" in name for name in theirs)
+    assert same(from_hugging_face(old, family), ours)
 
 
 @pytest.mark.parametrize(
@@ -100,14 +99,14 @@ def test_checkpoint_must_hold_one_encoder(family, ours, prefixes):
         from_hugging_face(theirs, family)
 
 
-def test_missing_and_surplus_arrays_are_named_as_the_checkpoint_names_them(ours, family):
+def test_missing_and_surplus_arrays_are_named_as_the_checkpoint_names_them(ours, family, shape):
     theirs = {f"x.{name}": value for name, value in to_hugging_face(ours, family).items()}
-    removed = next(name for name in theirs if "layer.3." in name and name.endswith("bias"))
-    theirs[removed.replace("layer.3.", "layer.12.")] = theirs.pop(removed)
+    removed = next(name for name in theirs if ".3." in name)
+    theirs[removed.replace(".3.", ".12.")] = theirs.pop(removed)
     with pytest.raises(WeightsMismatch) as raised:
-        check_names(trunk_names(theirs, family), shape_of(family))
+        check_names(trunk_names(theirs, family), shape)
     assert removed.removeprefix("x.") in str(raised.value)
-    assert removed.replace("layer.3.", "layer.12.") in str(raised.value)
+    assert removed.replace(".3.", ".12.") in str(raised.value)
 
 
 def test_unknown_own_name_is_refused(family):

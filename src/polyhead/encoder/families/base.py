@@ -1,0 +1,182 @@
+"""What a family of encoders is: how its config.json becomes a shape, and how checkpoints name its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+
+from polyhead.encoder.shape import Architecture, Rotary
+from polyhead.errors import ConfigError, TrunkError
+from polyhead.registry import Registry
+from polyhead.values import Value
+
+ArrayReader = Callable[[str], np.ndarray | None]
+"""An array of a checkpoint by its name there, as it is stored; None where there is none."""
+
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+}
+"""Their name of an activation -> ours."""
+
+
+class EncoderConfig:
+    """The settings of a config.json; every error names the file and the setting."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        source: str,
+        shape_of: Callable[[str], tuple[int, ...] | None] = lambda name: None,
+    ) -> None:
+        """`shape_of` is the shape of an array of the checkpoint by its name there."""
+        self.config, self.source, self.shape_of = config, source, shape_of
+
+    def get(self, key: str, default: object = None) -> object:
+        """The setting; the default where it is absent or null."""
+        value = self.config.get(key)
+        return default if value is None else value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The setting as a positive number."""
+        return self._number(key, self.get(key, default))
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """The setting as a whole number from 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.refused(key, value, "a whole number from 0")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """The setting as true or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.refused(key, value, "true or false")
+        return value
+
+    def table(self, key: str) -> Mapping[str, object]:
+        """The setting as an object; empty where it is absent."""
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise self.refused(key, value, "an object")
+        return value
+
+    def rotary(self, default: float, *, ntk_width: int = 0) -> Rotary:
+        """The rotary positions of `rope_parameters`, or else of `rope_theta` and `rope_scaling`.
+
+        `ntk_width` is the width of a head where the family has fixed NTK scaling.
+        """
+        key = "rope_parameters" if self.get("rope_parameters") else "rope_scaling"
+        given = {"rope_theta": self.get("rope_theta", default), **self.table("rope_scaling")}
+        return self.turned(key, {**given, **self.table("rope_parameters")}, ntk_width=ntk_width)
+
+    def turned(self, key: str, given: Mapping[str, object], *, ntk_width: int = 0) -> Rotary:
+        """Rotary positions of these parameters; `key` names them in errors."""
+        kind = given.get("rope_type", given.get("type")) or "default"
+        allowed = ["default", "linear", *(["ntk"] if ntk_width else [])]
+        if kind not in allowed:
+            raise self.refused(f"{key}.rope_type", kind, allowed)
+        for name, only in (("partial_rotary_factor", 1.0), ("mixed_b", None)):
+            if given.get(name, only) not in (only, None):
+                raise self.refused(f"{key}.{name}", given[name], only)
+        base = self._number(f"{key}.rope_theta", given.get("rope_theta"))
+        if kind == "default":
+            return Rotary(base=base)
+        factor = self._number(f"{key}.factor", given.get("factor"))
+        if kind == "linear":
+            return Rotary(base=base, factor=factor)
+        return Rotary(base=base * factor, factor=factor ** (2 / ntk_width))
+
+    def refused(self, key: str, got: object, allowed: object) -> TrunkError:
+        """The error for a value that would be computed wrongly."""
+        return TrunkError(
+            f"{self.source}: the setting '{key}' has a value that is not supported",
+            got=got,
+            allowed=allowed,
+            do="choose an encoder without it; it would be computed wrongly",
+            key=key,
+        )
+
+    def _number(self, key: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self.refused(key, value, "a positive number")
+        return float(value)
+
+
+class ClassifierForm(Value):
+    """The dense maps of a classifier over the encoder, by their names, and the activation between them."""
+
+    model_type: str
+    output: str
+    hidden: str | None = None
+    activation: Literal["tanh", "relu", "gelu"] = "tanh"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Our name of each array of the head -> the checkpoint's."""
+        maps = {"head.hidden": self.hidden, "head.output": self.output}
+        return {
+            f"{ours}.{leaf}": f"{theirs}.{leaf}"
+            for ours, theirs in maps.items()
+            if theirs is not None
+            for leaf in ("weight", "bias")
+        }
+
+
+class EncoderFamily(Value, eq=False):
+    """A family of encoders. `{}` in a name is the layer's index, `{last}` in ours that of the last layer."""
+
+    name: str  # `Architecture.family`
+    model_types: tuple[str, ...]
+    keys: Mapping[str, str]  # field of the shape -> its key in config.json
+    table: tuple[tuple[str, str | tuple[str, ...]], ...]
+    """(their name, our name) of each module; `.weight` or `.bias` follows, unless ours has it.
+
+    Several of ours are equal rows of theirs, in this order. Of several names for one of ours the first is written.
+    """
+    prefix: str = ""  # of the encoder inside a model with a head; '': the family's name
+    defaults: Mapping[str, object] = {}  # of fields, as in `transformers`; None: the shape's own
+    fixed: Mapping[str, object] = {}  # fields that no setting changes
+    only: Mapping[str, tuple[object, ...]] = {}  # settings that change the computation, with their supported values
+    activations: Mapping[str, str] = {}  # names of activations beside `ACTIVATIONS`
+    current: Callable[[EncoderConfig], Mapping[str, object]] = lambda settings: {}
+    """EncoderConfig of an older form of config.json by the keys of today."""
+    more: Callable[[EncoderConfig, Architecture], Mapping[str, object]] = lambda settings, shape: {}
+    """Fields that need more than a key, from the shape of all others."""
+    ignored: str = ""  # expression of names inside the encoder that are not read, beside poolers and buffers
+    surplus: tuple[str, ...] = ()  # arrays, by our names, that a checkpoint may hold and a shape lack
+    classifiers: Mapping[str, ClassifierForm] = {}  # by the class in `transformers`; they read position 0 or words
+    finished: Callable[[dict[str, np.ndarray], ArrayReader, bytes], dict[str, np.ndarray]] = lambda arrays, *_: arrays
+    """The trunk's arrays from those of the table and the tokenizer file, for a format that stores them in parts."""
+    tokenizer: Callable[[bytes], bytes] = lambda content: content
+    """The tokenizer file as the trunk reads texts."""
+
+
+FAMILIES: Registry[EncoderFamily] = Registry("encoder family", unknown=TrunkError)
+"""Every family by its name."""
+
+
+def register_encoder_family(family: EncoderFamily) -> None:
+    """Adds a family; raises ConfigError where its name or one of its model types is taken."""
+    for other in FAMILIES.values():
+        if other.name == family.name or set(other.model_types) & set(family.model_types):
+            raise ConfigError(
+                f"there is an encoder family '{other.name}' already",
+                got=family.model_types,
+                do="give the new family another name and other model types",
+            )
+    FAMILIES.register(family)
+
+
+def family_of(model_type: object) -> EncoderFamily | None:
+    """The family of a config's `model_type`."""
+    return next((family for family in FAMILIES.values() if model_type in family.model_types), None)

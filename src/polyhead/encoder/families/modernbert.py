@@ -1,0 +1,94 @@
+"""ModernBERT (Warner et al. 2024), and mmBERT, Ettin and gte-modernbert, which have its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.shape import Architecture, Rotary
+
+WHOLE, LOCAL = "full_attention", "sliding_attention"
+
+
+def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
+    attention_bias, inner_bias = settings.flag("attention_bias", False), settings.flag("mlp_bias", False)
+    every = _whole_every(settings, shape.layers)
+    whole, local = _rotary(settings)
+    return {
+        "norm_bias": settings.flag("norm_bias", False),
+        "attention_bias": attention_bias,
+        "output_bias": attention_bias,
+        "inner_bias": inner_bias,
+        "outer_bias": inner_bias,
+        "rotary": whole,
+        "local_rotary": local if every > 1 and local != whole else None,
+        "window": settings.count("local_attention", 128) // 2 if every > 1 else None,
+        "whole_every": every,
+    }
+
+
+def _whole_every(settings: EncoderConfig, layers: int) -> int:
+    """n where layers 0, n, 2 n, ... read the whole text; at most the number of layers."""
+    given = settings.get("layer_types")
+    if given is None:
+        return max(1, min(settings.count("global_attn_every_n_layers", 3), layers))
+    kinds = given if isinstance(given, list) else [given]
+    wholes = [index for index, kind in enumerate(kinds) if kind == WHOLE]
+    every = wholes[1] if len(wholes) > 1 else len(kinds)
+    if kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
+        raise settings.refused("layer_types", given, f"'{WHOLE}' for every n-th layer from the first, else '{LOCAL}'")
+    return max(1, every)
+
+
+def _rotary(settings: EncoderConfig) -> tuple[Rotary, Rotary]:
+    """Rotary positions of layers that read the whole text, and of those with a window."""
+    whole = settings.get("global_rope_theta", 160_000.0)
+    local = settings.config.get("local_rope_theta", 10_000.0) or whole  # null: as the others
+    scaling, given = settings.table("rope_scaling"), settings.table("rope_parameters")
+    if unknown := set(given) - {WHOLE, LOCAL}:
+        raise settings.refused("rope_parameters", sorted(unknown), [WHOLE, LOCAL])
+    turned = []
+    for name, theta in ((WHOLE, whole), (LOCAL, local)):
+        own = given.get(name) or {}
+        if not isinstance(own, Mapping):
+            raise settings.refused(f"rope_parameters.{name}", own, "an object")
+        key = f"rope_parameters.{name}" if own else "rope_scaling"
+        turned.append(settings.turned(key, {"rope_theta": theta, **scaling, **own}))
+    return turned[0], turned[1]
+
+
+register_encoder_family(
+    EncoderFamily(
+        name="modernbert",
+        model_types=("modernbert",),
+        prefix="model",
+        keys={
+            "layers": "num_hidden_layers",
+            "width": "hidden_size",
+            "heads": "num_attention_heads",
+            "feed_forward": "intermediate_size",
+            "vocabulary": "vocab_size",
+            "positions": "max_position_embeddings",
+            "norm_epsilon": "norm_eps",
+            "activation": "hidden_activation",
+        },
+        defaults={"positions": 8192, "norm_epsilon": 1e-5, "activation": "gelu"},
+        fixed={"segments": 0, "position_table": False, "norm_first": True, "first_norm": False, "gated": True},
+        more=_more,
+        table=(
+            ("embeddings.tok_embeddings", "embeddings.word"),
+            ("embeddings.norm", "embeddings.norm"),
+            ("layers.{}.attn_norm", "layers.{}.attention.norm"),
+            (
+                "layers.{}.attn.Wqkv",
+                ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value"),
+            ),
+            ("layers.{}.attn.Wo", "layers.{}.attention.output"),
+            ("layers.{}.mlp_norm", "layers.{}.feed_forward.norm"),
+            # The first half passes the activation.
+            ("layers.{}.mlp.Wi", ("layers.{}.feed_forward.inner", "layers.{}.feed_forward.gate")),
+            ("layers.{}.mlp.Wo", "layers.{}.feed_forward.outer"),
+            ("final_norm", "layers.{last}.norm"),
+        ),
+    )
+)
