@@ -224,14 +224,17 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
 
 
 def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
-    """How the node's layer of this index computes: as the trunk's, or above it and at another width as BERT's."""
+    """How the node's layer of this index computes: as the trunk's; at another width, and above norms first, as BERT's.
+
+    Above a trunk that ends without a norm of its own, layers are its further layers: those of an imported encoder.
+    """
     own = {
         "feed_forward": feed_forward_of(node, shape),
         "attention": node.attention,
         "residual": node.residual,
         "hidden_layers": node.hidden_layers,
     }
-    if node.width is None and index < shape.layers:
+    if node.width is None and (index < shape.layers or not shape.norm_first):
         return msgspec.structs.replace(shape.layer(index), heads=node.heads or shape.heads, **own)
     width, heads = node.width or shape.width, node.heads or shape.heads
     return LayerForm(width=width, heads=heads, norm_epsilon=shape.norm_epsilon, **own)
