@@ -301,7 +301,7 @@ def activated(values: Array, name: LayerActivation) -> Array:
         case "silu":
             return np.asarray(values / (1.0 + np.exp(-values)))
         case "relu":
-            return np.maximum(values, 0.0)
+            return np.asarray(np.maximum(values, 0.0))
 
 
 def attention(query: Array, key: Array, value: Array, *, heads: int, sees: Array) -> Array:
