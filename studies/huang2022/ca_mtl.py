@@ -78,11 +78,11 @@ class Conditional(nn.Module):
         out = self._normed(f"{index}_attention", attention.norm, out, vector)
         return self._normed(f"{index}_feed_forward", feed_forward.norm, feed_forward(out), vector)
 
-    def _normed(self, name: str, norm: nn.LayerNorm | None, out: Tensor, vector: Tensor) -> Tensor:
+    def _normed(self, name: str, norm: nn.Module | None, out: Tensor, vector: Tensor) -> Tensor:
         """A norm's output under the task's gain and shift."""
         if name not in self.norms:
             return out
-        assert norm is not None
+        assert isinstance(norm, nn.LayerNorm)
         conditioned: Tensor = self.norms[name](out - norm.bias, vector) + norm.bias
         return conditioned
 

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+import transformers
 
 from polyhead.convert.folders import scan_folders
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound

@@ -14,8 +14,8 @@ def buckets_of(relative: Relative, distances: np.ndarray) -> np.ndarray:
     if relative.kind == "bias":
         return _of_bias(distances, half, relative.distance)
     if not relative.logarithmic:
-        return np.clip(distances + half, 0, relative.buckets - 1)
-    return np.clip(_logarithmic(distances, half, relative.distance) + half, 0, relative.buckets - 1)
+        return np.asarray(np.clip(distances + half, 0, relative.buckets - 1))
+    return np.asarray(np.clip(_logarithmic(distances, half, relative.distance) + half, 0, relative.buckets - 1))
 
 
 def _of_bias(distances: np.ndarray, half: int, most: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def _of_bias(distances: np.ndarray, half: int, most: int) -> np.ndarray:
     scale = np.float32(np.log(np.float64(most) / exact))
     grown = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact)) / scale * np.float32(half - exact)
     wide = np.minimum(exact + grown.astype(np.int64), half - 1)
-    return np.where(distances < 0, half, 0) + np.where(far < exact, far, wide)
+    return np.asarray(np.where(distances < 0, half, 0) + np.where(far < exact, far, wide))
 
 
 def _logarithmic(distances: np.ndarray, half: int, most: int) -> np.ndarray:

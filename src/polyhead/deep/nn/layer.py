@@ -251,7 +251,8 @@ class SelfAttention(nn.Module):
             products = key @ self._of_table("query", len(query), delta, places).transpose(-1, -2)
             turned = buckets.transpose(0, 1).expand(*shape[:2], buckets.shape[1], asking)
             total = total + products.gather(-1, turned).transpose(-1, -2)
-        return total * (there * self._scale)
+        scaled: Tensor = total * (there * self._scale)
+        return scaled
 
     def _of_table(self, name: Literal["key", "query"], rows: int, delta: LayerDelta | None, places: Places) -> Tensor:
         """The table's vectors as keys or queries, (rows or 1, heads, buckets, head width)."""

@@ -230,8 +230,9 @@ def run_layer(
     """
     learns = layer.training or (delta is not None and delta.training)
     if again and learns and torch.is_grad_enabled():
-        named = {"first": first, "keys": keys, "places": places}
-        return checkpoint(layer, hidden, mask, delta, use_reentrant=False, **named)  # type: ignore[no-any-return]
+        return checkpoint(  # type: ignore[no-any-return]
+            layer, hidden, mask, delta, first=first, keys=keys, places=places, use_reentrant=False
+        )
     out: Tensor = layer(hidden, mask, delta, first=first, keys=keys, places=places)
     return out
 

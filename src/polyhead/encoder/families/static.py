@@ -90,7 +90,7 @@ def _silent(file: Mapping[str, Any]) -> dict[str, int]:
             found[str(vocabulary[index][0])] = index
     for token in added if isinstance(added, list) else []:
         if isinstance(token, dict) and token.get("special") is True:
-            found.setdefault(str(token.get("content")), token.get("id"))
+            found.setdefault(str(token.get("content")), token.get("id", -1))
     return {name: index for name, index in found.items() if isinstance(index, int) and index >= 0}
 
 

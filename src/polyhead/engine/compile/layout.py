@@ -129,7 +129,7 @@ class RowLayout:
     def placed(self) -> np.ndarray:
         """(rows, 1, positions, positions) float32: 1 where neither is a prompt row."""
         is_token = self.which == 0
-        return (is_token[:, None, :, None] & is_token[:, None, None]).astype(np.float32)
+        return np.asarray(is_token[:, None, :, None] & is_token[:, None, None], np.float32)
 
     @property
     def segments(self) -> np.ndarray:

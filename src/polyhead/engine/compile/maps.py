@@ -27,8 +27,8 @@ def attention_ops(
 ) -> Tensor:
     """`softmax(Q K^T / sqrt(width / heads) + added) V` of each head, side by side; (rows, tokens, width) each."""
     inner = width // heads
-    parts = (by_head(ops, x, heads, inner) for x in (query, key, value))
-    return joined_heads(ops, ops.attention(*parts, added, float(inner**-0.5)), width)
+    queries, keys, values = (by_head(ops, x, heads, inner) for x in (query, key, value))
+    return joined_heads(ops, ops.attention(queries, keys, values, added, float(inner**-0.5)), width)
 
 
 def dense_ops(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:

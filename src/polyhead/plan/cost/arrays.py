@@ -228,16 +228,18 @@ def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
 
     Above a trunk that ends without a norm of its own, layers are its further layers: those of an imported encoder.
     """
-    own = {
-        "feed_forward": feed_forward_of(node, shape),
-        "attention": node.attention,
-        "residual": node.residual,
-        "hidden_layers": node.hidden_layers,
-    }
     if node.width is None and (index < shape.layers or not shape.norm_first):
-        return msgspec.structs.replace(shape.layer(index), heads=node.heads or shape.heads, **own)
-    width, heads = node.width or shape.width, node.heads or shape.heads
-    return LayerForm(width=width, heads=heads, norm_epsilon=shape.norm_epsilon, **own)
+        form = shape.layer(index)
+    else:
+        form = LayerForm(width=node.width or shape.width, heads=1, feed_forward=0, norm_epsilon=shape.norm_epsilon)
+    return msgspec.structs.replace(
+        form,
+        heads=node.heads or shape.heads,
+        feed_forward=feed_forward_of(node, shape),
+        attention=node.attention,
+        residual=node.residual,
+        hidden_layers=node.hidden_layers,
+    )
 
 
 def feed_forward_of(node: Layers, shape: Architecture) -> int:

@@ -104,7 +104,8 @@ class _Layer(msgspec.Struct, frozen=True):
         return 1.0 / math.sqrt(self.form.query_width // self.form.heads * terms)
 
     def _by_head(self, flat: Array, heads: int) -> Array:
-        return flat.reshape(*flat.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+        width = self.form.query_width // self.form.heads
+        return flat.reshape(*flat.shape[:2], heads, width).transpose(0, 2, 1, 3)
 
     def _turned(self, values: Array) -> Array:
         rotary = self.form.rotary
@@ -300,7 +301,7 @@ def activated(values: Array, name: LayerActivation) -> Array:
         case "silu":
             return np.asarray(values / (1.0 + np.exp(-values)))
         case "relu":
-            return np.maximum(values, 0.0)
+            return np.asarray(np.maximum(values, 0.0))
 
 
 def attention(query: Array, key: Array, value: Array, *, heads: int, sees: Array) -> Array:
@@ -320,4 +321,4 @@ def mixed_values(
     scores = query @ key.swapaxes(-1, -2) * np.float32(scale) + bias
     weights = masked_softmax(np.where(sees[:, None], scores, -np.inf))  # (rows, heads, queries, keys)
     mixed = (weights @ value).transpose(0, 2, 1, 3)
-    return np.asarray(mixed.reshape(*mixed.shape[:2], -1))
+    return np.asarray(mixed.reshape(*mixed.shape[:2], mixed.shape[2] * mixed.shape[3]))
