@@ -22,7 +22,7 @@ from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.errors import ConfigError, TrunkError, WeightsMismatch
 from polyhead.plan import Pool
 from polyhead.project.pretrained import load_trunk, open_weights
-from polyhead.testing.tiny import tiny_part, tiny_path, tiny_tasks
+from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from support.encoder_families import CASES, saved_model
 
@@ -221,6 +221,21 @@ def test_means_of_a_static_table_have_the_direction_of_model2vecs(parts, tmp_pat
     unit = [vector / max(1e-9, np.linalg.norm(vector)) for vector in (*ours, *expected)]
     np.testing.assert_allclose(unit[:4], unit[4:], atol=1e-6)
     assert np.linalg.norm(unit[0]) == pytest.approx(1) and np.linalg.norm(unit[3]) == 0
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "openvino", "onnxruntime"])
+def test_features_over_a_static_table_are_its_vectors(backend):
+    data, task = tiny_trunk(family="static"), tiny_tasks()[0]
+    batch = tiny_batch(data, (5, 3, 9))
+    paths = [tiny_path(task, data, pool=Pool(positions=positions)) for positions in ("mean", "first")]
+    loaded = LoadedTask(path=paths[0], arrays=tiny_part(paths[0], data.architecture, paths[0].head.part))
+    opened = open_backend(backend, data, {task.name: loaded}, precision="float32")
+    table = data.arrays["embeddings.word.weight"]
+    vectors = [table[ids[mask]] for ids, mask in zip(batch.ids, batch.mask, strict=True)]
+    means, firsts = (values[:, 0] for values in opened.features(paths, batch))
+    np.testing.assert_allclose(means, [each.mean(axis=0) for each in vectors], atol=1e-6)
+    np.testing.assert_allclose(firsts, [each[0] for each in vectors], atol=1e-6)
+    assert opened.layers_run == 0
 
 
 @pytest.mark.parametrize(

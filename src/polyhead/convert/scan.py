@@ -12,7 +12,7 @@ from polyhead.bundle.owners import owner_named
 from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.encoder.shape import RELATIVE, Architecture
 from polyhead.errors import TrunkError, WrongTrunk
-from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
+from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge, shared_layers
 from polyhead.plan.cost import cost_of, parameters
 from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.values import Value, digested
@@ -64,8 +64,7 @@ class ScannedEncoder(Value):
 
         An adapter runs all layers of the trunk, with its deltas.
         """
-        shared = (Layers(start=0, stop=tap),) if tap else ()
-        layers = self.adapted or (*shared, *self.own(tap))
+        layers = self.adapted or (*shared_layers(tap), *self.own(tap))
         return Path(nodes=(Embed(trunk=trunk), *layers, *self.ends))
 
 

@@ -158,7 +158,7 @@ def _little(prepared: Prepared, trained: Trained) -> list[str]:
     task, kind = prepared.task, kind_of(prepared.task)
     if not prepared.strategy.reads_kept_features or not (kind.per_option or kind.pair == "joined"):
         return []
-    metric, depth = kind.default_metric(task), trained.path.layers[-1].stop
+    metric, depth = kind.default_metric(task), trained.path.depth
     constant = trained.baselines.get("constant", {}).get("validation", {}).get(metric)
     score = trained.scores.get("validation", {}).get(metric)
     if constant is None or score is None or score - constant >= LITTLE * (1 - constant):
@@ -232,7 +232,7 @@ def _untried(prepared: Prepared, trained: Trained) -> str:
     """The heads that more effort would try, after little of it."""
     if prepared.training.effort != "quick" or not trained.tried:
         return ""
-    depth = trained.path.layers[-1].stop
+    depth = trained.path.depth
     more = [head.name for head in prepared.strategy.candidates(prepared.task, depth) if head.solver == "steps"]
     return f"; effort 'default' also tries: {'; '.join(more)}"
 
