@@ -57,6 +57,37 @@ def test_backend_passes_one_check_of_each_kind(name):
     assert ran(checks.values()) >= 10
 
 
+FORMS = ("mpnet", "modernbert", "deberta-v2", "eurobert", "nomic_bert")  # each has what no other has
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
+def test_forms_of_layers_with_prompts_and_adapters_are_computed_alike(family):
+    """Of torch and ONNX Runtime; the second tier looks at all of them."""
+    for backend in ("torch", "onnxruntime"):
+        checks = yield_backend_checks(backend, partial(make, backend), family=family)
+        assert ran(check for check in checks if check.name.endswith("prompts and adapters, ragged")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FORMS)
+def test_backend_passes_one_check_of_each_kind_over_other_forms_of_layers(name, family):
+    checks = {}
+    for check in yield_backend_checks(name, partial(make, name), family=family):
+        kind = check.name if "prompts and adapters" in check.name else check.name.partition(",")[0]
+        checks.setdefault(kind, check)
+    assert ran(checks.values()) >= 17
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FORMS)
+def test_no_task_moves_a_bit_of_another_over_other_forms_of_layers(family):
+    """On torch, and on ONNX Runtime for the graphs."""
+    for backend in ("torch", "onnxruntime"):
+        make_one = partial(make, backend, deterministic=True)
+        checks = [c for c in yield_deterministic_checks(backend, make_one, family=family) if "384" not in c.name]
+        assert ran(checks) == 4
+
+
 @pytest.mark.slow
 def test_backend_passes_every_check(name):
     checks = yield_backend_checks(name, partial(make, name))

@@ -78,14 +78,27 @@ FIRST = {
     "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in CHOICES]
 )
 def test_strategy_passes_every_check(name):
+    assert checked(name) == 3 * (len(tiny_tasks()) - len(REFUSED.get(name, ()))) + 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mpnet", "modernbert", "deberta-v2", "eurobert"])
+def test_every_strategy_fits_every_form_of_layers(family):
+    """One choice of each, and every adapter."""
+    for name in sorted({*FIRST, *(f"in-layer-{adapter}" for adapter in ADAPTERS)}):
+        assert checked(name, family) == 3 * (len(tiny_tasks()) - len(REFUSED.get(name, ()))) + 4
+
+
+def checked(name, family="bert"):
+    """How many checks there were; all of them hold."""
     ran = 0
-    for check in yield_strategy_checks(name, CHOICES[name]):
+    for check in yield_strategy_checks(name, CHOICES[name], family=family):
         try:
             check.run()
         except Exception as error:
-            raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
+            raise AssertionError(f"{check.subject}, {family}: {check.name}: {error}") from error
         ran += 1
-    assert ran == 3 * (len(tiny_tasks()) - len(REFUSED.get(name, ()))) + 4
+    return ran
 
 
 def test_every_strategy_of_a_project_is_looked_at():

@@ -44,22 +44,22 @@ BATCHES: Mapping[str, tuple[int, ...]] = {
 }
 
 
-def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
-    """Checks of one backend; `make` opens it with a trunk and tasks loaded."""
+def yield_backend_checks(subject: str, make: MakeBackend, *, family: str = "bert") -> Iterator[Check]:
+    """Checks of one backend over the tiny trunk of a family; `make` opens it with a trunk and tasks loaded."""
     # Most checks of a case share a backend, opened by the first: its state must not matter to later checks.
-    cases = {codec_name: _case(codec_name) for codec_name in CODECS}
+    cases = {codec_name: _case(codec_name, family) for codec_name in CODECS}
     opened = cache(lambda codec_name: make(*cases[codec_name]))
     for codec_name, (trunk, tasks) in cases.items():
         for name, lengths in BATCHES.items():
             yield Check(
                 subject=subject,
                 name=f"equals the reference, {codec_name}, {name}",
-                run=partial(_assert_agree, partial(opened, codec_name), codec_name, trunk, tasks, lengths),
+                run=partial(_assert_agree, partial(opened, codec_name), (codec_name, family), trunk, tasks, lengths),
             )
         yield Check(
             subject=subject,
             name=f"answers from kept features as from texts, {codec_name}",
-            run=partial(_assert_stored, partial(opened, codec_name), codec_name, trunk, tasks),
+            run=partial(_assert_stored, partial(opened, codec_name), (codec_name, family), trunk, tasks),
         )
     trunk, tasks = cases[EXACT]
 
@@ -79,12 +79,12 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("states name, precision and tolerance", _assert_stated, ours),
     ):
         yield Check(subject=subject, name=name, run=partial(run, maker, trunk, tasks))
-    yield from _conditioned_checks(subject, make)
+    yield from _conditioned_checks(subject, make, family)
 
 
-def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
+def _conditioned_checks(subject: str, make: MakeBackend, family: str) -> Iterator[Check]:
     """The same for prompts, functions inside the layers and layers on top; and the layers that these run."""
-    trunk, tasks = _case("prompts and adapters")
+    trunk, tasks = _case("prompts and adapters", family)
     opened = cache(lambda: make(trunk, tasks))
 
     def ours(*_: object) -> Backend:
@@ -94,14 +94,14 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         yield Check(
             subject=subject,
             name=f"equals the reference, prompts and adapters, {name}",
-            run=partial(_assert_agree, ours, "prompts and adapters", trunk, tasks, lengths),
+            run=partial(_assert_agree, ours, ("prompts and adapters", family), trunk, tasks, lengths),
         )
     for which in ("tasks alike but for their arrays", "tasks of few and many labels"):
 
         def agree(which: str = which) -> None:
-            trunk, loaded = _case(which)
+            trunk, loaded = _case(which, family)
             backend = make(trunk, loaded)
-            _assert_agree(lambda: backend, which, trunk, loaded, BATCHES["ragged"])
+            _assert_agree(lambda: backend, (which, family), trunk, loaded, BATCHES["ragged"])
             merged = plan.merge({n: task.path for n, task in loaded.items()})
             assert backend.layers_run == cost.layer_evaluations(merged)
 
@@ -115,9 +115,9 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, maker, trunk, tasks))
 
 
-def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
+def _case(which: str, family: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
     """A trunk and tasks over it, with new arrays at each call; those of a family are equal."""
-    trunk, tasks = _drawn(which)
+    trunk, tasks = _drawn(which, family)
     copies: dict[int, np.ndarray] = {}
 
     def copied(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -135,14 +135,14 @@ def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
 
 
 @cache
-def _drawn(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
+def _drawn(which: str, family: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
     if which in CODECS:
-        trunk = tiny_trunk()
+        trunk = tiny_trunk(family=family)
         tasks = tiny_loaded(trunk, codec=CODECS[which])
         if which != EXACT:  # a codec only affects the pool; the exact codec covers all kinds above it
             tasks = {name: task for name, task in tasks.items() if name.startswith(CODED)}
         return trunk, tasks
-    trunk = tiny_trunk(max_tokens=56)  # room for prompts before the longest text
+    trunk = tiny_trunk(max_tokens=56, family=family)  # room for prompts before the longest text
     if which == "prompts and adapters":
         return trunk, tiny_conditioned(trunk)
     return trunk, tiny_siblings(trunk) if which == "tasks alike but for their arrays" else tiny_widths(trunk)
@@ -156,10 +156,10 @@ class _Expected(msgspec.Struct, frozen=True, eq=False):
 
 
 @cache  # shared by all checked backends
-def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
+def _expected(case: tuple[str, str], lengths: tuple[int, ...]) -> _Expected:
     from polyhead.engine.backends.reference import ReferenceBackend
 
-    trunk, tasks = _case(which)
+    trunk, tasks = _case(*case)
     yardstick, batch = ReferenceBackend(trunk, tasks), tiny_batch(trunk, lengths)
     found = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
     outputs = {name: _outputs(yardstick, name, found[name], task) for name, task in tasks.items()}
@@ -172,13 +172,13 @@ def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
 
 def _assert_agree(
     opened: Callable[[], Backend],
-    which: str,
+    case: tuple[str, str],
     trunk: TrunkData,
     tasks: Mapping[str, LoadedTask],
     lengths: tuple[int, ...],
 ) -> None:
     ours = opened()
-    expected, batch = _expected(which, lengths), tiny_batch(trunk, lengths)
+    expected, batch = _expected(case, lengths), tiny_batch(trunk, lengths)
     found = ours.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
     assert set(found) == set(expected.outputs) == set(tasks)
     for name, task in tasks.items():
@@ -199,14 +199,14 @@ def _assert_agree(
 
 
 def _assert_stored(
-    opened: Callable[[], Backend], which: str, trunk: TrunkData, tasks: Mapping[str, LoadedTask]
+    opened: Callable[[], Backend], case: tuple[str, str], trunk: TrunkData, tasks: Mapping[str, LoadedTask]
 ) -> None:
     """Checks that features equal the reference's, and that heads over them answer as the reference does over texts."""
     from polyhead.engine.backends.reference import ReferenceBackend
 
     ours = opened()
     lengths = BATCHES["ragged"]
-    expected, batch, yardstick = _expected(which, lengths), tiny_batch(trunk, lengths), ReferenceBackend(trunk, tasks)
+    expected, batch, yardstick = _expected(case, lengths), tiny_batch(trunk, lengths), ReferenceBackend(trunk, tasks)
     paths = {name: with_every_token(task.path.stored()) for name, task in tasks.items()}
     distinct = list(dict.fromkeys(paths.values()))
     before = ours.layers_run

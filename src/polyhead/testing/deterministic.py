@@ -19,9 +19,11 @@ LENGTHS = (7, 2, 12, 5, 1)
 Case = tuple[TrunkData, Mapping[str, LoadedTask]]
 
 
-def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
-    """Checks of the backends that `make` opens in deterministic mode, for trunks of several widths and many tasks."""
-    beside, changing = _cases()
+def yield_deterministic_checks(subject: str, make: MakeBackend, *, family: str = "bert") -> Iterator[Check]:
+    """Checks of the backends that `make` opens in deterministic mode, for trunks of a family, several widths and many
+    tasks.
+    """
+    beside, changing = _cases(family)
     for name, (trunk, tasks) in beside.items():
         run = partial(_assert_same_beside_others, make, trunk, tasks)
         yield Check(subject=subject, name=f"gives the same bits {name}", run=run)
@@ -30,13 +32,15 @@ def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Chec
 
 
 @cache  # shared by all checked backends
-def _cases() -> tuple[dict[str, Case], Case]:
+def _cases(family: str) -> tuple[dict[str, Case], Case]:
     """Trunks with tasks, some of which are run and loaded together with others; and one whose tasks come and go."""
     beside: dict[str, Case] = {}
     for width, layers, count in ((16, 2, 20), (48, 2, 20), (384, 1, 18)):
-        trunk = tiny_trunk(width=width, layers=layers)
+        trunk = tiny_trunk(width=width, layers=layers, family=family)
         beside[f"with more tasks, {width} wide"] = (trunk, _pooled(trunk, count))
-    wide, small = tiny_trunk(width=384, layers=1, max_tokens=56), tiny_trunk(max_tokens=56)
+    wide, small = (
+        tiny_trunk(width=width, layers=layers, max_tokens=56, family=family) for width, layers in ((384, 1), (16, 2))
+    )
     alike = tiny_siblings(small)
     beside["with more isolated prompts, 384 wide"] = (wide, _isolated(wide, 18))
     beside["beside tasks alike but for their arrays"] = (small, alike)

@@ -32,6 +32,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing.tiny import Check, tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
+from polyhead.values import Value
 
 TEXTS: tuple[AnyInput, ...] = (
     ("where is my order 12?",),
@@ -45,18 +46,26 @@ TEXTS: tuple[AnyInput, ...] = (
 )
 
 
-def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
-    """Checks of one strategy; `strategy` is one setting of it.
+class _Subject(Value):
+    """A strategy over the tiny trunk of a family."""
+
+    strategy: Strategy
+    family: str
+
+
+def yield_strategy_checks(subject: str, strategy: Strategy, *, family: str = "bert") -> Iterator[Check]:
+    """Checks of one strategy; `strategy` is one setting of it, `family` that of the tiny trunk.
 
     Tasks of one prompt group come and go together: then the tasks outside must keep their bits.
     """
-    for task in fitting_tasks(strategy):
+    over = _Subject(strategy=strategy, family=family)
+    for task in _fitting(over):
         for name, check in (
             ("lowers to the four nodes and ends in a head", _assert_four_nodes),
             ("counts the arrays that it really has", _assert_counted),
             ("sends gradients to its own parameters and families and to no other", _assert_gradients),
         ):
-            yield Check(subject=subject, name=f"{name}, {task.name}", run=partial(check, strategy, task))
+            yield Check(subject=subject, name=f"{name}, {task.name}", run=partial(check, over, task))
     together = strategy.prompt_group is not None
     for name, whole in (
         ("answers from the bundle as before it was written", _assert_saved),
@@ -67,12 +76,16 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
         ),
         ("answers a row the same among any others", _assert_independent),
     ):
-        yield Check(subject=subject, name=name, run=partial(whole, strategy))
+        yield Check(subject=subject, name=name, run=partial(whole, over))
 
 
 def fitting_tasks(strategy: Strategy) -> list[Task]:
     """The tiny tasks that the strategy does not refuse."""
-    paths = _lowered(strategy)[1]
+    return _fitting(_Subject(strategy=strategy, family="bert"))
+
+
+def _fitting(subject: _Subject) -> list[Task]:
+    paths = _lowered(subject)[1]
     return [task for task in tiny_tasks() if task.name in paths]
 
 
@@ -92,10 +105,10 @@ def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
 
 
 @lru_cache(maxsize=4)
-def _lowered(strategy: Strategy) -> tuple[TrunkData, dict[str, Path]]:
+def _lowered(subject: _Subject) -> tuple[TrunkData, dict[str, Path]]:
     """The tiny trunk and the strategy's paths over it; shared by checks, read-only."""
-    trunk = tiny_trunk()
-    return trunk, tiny_paths(strategy, trunk)
+    trunk = tiny_trunk(family=subject.family)
+    return trunk, tiny_paths(subject.strategy, trunk)
 
 
 def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> Bundle:
@@ -150,31 +163,31 @@ def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput
 
 
 @lru_cache(maxsize=4)
-def _trunk_module(strategy: Strategy) -> Any:
+def _trunk_module(subject: _Subject) -> Any:
     """The tiny trunk in torch, frozen."""
     from polyhead.deep.nn.trunk import Trunk
 
-    return Trunk.from_data(_lowered(strategy)[0]).requires_grad_(False)
+    return Trunk.from_data(_lowered(subject)[0]).requires_grad_(False)
 
 
-def _model(strategy: Strategy, task: Task) -> Any:
+def _model(subject: _Subject, task: Task) -> Any:
     """A model of the task alone, with drawn arrays."""
     from polyhead.deep.checks import load_arrays
     from polyhead.deep.model import MultiTaskModel
     from polyhead.deep.sharing.make import make_families, make_part
 
-    trunk, paths = _lowered(strategy)
+    trunk, paths = _lowered(subject)
     path = paths[task.name]
     families = make_families({task.name: path}, trunk.architecture)
     part = make_part(path, trunk.architecture, families=families)
     loaded = tiny_owned({task.name: path}, trunk.architecture)[task.name]
     for module, arrays in ((part, loaded.arrays), *((families[o], a) for o, a in loaded.others.items())):
         load_arrays(module, arrays)
-    return MultiTaskModel(_trunk_module(strategy), {task.name: part}, families)
+    return MultiTaskModel(_trunk_module(subject), {task.name: part}, families)
 
 
-def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
-    paths = _lowered(strategy)[1]
+def _assert_four_nodes(subject: _Subject, task: Task) -> None:
+    paths = _lowered(subject)[1]
     path, own = paths[task.name], f"task:{task.name}"
     assert all(isinstance(node, (Embed, Layers, Pool, Head)) for node in path.nodes)
     assert path.head.width == kind_of(task).width(task)
@@ -187,10 +200,10 @@ def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
     assert all(node.stop <= 2 for node in path.layers if node.weights == TRUNK)
 
 
-def _assert_counted(strategy: Strategy, task: Task) -> None:
-    trunk, paths = _lowered(strategy)
+def _assert_counted(subject: _Subject, task: Task) -> None:
+    trunk, paths = _lowered(subject)
     path = paths[task.name]
-    model, shape = _model(strategy, task), trunk.architecture
+    model, shape = _model(subject, task), trunk.architecture
     modules = {path.head.part: model.parts[task.name], **model.families}
     for owner, module in modules.items():
         real = {name: tuple(value.shape) for name, value in module.state_dict().items()}
@@ -199,12 +212,12 @@ def _assert_counted(strategy: Strategy, task: Task) -> None:
     assert counted == sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in model.trunk.parameters())
 
 
-def _assert_gradients(strategy: Strategy, task: Task) -> None:
+def _assert_gradients(subject: _Subject, task: Task) -> None:
     from polyhead.deep.checks import backward_from
 
-    trunk, paths = _lowered(strategy)
+    trunk, paths = _lowered(subject)
     path = paths[task.name]
-    batch, model = tiny_batch(trunk, (5, 7, 3)), _model(strategy, task)
+    batch, model = tiny_batch(trunk, (5, 7, 3)), _model(subject, task)
     loss = kind_of(task).loss
     backward_from(model, {task.name: path}, batch, loss)
     named = {name: p for name, p in model.named_parameters() if not name.startswith("trunk.")}
@@ -217,16 +230,16 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
 
 
 @lru_cache(maxsize=1)  # its checks run one after another
-def _bundle(strategy: Strategy) -> Bundle:
+def _bundle(subject: _Subject) -> Bundle:
     """A bundle of the tiny tasks; shared by checks, read-only."""
     folder = tempfile.mkdtemp()
-    bundle = tiny_bundle(FilePath(folder) / "b", *_lowered(strategy))
+    bundle = tiny_bundle(FilePath(folder) / "b", *_lowered(subject))
     weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
     return bundle
 
 
-def _assert_saved(strategy: Strategy) -> None:
-    (trunk, paths), bundle = _lowered(strategy), _bundle(strategy)
+def _assert_saved(subject: _Subject) -> None:
+    (trunk, paths), bundle = _lowered(subject), _bundle(subject)
     assert bundle.trunk().digest == trunk.digest
     assert set(bundle.tasks) == set(paths)
     for seed, task in enumerate(tiny_tasks()):
@@ -238,8 +251,8 @@ def _assert_saved(strategy: Strategy) -> None:
         assert bundle.readers[task.name].path == paths[task.name]
 
 
-def _assert_merged(strategy: Strategy) -> None:
-    session = Session(_bundle(strategy), backend=TRAINING_BACKEND, deterministic=True)
+def _assert_merged(subject: _Subject) -> None:
+    session = Session(_bundle(subject), backend=TRAINING_BACKEND, deterministic=True)
     together = session.predict(list(TEXTS))
     for name in session.records:
         alone = session.predict(list(TEXTS), tasks=[name])
@@ -247,9 +260,9 @@ def _assert_merged(strategy: Strategy) -> None:
             assert result.answers.get(name) == result_of_all.answers.get(name), name
 
 
-def _assert_isolated(strategy: Strategy) -> None:
-    trunk, paths = _lowered(strategy)
-    tasks = fitting_tasks(strategy)
+def _assert_isolated(subject: _Subject) -> None:
+    trunk, paths = _lowered(subject)
+    tasks = _fitting(subject)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
         names = list(paths)
@@ -265,13 +278,13 @@ def _assert_isolated(strategy: Strategy) -> None:
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
-def _assert_group_isolated(strategy: Strategy) -> None:
-    trunk, paths = _lowered(strategy)
+def _assert_group_isolated(subject: _Subject) -> None:
+    trunk, paths = _lowered(subject)
     outside = tiny_paths(Pooled(codec=EXACT), trunk)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
         names = list(paths)[: len(paths) // 2]
-        group = _group(strategy, trunk, names)
+        group = _group(subject.strategy, trunk, names)
         rest = {name: path for name, path in outside.items() if name not in group}
         tiny_bundle(root, trunk, rest)
         before = _outputs_of(root)
@@ -291,8 +304,8 @@ def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[s
     return {name: strategy.path(tasks[name], trunk=digest, shape=shape, group=owners) for name in names}
 
 
-def _assert_independent(strategy: Strategy) -> None:
-    session = Session(_bundle(strategy), backend=TRAINING_BACKEND, precision="float32")
+def _assert_independent(subject: _Subject) -> None:
+    session = Session(_bundle(subject), backend=TRAINING_BACKEND, precision="float32")
     whole = outputs_by_task(session)
     turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
     for name, rows in whole.items():
