@@ -249,6 +249,34 @@ def test_settings_that_a_family_cannot_honour_are_refused_by_name(config, key, v
         read(config | {key: value})
 
 
+STRANGE = [[], {}, [[]], "x", "", -1, 0, 1.5, 10**30, True, {"a": 1}, {"full_attention": 1}, {"rope_type": []}, [None]]
+MPNET, GTE = ({"model_type": name, **SIZES} for name in ("mpnet", "new"))
+
+
+@pytest.mark.parametrize(
+    "config", [MODERN, DEBERTA, EURO, OLD_NOMIC, BART, MPNET, GTE], ids=lambda config: config["model_type"]
+)
+def test_settings_of_any_kind_become_a_shape_or_are_refused(config):
+    """Of every key that the family reads, and of those that no config above states."""
+    more = ["layer_types", "rope_parameters", "rope_scaling", "rope_theta", "local_attention", "local_rope_theta"]
+    more += ["global_attn_every_n_layers", "position_buckets", "max_relative_positions", "norm_rel_ebd", "norm_bias"]
+    more += ["num_key_value_heads", "head_dim", "rotary_scaling_factor", "num_heads_kv", "pruned_heads"]
+    refused = 0
+    for key in [*config, *more]:
+        for value in STRANGE:
+            try:
+                read(config | {key: value})
+            except TrunkError as error:
+                assert "config.json" in str(error) or "trunk's" in str(error) or "rotary" in str(error), (key, value)
+                refused += 1
+    assert refused > 50
+
+
+def test_layer_kinds_are_not_counted_out_for_a_depth_that_is_a_lie():
+    with pytest.raises(TrunkError, match="'layer_types'"):
+        read(MODERN | {"num_hidden_layers": 10**12, "layer_types": ["full_attention"]})
+
+
 def test_static_table_has_the_sizes_of_its_arrays():
     raw = json.dumps({"model_type": "model2vec", "normalize": True}).encode()
     found = architecture_of(raw, source="config.json", shape_of={"embeddings": (9, 4)}.get)

@@ -34,10 +34,10 @@ def _whole_every(settings: EncoderConfig, layers: int) -> int:
         return max(1, min(settings.count("global_attn_every_n_layers", 3), layers))
     kinds = given if isinstance(given, list) else [given]
     wholes = [index for index, kind in enumerate(kinds) if kind == WHOLE]
-    every = wholes[1] if len(wholes) > 1 else len(kinds)
-    if kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
+    every = wholes[1] if len(wholes) > 1 else max(1, len(kinds))
+    if len(kinds) != layers or kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
         raise settings.refused("layer_types", given, f"'{WHOLE}' for every n-th layer from the first, else '{LOCAL}'")
-    return max(1, every)
+    return every
 
 
 def _rotary(settings: EncoderConfig) -> tuple[Rotary, Rotary]:
