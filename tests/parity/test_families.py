@@ -239,6 +239,24 @@ def test_features_over_a_static_table_are_its_vectors(backend):
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"model": None},
+        {"model": {"type": "Unigram", "vocab": [0], "unk_id": 0}},
+        {"model": {"type": "WordLevel", "vocab": {"x": "y"}, "unk_token": "x"}},
+        {"added_tokens": [{"special": True, "id": "1"}, 3]},
+        {"added_tokens": [{"special": True, "id": 10**12, "content": "[X]"}]},
+    ],
+)
+def test_a_tokenizer_that_is_none_is_refused_over_a_static_table_too(change, tmp_path):
+    folder = static_folder(tmp_path, embeddings=np.ones((5, 6), np.float32))
+    file = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(file | change))
+    with pytest.raises(WeightsMismatch, match="tokenizer"):
+        load_trunk(str(folder))
+
+
+@pytest.mark.parametrize(
     ("arrays", "words"),
     [
         ({"mapping": np.array([0, 1, 2, 3, 9])}, "'mapping'"),

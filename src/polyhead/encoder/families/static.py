@@ -53,6 +53,7 @@ def _finished(arrays: dict[str, np.ndarray], read: ArrayReader, tokenizer: bytes
             )
         table = table * weights.astype(np.float32)[:, None]
     silent = [index for index in _silent(_decoded(tokenizer)).values() if index < len(table)]
+    table = table if table.flags.writeable else table.copy()
     table[silent] = 0
     return {WORD_VECTORS: table}
 
@@ -87,7 +88,8 @@ def _silent(file: Mapping[str, Any]) -> dict[str, int]:
             found[unknown] = vocabulary[unknown]
         index = model.get("unk_id")
         if isinstance(vocabulary, list) and isinstance(index, int) and 0 <= index < len(vocabulary):
-            found[str(vocabulary[index][0])] = index
+            pair = vocabulary[index]
+            found |= {pair[0]: index} if isinstance(pair, list) and pair and isinstance(pair[0], str) else {}
     for token in added if isinstance(added, list) else []:
         if isinstance(token, dict) and token.get("special") is True:
             found.setdefault(str(token.get("content")), token.get("id", -1))
