@@ -12,7 +12,7 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head, visible
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.places import Places
+from polyhead.deep.nn.places import RowPlaces
 from polyhead.encoder.shape import LayerActivation, LayerForm, position_maps
 from polyhead.errors import PlanError
 from polyhead.values import Value
@@ -92,7 +92,7 @@ class Layer(nn.Module):
         *,
         first: int = 0,
         keys: AttentionKeys | None = None,
-        places: Places | None = None,
+        places: RowPlaces | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
@@ -113,10 +113,10 @@ class Layer(nn.Module):
             out = self.feed_forward(out, delta, None if added is None else added[:, : out.shape[1]])
         return self._closed(out if delta is None else delta.after(out, mask))
 
-    def keys(self, hidden: Tensor, places: Places | None = None) -> AttentionKeys:
+    def keys(self, hidden: Tensor, places: RowPlaces | None = None) -> AttentionKeys:
         """Keys and values of the layer's input."""
         half = self._half()
-        return half.keys(half.entered(hidden), None, places or Places(hidden.shape[1]))
+        return half.keys(half.entered(hidden), None, places or RowPlaces(hidden.shape[1]))
 
     def beside(self, hidden: Tensor, text: AttentionKeys, seen: Tensor) -> Tensor:
         """Prompt rows that see the text without being seen: (rows, prompt rows, width) to the same shape.
@@ -172,10 +172,10 @@ class SelfAttention(nn.Module):
         *,
         first: int = 0,
         keys: AttentionKeys | None = None,
-        places: Places | None = None,
+        places: RowPlaces | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
-        places = places or Places(hidden.shape[1])
+        places = places or RowPlaces(hidden.shape[1])
         asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
         if self.form.window is not None:
             near = places.seen(self.form.window, hidden.device)
@@ -188,7 +188,7 @@ class SelfAttention(nn.Module):
         """What queries, keys and values read of the layer's input."""
         return self.norm(hidden) if self.form.norm_first and self.norm is not None else hidden
 
-    def keys(self, entered: Tensor, delta: LayerDelta | None, places: Places | None) -> AttentionKeys:
+    def keys(self, entered: Tensor, delta: LayerDelta | None, places: RowPlaces | None) -> AttentionKeys:
         """Keys and values of (rows, positions, width); without `places` the positions have none."""
         heads = self.form.key_heads or self.heads
         key = by_head(_mapped(self.key, "attention.key", entered, delta), heads)
@@ -196,7 +196,7 @@ class SelfAttention(nn.Module):
         return AttentionKeys(key=key if places is None else places.turned(key, self.form.rotary), value=value)
 
     def attended(
-        self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None, places: Places | None
+        self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None, places: RowPlaces | None
     ) -> Tensor:
         """The half's output if `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
         query = by_head(_mapped(self.query, "attention.query", self.entered(asking), delta), self.heads)
@@ -234,7 +234,7 @@ class SelfAttention(nn.Module):
             return keys
         return AttentionKeys(key=keys.key.repeat_interleave(each, 1), value=keys.value.repeat_interleave(each, 1))
 
-    def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: Places) -> Tensor | None:
+    def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: RowPlaces) -> Tensor | None:
         """What scores gain by distance, (rows or 1, heads, queries, keys)."""
         relative, asking = self.form.relative, query.shape[2]
         if relative is None:
@@ -254,7 +254,9 @@ class SelfAttention(nn.Module):
         scaled: Tensor = total * (there * self._scale)
         return scaled
 
-    def _of_table(self, name: Literal["key", "query"], rows: int, delta: LayerDelta | None, places: Places) -> Tensor:
+    def _of_table(
+        self, name: Literal["key", "query"], rows: int, delta: LayerDelta | None, places: RowPlaces
+    ) -> Tensor:
         """The table's vectors as keys or queries, (rows or 1, heads, buckets, head width)."""
         vectors = places.vectors().to(self.key.weight.dtype)[None]
         if self.form.relative is not None and not self.form.relative.shared:

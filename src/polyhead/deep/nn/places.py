@@ -30,7 +30,7 @@ def relative_table(form: LayerForm) -> RelativeTable | None:
     return None if form.relative is None else RelativeTable(form)
 
 
-class Places:
+class RowPlaces:
     """Places of the `size` positions of an input, the first `before` of them prompt rows, which have none.
 
     A prompt row is not turned, gains nothing by distance, sees every token and is seen by every token, whatever the

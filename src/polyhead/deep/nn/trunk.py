@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from polyhead.deep.nn.attention import AttentionKeys
 from polyhead.deep.nn.dropout import fast_dropout
 from polyhead.deep.nn.layer import Dense, Layer, LayerDelta, fill_normal
-from polyhead.deep.nn.places import Places, relative_table
+from polyhead.deep.nn.places import RowPlaces, relative_table
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
@@ -192,8 +192,8 @@ class Trunk(nn.Module):
         """Every layer's output for `ids` and `mask` (rows, tokens), mask True where a token is."""
         return self.go_on(self.start(ids, mask, segments=segments), stop=len(self.layers))
 
-    def _places(self, states: States) -> Places:
-        return Places(states.last.shape[1], before=states.before, table=self.relative)
+    def _places(self, states: States) -> RowPlaces:
+        return RowPlaces(states.last.shape[1], before=states.before, table=self.relative)
 
     def _layer(self, index: int) -> Layer:
         layer = self.layers[index]
@@ -222,7 +222,7 @@ def run_layer(
     first: int = 0,
     again: bool = False,
     keys: AttentionKeys | None = None,
-    places: Places | None = None,
+    places: RowPlaces | None = None,
 ) -> Tensor:
     """The layer's output; `again`: in training mode it keeps only its input and is recomputed in the backward pass.
 

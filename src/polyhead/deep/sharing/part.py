@@ -15,7 +15,7 @@ from polyhead.deep.nn.dropout import dropout as drop
 from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
-from polyhead.deep.nn.places import Places, relative_table
+from polyhead.deep.nn.places import RowPlaces, relative_table
 from polyhead.deep.nn.trunk import States, run_layer
 from polyhead.deep.sharing.in_layer import Adapters, delta_layers
 from polyhead.encoder.shape import RELATIVE, Architecture
@@ -174,14 +174,14 @@ class OwnedPart(PooledPart):
     def run(self, states: States, *, stop: int) -> States:
         """The same states, and those of the part's own layers up to `stop`."""
         hidden = list(states.hidden)
-        places = Places(states.last.shape[1], before=states.before, table=self.relative)
+        places = RowPlaces(states.last.shape[1], before=states.before, table=self.relative)
         for index in range(states.depth, stop):
             if str(index) not in self.layers:
                 raise PlanError("no part here owns these layers", got=index, allowed=list(self.layers))
             hidden.append(self._through(index, hidden[-1], states.mask, places))
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first, before=states.before)
 
-    def _through(self, index: int, value: Tensor, mask: Tensor, places: Places) -> Tensor:
+    def _through(self, index: int, value: Tensor, mask: Tensor, places: RowPlaces) -> Tensor:
         layer = self.layers[str(index)]
         if not torch.is_autocast_enabled(value.device.type):
             value = value.to(next(layer.parameters()).dtype)

@@ -14,9 +14,9 @@ import numpy as np
 
 from polyhead.encoder.shape import Architecture, LayerForm, position_maps
 from polyhead.engine.compile.deltas import Inside
-from polyhead.engine.compile.maps import Arrays, by_head, dense_ops, distinct, joined_heads, norm_ops
+from polyhead.engine.compile.maps import Arrays, dense_ops, distinct, joined_heads, norm_ops, split_heads
 from polyhead.engine.compile.ops import Build, Ops, Tensor
-from polyhead.engine.compile.places import Places, place_inputs
+from polyhead.engine.compile.places import PlaceGraphs, place_inputs
 from polyhead.plan import TRUNK, Dense, Layers
 from polyhead.plan.cost.arrays import layer_form
 
@@ -165,7 +165,7 @@ class LayerRun:
     def states(self, ops: Ops, hidden: Tensor, added: Tensor) -> list[Tensor]:
         """The output of each layer; with `leave` the last is projected back."""
         out: list[Tensor] = []
-        places = Places(ops, added, self.shape, self.weights[0], lanes=self._lanes, by_row=self._by_row)
+        places = PlaceGraphs(ops, added, self.shape, self.weights[0], lanes=self._lanes, by_row=self._by_row)
         if self.node.enter:
             hidden = dense_ops(ops, hidden, self.weights, "enter")
         for index in range(self.node.start, self.node.stop):
@@ -175,7 +175,7 @@ class LayerRun:
             out[-1] = dense_ops(ops, hidden, self.weights, "leave")
         return out
 
-    def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, places: Places) -> Tensor:
+    def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, places: PlaceGraphs) -> Tensor:
         form, out, entered = self.forms[index], hidden, hidden
         inside = Inside(self.node.delta, index, self._own, self._ends, shape=self.shape)
         if form.attention:
@@ -218,7 +218,7 @@ class LayerRun:
         )
 
     def _attention(
-        self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: Places
+        self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: PlaceGraphs
     ) -> Tensor:
         form, beside = self.forms[index], self.text is not None
         heads = form.key_heads or form.heads
@@ -227,7 +227,7 @@ class LayerRun:
             for target in ("attention.query", "attention.key", "attention.value")
         )
         width = form.query_width // form.heads
-        query, keys = by_head(ops, query, form.heads, width), by_head(ops, key, heads, width)
+        query, keys = split_heads(ops, query, form.heads, width), split_heads(ops, key, heads, width)
         if not beside:  # prompt rows have no place
             query, keys = (places.turned(part, form.rotary) for part in (query, keys))
             added = places.added(form)
@@ -235,11 +235,11 @@ class LayerRun:
                 mapped = functools.partial(self._of_table, ops, index, inside)
                 groups = self._table_groups(inside)
                 added = ops.add(added, places.disentangled(form, query, keys, mapped, groups))
-        keys, values, added = inside.prefixed(ops, keys, by_head(ops, value, heads, width), added)
+        keys, values, added = inside.prefixed(ops, keys, split_heads(ops, value, heads, width), added)
         if self.text is not None:
             text = self._entered(ops, self.text, index)
             names = (f"layers.{index}.attention.{leaf}" for leaf in ("key", "value"))
-            seen, read = (by_head(ops, dense_ops(ops, text, self.weights, name), heads, width) for name in names)
+            seen, read = (split_heads(ops, dense_ops(ops, text, self.weights, name), heads, width) for name in names)
             keys = ops.concat([places.turned(seen, form.rotary), keys], 2)
             values = ops.concat([read, values], 2)
         keys, values = (_by_query(ops, part, form) for part in (keys, values))

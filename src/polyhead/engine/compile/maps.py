@@ -11,7 +11,7 @@ from polyhead.engine.compile.ops import Ops, Tensor
 Arrays = Mapping[str, np.ndarray]
 
 
-def by_head(ops: Ops, x: Tensor, heads: int, width: int) -> Tensor:
+def split_heads(ops: Ops, x: Tensor, heads: int, width: int) -> Tensor:
     """(rows, tokens, heads * width) to (rows, heads, tokens, width)."""
     return ops.transpose(ops.reshape(x, (-1, ops.size(x, 1), heads, width)), (0, 2, 1, 3))
 
@@ -27,7 +27,7 @@ def attention_ops(
 ) -> Tensor:
     """`softmax(Q K^T / sqrt(width / heads) + added) V` of each head, side by side; (rows, tokens, width) each."""
     inner = width // heads
-    queries, keys, values = (by_head(ops, x, heads, inner) for x in (query, key, value))
+    queries, keys, values = (split_heads(ops, x, heads, inner) for x in (query, key, value))
     return joined_heads(ops, ops.attention(queries, keys, values, added, float(inner**-0.5)), width)
 
 

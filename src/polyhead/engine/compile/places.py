@@ -26,7 +26,7 @@ def place_inputs(forms: Sequence[LayerForm], *, by_row: bool) -> tuple[str, ...]
     return tuple(name for name, is_read in names.items() if is_read)
 
 
-class Places:
+class PlaceGraphs:
     """Places of one span's rows; every tensor is made once.
 
     Inputs, where a form reads them: `turns` (rows, tokens), positions in the text from 0, 0 for prompt rows; `buckets`
