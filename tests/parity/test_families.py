@@ -238,6 +238,19 @@ def test_features_over_a_static_table_are_its_vectors(backend):
     assert opened.layers_run == 0
 
 
+def test_the_unknown_piece_of_a_unigram_tokenizer_keeps_its_vector(tmp_path):
+    """model2vec leaves out the unknown piece of tokenizers that name it, and a unigram one has its index alone."""
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("good", -1.0)]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=1))
+    made.add_special_tokens(["<pad>", "<unk>"])
+    folder = static_folder(tmp_path, embeddings=np.ones((3, 6), np.float32))
+    made.save(str(folder / "tokenizer.json"))
+    data = load_trunk(str(folder))
+    assert data.arrays["embeddings.word.weight"].sum(axis=1).tolist() == [0, 6, 6]
+    (encoded,) = Tokenizer(data.tokenizer, data.settings).encode([("good",)])
+    assert encoded.ids.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize(
     "change",
     [
