@@ -15,8 +15,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from polyhead import plan
+from polyhead.encoder.configs import architecture_of
 from polyhead.encoder.families import FAMILIES, EncoderFamily, register_encoder_family
 from polyhead.encoder.names import trunk_names
+from polyhead.encoder.relative import frequencies
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.errors import ConfigError, TrunkError, WeightsMismatch
@@ -73,6 +75,41 @@ def test_every_layer_equals_transformers(case, backend, tmp_path):
     assert len(ours) == len(theirs) == data.architecture.layers
     worst = [np.abs(a - b).max() / max(1, b.std()) for a, b in zip(ours, theirs, strict=True)]
     assert max(worst) < 1e-5, worst
+
+
+@pytest.mark.parametrize(
+    ("parameters", "width"),
+    [
+        ({"rope_type": "default", "rope_theta": 160_000.0}, 64),
+        ({"rope_type": "linear", "rope_theta": 10_000.0, "factor": 8.0}, 32),
+        ({"rope_type": "yarn", "rope_theta": 160_000.0, "factor": 4.0, "original_max_position_embeddings": 8192}, 64),
+        ({"rope_type": "yarn", "rope_theta": 5e5, "factor": 0.5, "original_max_position_embeddings": 2048}, 128),
+        (
+            {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 512,
+                "beta_fast": 24.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.25,
+            },
+            64,
+        ),
+    ],
+)
+def test_frequencies_are_those_of_transformers(parameters, width):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.eurobert.modeling_eurobert import EuroBertRotaryEmbedding
+
+    sizes = {"hidden_size": 4 * width, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 4}
+    config = transformers.EuroBertConfig(**sizes, max_position_embeddings=2**16, rope_parameters=dict(parameters))
+    default = EuroBertRotaryEmbedding.compute_default_rope_parameters
+    theirs, scale = ROPE_INIT_FUNCTIONS.get(parameters["rope_type"], default)(config)
+    raw = json.dumps(config.to_dict()).encode()
+    rotary = architecture_of(raw, source="config.json").rotary
+    np.testing.assert_allclose(frequencies(rotary, width // 2), theirs.numpy(), rtol=1e-6)
+    assert rotary.scale == pytest.approx(scale)
 
 
 def equal(data, other):
