@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from polyhead.engine.batch import EncodedInputs
 from polyhead.engine.inputs import AnyInput, task_input
@@ -46,11 +47,25 @@ class Receipt(Value):
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
     added_flops: dict[str, int] = {}
+    bundles: dict[str, str] | UnsetType = UNSET  # of a set of bundles: by task the one that answered
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as JSON holds them."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         return plain
+
+
+def added_up(one: Receipt, other: Receipt) -> Receipt:
+    """What two bundles did for one input; of what was not read, the larger part."""
+    flops = dict(one.added_flops)
+    for name, number in other.added_flops.items():
+        flops[name] = flops.get(name, 0) + number
+    return Receipt(
+        **{field: getattr(one, field) + getattr(other, field) for field in ("passes", "layers", "tokens")},
+        **{field: max(getattr(one, field), getattr(other, field)) for field in ("cut", "windows", "repaired")},
+        added_flops=flops,
+        bundles=(one.bundles or {}) | (other.bundles or {}),
+    )
 
 
 class _Read(NamedTuple):
