@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import File, Folder, SessionOptions
+from polyhead.cli.options import File, SessionOptions
 from polyhead.cli.output import note
 from polyhead.cli.serve_options import (
     ADMIN_KEYS,
     PREDICT_KEYS,
     Port,
     PortType,
+    ThresholdType,
     access_file,
     grpc_beside,
     hosts_of,
@@ -67,7 +68,7 @@ class AccessOptions(Value):
 
 @verb("serve")
 def command(
-    bundle: Folder,
+    bundles: Annotated[tuple[str, ...], option(type=click.Path(file_okay=False), metavar="BUNDLE...")],
     *,
     host: str = option("Address to listen on; this machine alone by default.", "127.0.0.1"),
     ports: tuple[Port, ...] = option(
@@ -76,6 +77,15 @@ def command(
         "--port",
         type=PortType(),
     ),
+    cascades: Annotated[
+        tuple[tuple[str, float], ...],
+        option(
+            "Of a task that several bundles have: the first one answers where the calibrated probability of its label "
+            "is this or more, the next one the other texts. `polyhead evaluate --cascade` chooses it. May be repeated.",
+            "--cascade",
+            type=ThresholdType(),
+        ),
+    ] = (),
     how: SessionOptions,
     settings: ServeSettings,
     labels: str | None = option(
@@ -91,16 +101,21 @@ def command(
         callback=read_config,
     ),
 ) -> None:
-    """Answer all tasks of BUNDLE over HTTP."""
+    """Answer all tasks of one bundle or of several over HTTP, each on its own bundle's encoder.
+
+    \b
+    polyhead serve bundle
+    polyhead serve cheap deep --cascade topics=0.9    texts of which cheap is not sure go to deep
+
+    Each BUNDLE is a folder. A task that two of them have needs --cascade.
+    """
     try:
         from polyhead.serve.exchange import AccessLog, Tracing
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "", "the server") from None
-    from polyhead.engine.session import Session
     from polyhead.machine import share_arenas
-    from polyhead.serve.service import Service
 
     known, place = keys_of(access.keys), place_of_worker()
     if labels is not None:
@@ -118,14 +133,27 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
-        session = Session(bundle, **msgspec.structs.asdict(how))
-        session.task_names(
+        service = service_of(bundles, settings, cascades=dict(cascades), how=msgspec.structs.asdict(how))
+        service.loaded.task_names(
             [task for task in (settings.default_task, *(task for task, _ in places)) if task is not None]
         )
         hosts = hosts_of(access.allowed_hosts, host)
-        service = Service(session, settings)
         run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None
+
+
+def service_of(
+    bundles: Sequence[str], settings: ServeSettings, *, cascades: Mapping[str, float], how: Mapping[str, Any]
+) -> Service:
+    """A service of one bundle, or of a set."""
+    from polyhead.engine.session import Session
+    from polyhead.engine.several import SessionSet
+    from polyhead.serve.service import Service
+    from polyhead.serve.several import ServiceSet
+
+    if len(bundles) == 1 and not cascades:
+        return Service(Session(bundles[0], **how), settings)
+    return ServiceSet(SessionSet(bundles, cascades=cascades, **how), settings)
 
 
 def run(

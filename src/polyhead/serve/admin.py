@@ -36,6 +36,7 @@ class Admin:
         """`make` makes a change and its certificate; by default a process of its own does."""
         self._process = ChangeProcess()
         self.service, self._make = service, make or self._process.make
+        self.served = service  # or the set that the service is a part of
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeResult]] = set()
         self._promoted: set[str] = set()  # tasks whose candidates are being made live
