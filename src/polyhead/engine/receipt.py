@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -61,8 +61,12 @@ def added_up(one: Receipt, other: Receipt) -> Receipt:
     for name, number in other.added_flops.items():
         flops[name] = flops.get(name, 0) + number
     return Receipt(
-        **{field: getattr(one, field) + getattr(other, field) for field in ("passes", "layers", "tokens")},
-        **{field: max(getattr(one, field), getattr(other, field)) for field in ("cut", "windows", "repaired")},
+        passes=one.passes + other.passes,
+        layers=one.layers + other.layers,
+        tokens=one.tokens + other.tokens,
+        cut=max(one.cut, other.cut),
+        windows=max(one.windows, other.windows),
+        repaired=max(one.repaired, other.repaired),
         added_flops=flops,
         bundles=(one.bundles or {}) | (other.bundles or {}),
     )
@@ -163,9 +167,8 @@ class Receipts:
 
     def at(self, row: int, flops: Flops) -> Receipt:
         """The receipt of one input."""
-        return Receipt(
-            **{name: int(counts[row]) for name, counts in self._totals.items()}, added_flops=self._flops(row, flops)
-        )
+        totals: dict[str, Any] = {name: int(counts[row]) for name, counts in self._totals.items()}
+        return Receipt(**totals, added_flops=self._flops(row, flops))
 
     @property
     def _totals(self) -> dict[str, np.ndarray]:

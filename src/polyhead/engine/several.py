@@ -241,9 +241,7 @@ def confidence(answer: Answer) -> float:
     return float(max((answer.get(KEY) or answer)["scores"].values()))
 
 
-def homes_of(
-    tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, float]
-) -> dict[str, tuple[str, ...]]:
+def homes_of(tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
     """By task the bundles that answer it, in order. Raises ConfigError for tasks that cannot stand together."""
     homes: dict[str, tuple[str, ...]] = {}
     for bundle, own in tasks.items():

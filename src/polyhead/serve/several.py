@@ -97,9 +97,11 @@ class ServiceSet(Service):
         bundles = self.loaded.bundles.get(task)
         return self.members[bundles[-1]] if bundles else next(iter(self.members.values()))
 
-    def changed(self, task: str | None, bundle: str | None) -> Service:
-        """The service of the bundle that a change is of: the task's own, or the one that is named."""
+    def changed(self, task: str | None, bundle: str | None, *, is_removed: bool = False) -> Service:
+        """The service of the bundle that a change is of: the task's own, or the one that is named. Raises BadValue."""
         bundles = self.loaded.bundles.get(task or "", ())
+        if is_removed and len(bundles) > 1:
+            raise BadValue(f"task '{task}' is a cascade, which needs all its bundles", do="serve without --cascade")
         if bundle is None and len(bundles) > 1:
             raise BadValue(
                 f"several bundles have task '{task}'", allowed=list(bundles), do="say which one changes: ?bundle=NAME"
@@ -190,9 +192,7 @@ def _staged(
 ) -> None:
     """Tells those answers that stand, by the numbers that the inputs have in the call."""
     sure = {
-        rows[number]: answer
-        for number, answer in results.answers.items()
-        if way.is_sure(bundle, results.task, answer)
+        rows[number]: answer for number, answer in results.answers.items() if way.is_sure(bundle, results.task, answer)
     }
     if sure:
         tell(msgspec.structs.replace(results, answers=sure))

@@ -109,7 +109,9 @@ async def _admitted(
     check_admitted(request)
     member = service
     if isinstance(service, ServiceSet):
-        member = service.changed(request.path_params.get("name"), request.query_params.get("bundle"))
+        is_removed = handler is _delete
+        name, bundle = request.path_params.get("name"), request.query_params.get("bundle")
+        member = service.changed(name, bundle, is_removed=is_removed)
     return await handler(admins[member], request)
 
 
