@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
@@ -66,6 +66,20 @@ class AccessOptions(Value):
     ] = ()
 
 
+class SetOptions(SessionOptions):
+    """How the sessions of one bundle or of several compute, and which tasks are cascades."""
+
+    cascades: Annotated[
+        tuple[tuple[str, float], ...],
+        option(
+            "Of a task that several bundles have: the first one answers where the calibrated probability of its label "
+            "is this or more, the next one the other texts. `polyhead evaluate --cascade` chooses it. May be repeated.",
+            "--cascade",
+            type=ThresholdType(),
+        ),
+    ] = ()
+
+
 @verb("serve")
 def command(
     bundles: Annotated[tuple[str, ...], option(type=click.Path(file_okay=False), metavar="BUNDLE...")],
@@ -77,16 +91,7 @@ def command(
         "--port",
         type=PortType(),
     ),
-    cascades: Annotated[
-        tuple[tuple[str, float], ...],
-        option(
-            "Of a task that several bundles have: the first one answers where the calibrated probability of its label "
-            "is this or more, the next one the other texts. `polyhead evaluate --cascade` chooses it. May be repeated.",
-            "--cascade",
-            type=ThresholdType(),
-        ),
-    ] = (),
-    how: SessionOptions,
+    how: SetOptions,
     settings: ServeSettings,
     labels: str | None = option(
         "TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
@@ -101,13 +106,10 @@ def command(
         callback=read_config,
     ),
 ) -> None:
-    """Answer all tasks of one bundle or of several over HTTP, each on its own bundle's encoder.
+    """Answer all tasks of BUNDLE over HTTP; of several bundles, each task on its own bundle's encoder.
 
     \b
-    polyhead serve bundle
     polyhead serve cheap deep --cascade topics=0.9    texts of which cheap is not sure go to deep
-
-    Each BUNDLE is a folder. A task that two of them have needs --cascade.
     """
     try:
         from polyhead.serve.exchange import AccessLog, Tracing
@@ -133,27 +135,26 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
-        service = service_of(bundles, settings, cascades=dict(cascades), how=msgspec.structs.asdict(how))
-        service.loaded.task_names(
-            [task for task in (settings.default_task, *(task for task, _ in places)) if task is not None]
-        )
+        service = service_of(bundles, settings, how)
+        named = (settings.default_task, *(task for task, _ in places))
+        service.loaded.task_names([task for task in named if task is not None])
         hosts = hosts_of(access.allowed_hosts, host)
         run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None
 
 
-def service_of(
-    bundles: Sequence[str], settings: ServeSettings, *, cascades: Mapping[str, float], how: Mapping[str, Any]
-) -> Service:
+def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions) -> Service:
     """A service of one bundle, or of a set."""
     from polyhead.engine.session import Session
     from polyhead.engine.several import SessionSet
     from polyhead.serve.service import Service
     from polyhead.serve.several import ServiceSet
 
+    given = msgspec.structs.asdict(how)
+    cascades = dict(given.pop("cascades"))
     if len(bundles) == 1 and not cascades:
-        return Service(Session(bundles[0], **how), settings)
-    return ServiceSet(SessionSet(bundles, cascades=cascades, **how), settings)
+        return Service(Session(bundles[0], **given), settings)
+    return ServiceSet(SessionSet(bundles, cascades=cascades, **given), settings)
 
 
 def run(

@@ -90,9 +90,9 @@ class SessionSet:
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
         check_none_below(none_below, loaded.tasks)
-        way = Way(loaded, loaded.task_names(tasks), len(listed))
+        turns = Turns(loaded, loaded.task_names(tasks), len(listed))
         for bundle, session in self.sessions.items():
-            for rows, names in way.questions(bundle):
+            for rows, names in turns.questions(bundle):
                 limits = none_below
                 if isinstance(limits, Mapping):
                     limits = {name: limit for name, limit in limits.items() if name in names}
@@ -105,8 +105,8 @@ class SessionSet:
                     familiar=familiar,
                     none_below=limits,
                 )
-                way.take(bundle, rows, names, results)
-        return [self._wished(result, loaded, calibrated) for result in way.results()]
+                turns.take(bundle, rows, names, results)
+        return [self._wished(result, loaded, calibrated) for result in turns.results()]
 
     def refresh(self) -> dict[str, Changes]:
         """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and changes nothing."""
@@ -161,8 +161,8 @@ class TasksOfSet(LoadedTasks):
         homes_of({name: part.tasks for name, part in {**self.parts, bundle: new}.items()}, self.cascades)
 
 
-class Way:
-    """One call's way through a set: what each bundle in turn is asked, and what is answered so far."""
+class Turns:
+    """One call of a set: what each bundle in turn is asked, and what is answered so far."""
 
     def __init__(self, loaded: TasksOfSet, tasks: Sequence[str], inputs: int) -> None:
         self._loaded, self._tasks = loaded, tuple(tasks)

@@ -16,7 +16,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
-from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Way
+from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, Overloaded
 from polyhead.serve.changes import ChangeState
@@ -130,20 +130,20 @@ class ServiceSet(Service):
         loaded = tasks.loaded if isinstance(tasks, TaskSelection) else self.loaded
         assert isinstance(loaded, TasksOfSet)
         ticket = Ticket(loaded, inputs, tuple(tasks), words, end=None, done=lambda ticket: None, stage=stage)
-        way, exchange = Way(loaded, ticket.tasks, len(inputs)), EXCHANGE.get()
+        turns, exchange = Turns(loaded, ticket.tasks, len(inputs)), EXCHANGE.get()
         seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
         end = monotonic() + seconds - (0.0 if exchange is None else exchange.age)
         token = EXCHANGE.set(None)  # it counts the whole, not each bundle's part
         try:
             for bundle, member in self.members.items():
-                for rows, names in way.questions(bundle):
+                for rows, names in turns.questions(bundle):
                     try:
                         answered = await member.ask(
                             [inputs[row] for row in rows],
                             TaskSelection.of(names, loaded.parts[bundle]),
                             words=None if words is None else [words[row] for row in rows],
                             deadline=max(0.0, end - monotonic()),
-                            stage=None if stage is None else partial(_staged, stage, way, bundle, rows),
+                            stage=None if stage is None else partial(_staged, stage, turns, bundle, rows),
                             is_gone=is_gone,
                             familiar=familiar,
                             none_below=_limits(none_below, names),
@@ -151,15 +151,15 @@ class ServiceSet(Service):
                     except Overloaded:
                         if ticket.taken is None:
                             raise
-                        way.take(bundle, rows, names, [_late(names)] * len(rows))  # other bundles have answered
+                        turns.take(bundle, rows, names, [_late(names)] * len(rows))  # other bundles have answered
                         continue
-                    way.take(bundle, rows, names, [result for result in answered.results if result is not None])
+                    turns.take(bundle, rows, names, [result for result in answered.results if result is not None])
                     for row, outputs in zip(rows, answered.outputs, strict=True):
                         ticket.outputs[row] |= outputs
                     ticket.taken = ticket.taken or answered.taken
         finally:
             EXCHANGE.reset(token)
-        for row, result in enumerate(way.results()):
+        for row, result in enumerate(turns.results()):
             ticket.give(row, result)
             ticket.cached += bool(result.receipt.tokens and not result.receipt.passes)
         if exchange is not None:
@@ -188,11 +188,13 @@ def _limits(none_below: NoneBelow, names: Sequence[str]) -> NoneBelow:
 
 
 def _staged(
-    tell: Callable[[TaskResults], None], way: Way, bundle: str, rows: Sequence[int], results: TaskResults
+    tell: Callable[[TaskResults], None], turns: Turns, bundle: str, rows: Sequence[int], results: TaskResults
 ) -> None:
     """Tells those answers that stand, by the numbers that the inputs have in the call."""
     sure = {
-        rows[number]: answer for number, answer in results.answers.items() if way.is_sure(bundle, results.task, answer)
+        rows[number]: answer
+        for number, answer in results.answers.items()
+        if turns.is_sure(bundle, results.task, answer)
     }
     if sure:
         tell(msgspec.structs.replace(results, answers=sure))
