@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from polyhead.bundle import write
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, Overloaded
 from polyhead.serve.app import application
 from polyhead.serve.formats import admin as admin_format
 from polyhead.serve.service import Service
@@ -260,3 +260,56 @@ def test_what_a_set_does_not_answer_is_refused(bundles):
     assert cascade.status_code == 422 and "a cascade is not explained" in cascade.text
     assert single.status_code == 200 and single.json()["results"][0]["explained"]
     assert unknown.status_code == 404 and "no task 'nothing'" in unknown.text
+
+
+def test_what_the_second_bundle_cannot_read_in_time_is_late(bundles, monkeypatch):
+    """Its queue is too long; what the first one answered is told, and what it was not sure of is not."""
+
+    async def full(*_, **__):
+        raise Overloaded("too much waits", retry_after=1.0)
+
+    async def work(client, service):
+        monkeypatch.setattr(service.members["deep"], "ask", full)
+        body = await predicted(client)
+        alone = await client.post("/v1/predict", json={"inputs": TEXTS, "tasks": ["topics"]})
+        return body, alone.status_code
+
+    body, status = ask(bundles, work, mood=2.0)
+    for result, cheap in zip(body["results"], alone(bundles[0]), strict=True):
+        assert result["answers"] == {"urgency": cheap["urgency"]}
+        assert sorted(result["late"]) == ["mood", "topics"] and result["receipt"]["layers"] == 2
+    assert status == 429
+
+
+def test_a_candidate_is_tried_beside_the_task_of_its_bundle(bundles, tmp_path):
+    async def work(client, _):
+        path = "/v1/tasks/topics/shadow"
+        put = await client.put(f"{path}?share=1", content=upload(tmp_path, "topics", 41, trunk=DEEP))
+        assert put.status_code == 201, put.text
+        body = await predicted(client)
+        for _ in range(200):
+            told = (await client.get(path)).json()
+            if told["compared"] == len(TEXTS):
+                break
+            await asyncio.sleep(0.01)
+        return body, told, (await client.delete(path)).status_code
+
+    body, told, status = ask(bundles, work, mood=0.0)
+    assert [each["answers"]["topics"] for each in body["results"]] == [
+        each["topics"] for each in alone(bundles[1], tasks=["topics"])
+    ]
+    assert told["compared"] == len(TEXTS) and status == 200
+
+
+def test_questions_that_no_task_answers_are_compared_by_the_first_trunk(bundles):
+    async def work(client, _):
+        questions = [
+            {"type": "choice", "name": name, "instructions": "Which?", "choices": [{"value": each} for each in values]}
+            for name, values in (("mood", ["bad", "good"]), ("colour", ["good lamp", "bad bill"]))
+        ]
+        response = await client.post("/v1/decisions", json={"input": TEXTS[0], "questions": questions, "model": "any"})
+        return response.status_code, response.text
+
+    status, text = ask(bundles, work, ServeSettings(unknown="similarity"), mood=0.0)
+    assert status == 200, text
+    assert [each["name"] for each in json.loads(text)["answers"]] == ["mood", "colour"]

@@ -34,13 +34,14 @@ class ServiceSet(Service):
         self.sessions, self.settings = sessions, settings
         check_served_labels(settings.labels, sessions.tasks)
         own = msgspec.structs.replace(settings, labels={}, cache_bytes=settings.cache_bytes // len(sessions.sessions))
-        self.members = dict[str, Service]()
+        self.members, taking = dict[str, Service](), threading.Lock()
         for name, session in sessions.sessions.items():
             is_first = not self.members
             unknown = settings.unknown if is_first else "refuse"
             self.members[name] = Service(session, msgspec.structs.replace(own, unknown=unknown))
             self.members[name].check_new = partial(self._check_new, name)
             self.members[name].observers.append(self._observe)
+            self.members[name].changes.taking = taking
         first = next(iter(self.members.values()))
         self.session, self.vectors, self.similarity = first.session, first.vectors, first.similarity
         self.metrics = Metrics(batch_tokens=settings.queue.batch_tokens)  # of requests alone
