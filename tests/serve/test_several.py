@@ -16,6 +16,7 @@ from polyhead.serve.formats import admin as admin_format
 from polyhead.serve.service import Service
 from polyhead.serve.settings import Renamed, ServeSettings
 from polyhead.serve.several import ServiceSet
+from polyhead.tasks.task import Task
 from support.admin_server import ADMIN, draft, in_a_thread, lines, upload
 from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, set_of, two_bundles
 
@@ -178,20 +179,31 @@ def test_a_change_goes_to_the_bundle_of_its_task(bundles, tmp_path):
 def test_a_version_of_a_cascade_goes_to_the_bundle_that_is_named(bundles, tmp_path):
     async def work(client, _):
         content = upload(tmp_path, "mood", 40, trunk=DEEP)
+        task = Task(name="mood", kind="single_label", labels=("bad", "fine"))
+        (tmp_path / "other").mkdir()
+        turned = upload(tmp_path / "other", "mood", 40, trunk=DEEP, task=task)
         refused = [
             await client.put("/v1/tasks/mood", content=content),
             await client.put("/v1/tasks/mood?bundle=third", content=content),
             await client.put("/v1/tasks/mood?bundle=cheap", content=content),
             await client.put("/v1/tasks/urgency?bundle=deep", content=content),
             await client.delete("/v1/tasks/mood?bundle=deep"),
+            await client.put("/v1/tasks/mood?bundle=deep&allow_lost_labels=true", content=turned),
         ]
         put = await client.put("/v1/tasks/mood?bundle=deep", content=content)
         assert put.status_code == 200, put.text
         return refused, await predicted(client, tasks=["mood"])
 
     refused, body = ask(bundles, work, mood=2.0)
-    assert [response.status_code for response in refused] == [422] * 5
-    words = ("?bundle=NAME", "no such bundle", "another trunk", "in another bundle", "needs all its bundles")
+    assert [response.status_code for response in refused] == [422] * 6
+    words = (
+        "?bundle=NAME",
+        "no such bundle",
+        "another trunk",
+        "in another bundle",
+        "needs all its bundles",
+        "differ in its labels",
+    )
     assert all(said in response.text for said, response in zip(words, refused, strict=True))
     assert [result["answers"] for result in body["results"]] == alone(bundles[1], tasks=["mood"])
     assert lines(bundles[0])["mood"] == "v0001" and lines(bundles[1])["mood"] == "v0002"

@@ -16,7 +16,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
-from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns
+from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, homes_of
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, Overloaded
 from polyhead.serve.changes import ChangeState
@@ -24,6 +24,7 @@ from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.serve.settings import ServeSettings, check_served_labels
+from polyhead.tasks.task import Task
 
 
 class ServiceSet(Service):
@@ -114,6 +115,12 @@ class ServiceSet(Service):
                 f"task '{task}' is in another bundle", got=bundle, allowed=list(bundles), do="give it another name"
             )
         return self.home(task or "") if bundle is None else self.members[bundle]
+
+    def check_task(self, bundle: str, task: Task) -> None:
+        """Raises ConfigError for a task that cannot stand in this bundle beside those of the others."""
+        parts = self.loaded.parts
+        tasks = {name: part.tasks for name, part in parts.items()}
+        homes_of({**tasks, bundle: {**tasks[bundle], task.name: task}}, self.sessions.cascades)
 
     async def ask(
         self,

@@ -80,8 +80,9 @@ class AdminFormat:
         if not service.settings.admin:
             return []
         admins = {member: Admin(member) for member in service.members.values() or [service]}
-        for admin in admins.values():
-            admin.served = service
+        if isinstance(service, ServiceSet):
+            for name, member in service.members.items():
+                admins[member].served, admins[member].check = service, partial(service.check_task, name)
         return [
             Route(path, partial(_admitted, service, admins, handler), methods=[method])
             for method, path, handler, *_ in TABLE
