@@ -279,7 +279,7 @@ async def cut_at(answered: TaskAnswers, number: int) -> int | None:
     if result is None or not result.receipt.cut or others:
         return None
     only: Input = (text,)
-    (encoded,) = await asyncio.to_thread(answered.ticket.loaded.tokenizer.encode, [only])
+    (encoded,) = await asyncio.to_thread(answered.ticket.loaded.homes(answered.task.name)[-1].tokenizer.encode, [only])
     read = int(encoded.offsets[encoded.sequence == 0].max(initial=0))
     # A word is labelled where its first token was read, so that its span may end behind the last of these.
     return max([read, *(span.end for span in answer_spans(answered.answers[number], text))])
