@@ -132,7 +132,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             windows = WINDOWS if self.window is None else {self.window: "linear"}
             several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
             linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
-            if self.words and task.long_texts == "cut":
+            if self.words:
                 linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
             return tuple(linears)
         linears = [
@@ -145,7 +145,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
             best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
             linears.append(best)
-        if self.words and task.long_texts == "cut":
+        if self.words:
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return tuple(linears)
 

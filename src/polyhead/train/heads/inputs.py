@@ -124,6 +124,7 @@ def pair_inputs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: int) -> Inputs:
     """The inputs of a linear head on the path for the examples. Words without a token are omitted.
 
+    Of texts read in windows members are the texts, and places their words.
     If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
     """
     sample = read_inputs(path, examples.batch(np.arange(min(AT_ONCE, examples.count))))
@@ -134,6 +135,8 @@ def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: in
         batch = examples.batch(members)
         pieces.append(_rows(read_inputs(path, batch), batch))
     values, labels, members_of_rows, places = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    if examples.windows is not None:
+        members_of_rows, places = examples.windows.places(members_of_rows, places)
     return Inputs(
         values=values,
         targets=numbered(labels) if loss == "ranking" else labels,
