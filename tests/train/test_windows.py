@@ -34,10 +34,10 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.kept import examples_of, tell_unread
-from polyhead.train.heads.inputs import WORDS, head_outputs, inputs_of
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import WORDS, head_outputs, inputs_of
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.split_scores import split_scores
