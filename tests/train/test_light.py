@@ -214,6 +214,20 @@ def test_a_strategy_or_recipe_that_needs_torch_names_itself(tmp_path):
         done.refuses(f"{named} needs the package 'torch'", "pip install 'polyhead[train]'")
 
 
+def test_a_trained_branch_needs_no_torch_to_stay(tmp_path):
+    """Training stopped for want of torch, though nothing was to be learned with it."""
+    pytest.importorskip("torch")
+    branch = tiny_project.project(tmp_path, "mood", strategy=Branch(layers=1))
+    train_project(branch, folder=tmp_path)
+    training = msgspec.structs.replace(tiny_project.TRAINING, effort="quick")
+    (urgency,) = tiny_project.project(tmp_path, "urgency", strategy=Pooled(), training=training).tasks
+    more = msgspec.structs.replace(branch, tasks=(*branch.tasks, msgspec.structs.replace(urgency, strategy=Pooled())))
+    for project, summary in ((branch, "0 trained, 1 kept"), (more, "1 trained, 1 kept")):
+        (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))
+        done = shell(["train", tmp_path / "polyhead.toml"], before=NO_TORCH)
+        assert done.code == 0 and summary in done.out + done.err, done.err
+
+
 def test_a_precision_that_torch_alone_has_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "encoding_backend", lambda precision: "onnxruntime")
     training = msgspec.structs.replace(tiny_project.TRAINING, precision="bfloat16", effort="quick")

@@ -25,6 +25,9 @@ COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
 WORDS_A_ROW = 4  # words with features of their own that need as many columns as a text
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
 LEAST_ROWS = 64  # labelled rows from which heads that read words are tried: in fewer hardly a word recurs
+# Labelled rows from which heads are trained in steps, unless effort or epochs ask for it: with fewer, none was kept in
+# 90 runs of results/right_defaults.json and results/heads_defaults.json, and they took most of the time.
+STEPS_FROM = 100
 
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
@@ -40,14 +43,18 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """All heads of the task's strategy for so many rows, whatever features are available."""
-    several = of_effort(prepared, source)
+    several = of_effort(prepared, source.facts.architecture.layers)
     return several if has_torch() else tuple(each for each in several if each.solver == "linear") or several
 
 
-def of_effort(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The same, with heads that need torch where it is missing."""
-    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers, prepared.training.effort)
-    return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+def of_effort(prepared: Prepared, depth: int) -> tuple[HeadCandidate, ...]:
+    """The same over an encoder of `depth` layers, with heads that need torch where it is missing."""
+    rows, training = _labelled(prepared), prepared.training
+    several = prepared.strategy.candidates(prepared.task, depth, training.effort)
+    several = tuple(each for each in several if not each.words or rows >= LEAST_ROWS)
+    if training.effort != "default" or training.epochs is not None or rows >= STEPS_FROM:
+        return several
+    return tuple(each for each in several if each.solver == "linear") or several
 
 
 def has_torch() -> bool:
@@ -116,7 +123,7 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
 def needing_torch(prepared: Prepared, source: FeatureSource) -> list[HeadCandidate]:
     """The heads that could be tried with torch, which is missing."""
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    several = [] if has_torch() else of_effort(prepared, source)
+    several = [] if has_torch() else of_effort(prepared, source.facts.architecture.layers)
     return [
         each
         for each in several

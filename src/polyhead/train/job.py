@@ -130,12 +130,14 @@ class TrainingJob:
         self._ask: Ask = asked_of_features(source) if isinstance(source, StoredFeatures) else asked_of_texts
 
     def trainers(self) -> list[Trainer]:
-        """The trainers that the tasks' strategies name, in execution order."""
+        """The trainers that the strategies of tasks to train name, in execution order; others may need torch."""
         tasks: dict[str, list[Prepared]] = {}
         for p in self.prepared:
             tasks.setdefault(p.strategy.trainer, []).append(p)
         trainers = list[Trainer]()
         for name, several in tasks.items():
+            if self.todo.isdisjoint(p.task.name for p in several):
+                continue
             trainers.append(resolved(name, f"the strategy of task '{several[0].task.name}'")(self, several))
         return sorted(trainers, key=lambda trainer: trainer.order)
 
