@@ -25,7 +25,6 @@ from polyhead.train.record.lines import effort_lines, outlook, skipped
 from support import tiny_project
 from support.cases import cases
 
-
 AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
 
 

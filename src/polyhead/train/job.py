@@ -293,9 +293,7 @@ def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
 def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
     """The source of the run's features; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
-        precision = _one_precision(prepared, run.root)
-        folder = cache_folder(run.cache, "features", precision).parent
-        return Extractor(run.data, folder=folder, precision=precision)
+        return Extractor.within(run.data, run.cache, precision=_one_precision(prepared, run.root))
     folder = cache_folder(run.cache, "stored")
     source = StoredFeatures(run.store.location, run.store.facts, folder=folder, precision=_one_precision(prepared))
     source.check_fits(prepared)

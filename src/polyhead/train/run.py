@@ -85,12 +85,15 @@ def train_project(
         only=only,
         options=options,
     )
-    if place.is_first:
-        chosen = [p for p in prepared if not only or p.task.name in only]
-        for line in effort_lines(chosen, str(project.recipe.__struct_config__.tag)):
-            run.events.line(line)
+    _tell_effort(run)
     outcome = _bundle_training(run).train()
     return _with_report(run, outcome) if report and place.is_first else outcome
+
+
+def _tell_effort(run: TrainingRun) -> None:
+    chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
+    for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
+        run.events.line(line)
 
 
 def _with_report(run: TrainingRun, outcome: TrainingResult) -> TrainingResult:
