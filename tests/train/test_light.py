@@ -27,7 +27,7 @@ from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
 from support.commands import shell
-from support.stores import make_store
+from support.stores import make_store, stored_path
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
 COLUMNS, WIDTH, LABELS = 64, 8, 3
@@ -237,9 +237,10 @@ def test_a_precision_that_torch_alone_has_names_it(tmp_path, monkeypatch):
 
 
 def test_a_store_that_a_head_with_torch_alone_reads_says_so(tmp_path, monkeypatch):
-    """Every token of one bit: no linear head of a text reads it."""
-    project = tiny_project.project(tmp_path, "mood", strategy=Pooled())
-    make_store(str(tmp_path / "store"), [("a text",)], trunk=load_trunk(str(tmp_path / "trunk")))
+    """Every layer of every token: no linear head of a text reads it."""
+    project = tiny_project.project(tmp_path, "mood", strategy=Pooled(layers="learned"))
+    trunk = load_trunk(str(tmp_path / "trunk"))
+    make_store(str(tmp_path / "store"), [("a text",)], stored_path(trunk, layers="all", of=1), trunk=trunk)
     monkeypatch.setattr("polyhead.train.candidates.is_installed", lambda package: False)
     with pytest.raises(MissingExtra, match=r"'attention', which alone reads what the store keeps.*--tasks"):
         train_project(project, folder=tmp_path, features=tmp_path / "store")

@@ -116,6 +116,17 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             return linears
         return linears + self._trained(task, further=effort == "best")
 
+    def heads_of_tokens(self, task: Task) -> tuple[HeadCandidate, ...]:
+        """Attention that attends to every token alike, so that no backend needs more for it."""
+        kind = kind_of(task)
+        is_other = kind.per_word or task.pair == "separate" or kind.loss == "span_cross_entropy"
+        if self.positions != "auto" or self.layers not in ("last", "mean") or is_other:
+            return ()
+        own = msgspec.structs.replace(self, positions="attention", heads=1, hidden=0)
+        plain = HeadCandidate(name="linear, mean of tokens", strategy=own, solver="linear")
+        words = msgspec.structs.replace(plain, name=f"{plain.name}, words", words=True)
+        return (plain, words) if self.words else (plain,)
+
     def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
         """The head that the fields describe, and `further` ones that read layers or neighbours otherwise."""
         own, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
