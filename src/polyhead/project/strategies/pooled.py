@@ -117,6 +117,17 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             return linears
         return linears + self._trained(task, further=effort == "best")
 
+    def heads_of_tokens(self, task: Task) -> tuple[HeadCandidate, ...]:
+        """Attention that attends to every token alike, so that no backend needs more for it."""
+        kind = kind_of(task)
+        is_other = kind.per_word or task.pair == "separate" or kind.loss == "span_cross_entropy"
+        if self.positions != "auto" or self.layers not in ("last", "mean") or is_other:
+            return ()
+        own = msgspec.structs.replace(self, positions="attention", heads=1, hidden=0)
+        plain = HeadCandidate(name="linear, mean of tokens", strategy=own, solver="linear")
+        words = msgspec.structs.replace(plain, name=f"{plain.name}, words", words=True)
+        return (plain, words) if self.words else (plain,)
+
     def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
         """The head that the fields describe, and `further` ones that read layers or neighbours otherwise."""
         own, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
@@ -133,7 +144,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             windows = WINDOWS if self.window is None else {self.window: "linear"}
             several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
             linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
-            if self.words and task.long_texts == "cut":
+            if self.words:
                 linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
             return tuple(linears)
         linears = [
@@ -146,7 +157,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
             best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
             linears.append(best)
-        if self.words and task.long_texts == "cut":
+        if self.words:
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return tuple(linears)
 
