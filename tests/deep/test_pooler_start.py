@@ -39,12 +39,7 @@ def hidden_layer(data, strategy):
     """The tanh layer of the task before training."""
     path = strategy.path(TASK, trunk=data.digest, shape=data.architecture)
     made = JointModel(
-        data,
-        {"mood": path},
-        training=Training(),
-        recipe=Joint(),
-        bfloat16=False,
-        strategies={"mood": strategy},
+        data, {"mood": path}, training=Training(), recipe=Joint(), bfloat16=False, strategies={"mood": strategy}
     )
     part, owner = made.model.parts["mood"], path.head.hidden_part
     return part.head.hidden if owner is None else made.model.families[owner].hidden

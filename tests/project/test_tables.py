@@ -74,7 +74,8 @@ BRANCH = "[strategy]\nkind = 'branch'\n"
 def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
     said = (
         "layers = 2\ntap = 1\nleast = 1\nmost = 3\nsearch = 'grid'\nseeds = 2\npositions = 'mean'\nhidden = 0\n"
-        "dropout = 0.2\nstudents = [1]\ninit = 'pretrained'\ntemperature = 1.5\nnoisy_teacher = true\n"
+        "pooler_init = 'random'\ndropout = 0.2\nstudents = [1]\ninit = 'pretrained'\n"
+        "temperature = 1.5\nnoisy_teacher = true\n"
     )
     project = read(tmp_path, BRANCH + said + TASK)
     fields = msgspec.structs.asdict(project.strategy)
