@@ -98,12 +98,17 @@ def quick(monkeypatch, tmp_path):
     """A folder to run blocks in, where every project trains for an epoch over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
+    # All that read a project file: one that was imported while it is replaced would keep the replacement.
+    from polyhead.advise import ways
+    from polyhead.check import subject
+    from polyhead.cli import demo, evaluate, init, quantize, train
     from polyhead.project import tables as project
     from polyhead.train.data import encoder as lineage
 
     head_search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
-    monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
+    for module in (ways, subject, demo, evaluate, init, quantize, train, project):
+        monkeypatch.setattr(module, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

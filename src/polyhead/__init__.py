@@ -30,6 +30,7 @@ _HOMES = {
     "Question": "polyhead.text.question",
     "Result": "polyhead.engine.session",
     "Session": "polyhead.engine.session",
+    "SessionSet": "polyhead.engine.several",
     "Task": "polyhead.tasks.task",
     "TaskEntry": "polyhead.project.tables",
     "cost_of": "polyhead.plan.cost",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.engine.inputs import Passage
     from polyhead.engine.session import Result, Session
+    from polyhead.engine.several import SessionSet
     from polyhead.errors import PolyheadError
     from polyhead.plan import Codec, Path, Plan, merge
     from polyhead.plan.cost import cost_of

@@ -7,6 +7,8 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
+from polyhead.engine.session import Session
+from polyhead.evaluate import calibrate_task
 from support import tiny_project
 from support.commands import run
 
@@ -80,6 +82,33 @@ def test_calibrate_refuses_what_it_cannot_use(bundle, rows):
     run("calibrate", bundle, rows["held"].with_name("none.jsonl"), "--task", "mood").refuses("no file at")
     run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "best").refuses("precision=0.9")
     run("calibrate", bundle, rows["held"], "--task", "mood", "--coverage", "0.999").refuses("999 or more")
+
+
+def test_calibrate_refuses_the_rows_that_were_learned_and_doubts_others_like_them(
+    bundle, rows, home, tmp_path, monkeypatch
+):
+    """It gave a temperature of 0.02 and said nothing."""
+    monkeypatch.setattr(calibrate_task, "FAR", 1)  # of the twelve rows that training held out here
+    run("calibrate", bundle, home / "data" / "messages-train.jsonl", "--task", "mood").refuses(
+        "learned from these rows", "32 training rows", "did not learn from"
+    )
+    doubt = "they look like rows that the task learned from"
+    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--dry-run")
+    assert done.code == 0 and doubt not in done.out
+    several = tiny_project.messages(300, seed=21)
+    results = Session(bundle).predict([row["text"] for row in several], tasks=["mood"])
+    pairs = zip(several, results, strict=True)
+    known = [row for row, result in pairs if row["mood"] == result.answers["mood"]["label"]]
+    done = run("calibrate", bundle, tiny_project.write_jsonl(tmp_path / "known.jsonl", known), "--task", "mood")
+    assert done.code == 0 and doubt in done.out
+
+
+def test_calibrate_keeps_a_group_in_one_half(bundle, tmp_path):
+    grouped = [row | {"person": f"p{place // 40}"} for place, row in enumerate(tiny_project.messages(160, seed=11))]
+    file = tiny_project.write_jsonl(tmp_path / "grouped.jsonl", grouped)
+    made = told("calibrate", bundle, file, "--task", "mood", "--group", "person", "--dry-run")
+    assert made["calibrations"]["mood"]["measured"]["rows"]["fit"] % 40 == 0
+    run("calibrate", bundle, file, "--task", "mood", "--group", "nobody").refuses("nobody")
 
 
 @pytest.mark.slow

@@ -214,3 +214,24 @@ def test_a_limit_of_0_reaches_the_tasks(root, monkeypatch):
     for limit in ([], ["--none-below", "0"]):
         run("predict", str(root), "good lamp", "--task", "mood", *limit, "--backend", "reference")
     assert asked == [{}, {"none_below": 0.0}]
+
+
+def test_a_backfill_says_what_a_session_says_of_each_document(root, tmp_path):
+    texts = [*messages(20, seed=4), *gibberish(3)]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "texts.jsonl").write_text(rows)
+    made = ["features", "extract", str(root), "texts.jsonl", "store", "--tasks", "mood,urgency"]
+    assert (done := run(*made, "--tap", "last:float16", cwd=tmp_path)).code == 0, done.err
+    words = ["backfill", str(root), "--features", "store", "-o", "out.jsonl", "--texts", "texts.jsonl"]
+    assert (done := run(*words, "--familiar", cwd=tmp_path)).code == 0, done.err
+    said = {row["text"]: row for row in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
+    session = Session(root, backend="reference")
+    for text, result in zip(texts, session.predict(texts, tasks=["mood", "urgency"], familiar=True), strict=True):
+        for name, answer in result.answers.items():
+            assert said[text][f"{name}.familiar"] == pytest.approx(answer["familiar"], abs=0.02)  # a rank among 150
+    assert run(*words, cwd=tmp_path).code == 0
+    assert "familiar" not in (tmp_path / "out.jsonl").read_text()
+    made[4] = "bare"
+    assert run(*made, cwd=tmp_path).code == 0
+    words[3] = "bare"
+    run(*words, "--familiar", cwd=tmp_path).refuses("mean vectors", "--tap last:float16", "leave out --familiar")

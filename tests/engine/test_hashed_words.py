@@ -60,9 +60,9 @@ def opened(root, backend="reference"):
     return Session(root, backend=backend, precision="float32", deterministic=True)
 
 
-def with_mood(session, path=WORDS, arrays=ARRAYS):
+def with_mood(session, path=WORDS, arrays=ARRAYS, task=MOOD):
     own = {name: array for name, array in arrays.items() if path.head.words or name != WORD_WEIGHTS}
-    session.attach(TaskRecord(task=MOOD, path=path, trunk=TRUNK.digest), own)
+    session.attach(TaskRecord(task=task, path=path, trunk=TRUNK.digest), own)
     return session
 
 
@@ -84,6 +84,15 @@ def test_every_backend_adds_the_same_bits_of_the_whole_text(root, backend):
     added = np.stack([words_of(text) for text in TEXTS if text])
     np.testing.assert_array_equal(outputs(with_mood(opened(root, backend)), "mood"), bare + added)
     assert np.abs(words_of(TEXTS[-1]) - words_of(TEXTS[-1].removesuffix("zebra"))).max() > 1e-4  # beyond the cut
+
+
+def test_words_of_all_windows_are_those_of_the_text_once(root, backend):
+    windowed = msgspec.structs.replace(MOOD, long_texts="windows")
+    bare = outputs(with_mood(opened(root, backend), BARE, task=windowed), "mood")
+    cut = outputs(with_mood(opened(root, backend), BARE), "mood")
+    assert not np.array_equal(bare[-1], cut[-1])  # the mean of windows
+    added = np.stack([words_of(text) for text in TEXTS if text])
+    np.testing.assert_array_equal(outputs(with_mood(opened(root, backend), task=windowed), "mood"), bare + added)
 
 
 def test_others_keep_their_bits_and_company_changes_none(root, backend):

@@ -322,6 +322,19 @@ def test_halves_share_each_label_and_are_drawn_by_the_seed():
     assert any((first != halved(strata, seed=seed)).any() for seed in range(2, 6))
 
 
+def test_rows_of_one_group_are_in_one_half():
+    """A person's rows stood on both sides, so that what was checked was known."""
+    groups = [place // 3 for place in range(60)]
+    strata = [place % 2 for place in range(60)]
+    for seed in range(3):
+        first = halved(strata, seed, groups)
+        assert {int(first[start : start + 3].sum()) for start in range(0, 60, 3)} == {0, 3}
+        assert first.sum() == 30
+        np.testing.assert_array_equal(halved(strata, seed, range(60)), halved(strata, seed))
+    calibration = fit_calibration(MOOD, *drawn(120), together=[place // 60 for place in range(120)])
+    assert calibration.measured["rows"] == {"fit": 60, "check": 60}
+
+
 @pytest.mark.parametrize(
     ("wish", "error", "words"),
     [

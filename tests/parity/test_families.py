@@ -15,14 +15,16 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from polyhead import plan
+from polyhead.encoder.configs import architecture_of
 from polyhead.encoder.families import FAMILIES, EncoderFamily, register_encoder_family
 from polyhead.encoder.names import trunk_names
+from polyhead.encoder.relative import frequencies
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.errors import ConfigError, TrunkError, WeightsMismatch
 from polyhead.plan import Pool
 from polyhead.project.pretrained import load_trunk, open_weights
-from polyhead.testing.tiny import tiny_part, tiny_path, tiny_tasks
+from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from support.encoder_families import CASES, saved_model
 
@@ -73,6 +75,41 @@ def test_every_layer_equals_transformers(case, backend, tmp_path):
     assert len(ours) == len(theirs) == data.architecture.layers
     worst = [np.abs(a - b).max() / max(1, b.std()) for a, b in zip(ours, theirs, strict=True)]
     assert max(worst) < 1e-5, worst
+
+
+@pytest.mark.parametrize(
+    ("parameters", "width"),
+    [
+        ({"rope_type": "default", "rope_theta": 160_000.0}, 64),
+        ({"rope_type": "linear", "rope_theta": 10_000.0, "factor": 8.0}, 32),
+        ({"rope_type": "yarn", "rope_theta": 160_000.0, "factor": 4.0, "original_max_position_embeddings": 8192}, 64),
+        ({"rope_type": "yarn", "rope_theta": 5e5, "factor": 0.5, "original_max_position_embeddings": 2048}, 128),
+        (
+            {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 512,
+                "beta_fast": 24.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.25,
+            },
+            64,
+        ),
+    ],
+)
+def test_frequencies_are_those_of_transformers(parameters, width):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.eurobert.modeling_eurobert import EuroBertRotaryEmbedding
+
+    sizes = {"hidden_size": 4 * width, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 4}
+    config = transformers.EuroBertConfig(**sizes, max_position_embeddings=2**16, rope_parameters=dict(parameters))
+    default = EuroBertRotaryEmbedding.compute_default_rope_parameters
+    theirs, scale = ROPE_INIT_FUNCTIONS.get(parameters["rope_type"], default)(config)
+    raw = json.dumps(config.to_dict()).encode()
+    rotary = architecture_of(raw, source="config.json").rotary
+    np.testing.assert_allclose(frequencies(rotary, width // 2), theirs.numpy(), rtol=1e-6)
+    assert rotary.scale == pytest.approx(scale)
 
 
 def equal(data, other):
@@ -221,6 +258,52 @@ def test_means_of_a_static_table_have_the_direction_of_model2vecs(parts, tmp_pat
     unit = [vector / max(1e-9, np.linalg.norm(vector)) for vector in (*ours, *expected)]
     np.testing.assert_allclose(unit[:4], unit[4:], atol=1e-6)
     assert np.linalg.norm(unit[0]) == pytest.approx(1) and np.linalg.norm(unit[3]) == 0
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "openvino", "onnxruntime"])
+def test_features_over_a_static_table_are_its_vectors(backend):
+    data, task = tiny_trunk(family="static"), tiny_tasks()[0]
+    batch = tiny_batch(data, (5, 3, 9))
+    paths = [tiny_path(task, data, pool=Pool(positions=positions)) for positions in ("mean", "first")]
+    loaded = LoadedTask(path=paths[0], arrays=tiny_part(paths[0], data.architecture, paths[0].head.part))
+    opened = open_backend(backend, data, {task.name: loaded}, precision="float32")
+    table = data.arrays["embeddings.word.weight"]
+    vectors = [table[ids[mask]] for ids, mask in zip(batch.ids, batch.mask, strict=True)]
+    means, firsts = (values[:, 0] for values in opened.features(paths, batch))
+    np.testing.assert_allclose(means, [each.mean(axis=0) for each in vectors], atol=1e-6)
+    np.testing.assert_allclose(firsts, [each[0] for each in vectors], atol=1e-6)
+    assert opened.layers_run == 0
+
+
+def test_the_unknown_piece_of_a_unigram_tokenizer_keeps_its_vector(tmp_path):
+    """model2vec leaves out the unknown piece of tokenizers that name it, and a unigram one has its index alone."""
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("good", -1.0)]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=1))
+    made.add_special_tokens(["<pad>", "<unk>"])
+    folder = static_folder(tmp_path, embeddings=np.ones((3, 6), np.float32))
+    made.save(str(folder / "tokenizer.json"))
+    data = load_trunk(str(folder))
+    assert data.arrays["embeddings.word.weight"].sum(axis=1).tolist() == [0, 6, 6]
+    (encoded,) = Tokenizer(data.tokenizer, data.settings).encode([("good",)])
+    assert encoded.ids.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": None},
+        {"model": {"type": "Unigram", "vocab": [0], "unk_id": 0}},
+        {"model": {"type": "WordLevel", "vocab": {"x": "y"}, "unk_token": "x"}},
+        {"added_tokens": [{"special": True, "id": "1"}, 3]},
+        {"added_tokens": [{"special": True, "id": 10**12, "content": "[X]"}]},
+    ],
+)
+def test_a_tokenizer_that_is_none_is_refused_over_a_static_table_too(change, tmp_path):
+    folder = static_folder(tmp_path, embeddings=np.ones((5, 6), np.float32))
+    file = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(file | change))
+    with pytest.raises(WeightsMismatch, match="tokenizer"):
+        load_trunk(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,23 @@ def test_classifier_servers_say_it_in_fields_of_an_extension(client, session):
     assert [each["x_none_of_these"] for each in vllm] == none
 
 
+@pytest.mark.parametrize("path", ["/classify", "/predict", "/models/mood", "/"])
+def test_bare_lists_say_it_in_headers(client, session, path):
+    told = [result.answers["mood"] for result in session.predict([TEXT, KNOWN], tasks=["mood"])]
+    texts = [[TEXT], [KNOWN]] if path == "/predict" else [TEXT, KNOWN]
+    of_task = {"x-polyhead-task": "mood"}
+    answer = client.post(path, json={"inputs": texts}, headers=of_task)
+    assert answer.status_code == 200 and isinstance(answer.json(), list), answer.text
+    shares = json.loads(answer.headers["X-Polyhead-Familiar"])
+    assert shares == pytest.approx([each["familiar"] for each in told], abs=1e-4)
+    assert json.loads(answer.headers["X-Polyhead-None-Of-These"]) == [each["none_of_these"] for each in told]
+    many = client.post(path, json={"inputs": (texts * 129)[:257]}, headers=of_task)
+    assert many.status_code == 200 and "X-Polyhead-Familiar" not in many.headers
+    if path != "/models/mood":
+        without = client.post(path, json={"inputs": texts}, headers={"x-polyhead-task": "urgency"})
+        assert without.status_code == 200 and "X-Polyhead-Familiar" not in without.headers
+
+
 @pytest.mark.parametrize("model", ["mood", "all"])
 def test_open_inference_protocol_says_it_in_the_answer(client, session, model):
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [KNOWN]}

@@ -146,6 +146,8 @@ def trained(task="mood", *, family="Bert", frozen=2, seed=1, steps=3, name=None,
     layers = encoder.layers if layers is None else layers
     still = [layers[i] for i in range(frozen)] + ([] if embeddings else [encoder.embeddings])
     still += [encoder.embeddings_project] if hasattr(encoder, "embeddings_project") else []
+    names = ("rel_embeddings", "LayerNorm", "relative_attention_bias")  # what all layers read of distances
+    still += [module for name, module in encoder.named_modules() if name in {f"encoder.{each}" for each in names}]
     for module in still:
         module.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)

@@ -17,6 +17,7 @@ ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 
 WIDER = BERT | {"max_position_embeddings": 48}  # so that windows and buckets are left
 NAMED = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}  # theirs lie beyond a tiny vocabulary
 MODERN = WIDER | NAMED | {"cls_token_id": 0, "sep_token_id": 2, "local_attention": 8, "num_hidden_layers": 4}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 DEBERTA = WIDER | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 DEBERTA_3 = DEBERTA | {
     "position_biased_input": False,
@@ -44,6 +45,10 @@ CASES = {
         "ModernBert",
         MODERN | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "global_attn_every_n_layers": 2},
     ),
+    "modernbert-yarn": (
+        "ModernBert",
+        MODERN | {"global_rope_theta": 1e4, "local_rope_theta": 1e4, "rope_scaling": YARN},
+    ),
     "deberta-v3": ("DebertaV2", DEBERTA_3),
     "deberta-v2": ("DebertaV2", DEBERTA | {"type_vocab_size": 2}),
     "deberta-v2-c2p": ("DebertaV2", DEBERTA | {"pos_att_type": ["c2p"], "position_buckets": 8}),
@@ -54,6 +59,10 @@ CASES = {
         WIDER
         | NAMED
         | {"head_dim": 16, "num_key_value_heads": 1, "mask_token_id": 3, "attention_bias": True, "mlp_bias": True},
+    ),
+    "eurobert-yarn": (
+        "EuroBert",
+        WIDER | NAMED | {"mask_token_id": 3, "rope_parameters": {**YARN, "rope_theta": 1000.0, "beta_fast": 4.0}},
     ),
     "gte": ("Gte", WIDER),
     "gte-no-segments": ("Gte", WIDER | {"type_vocab_size": 0}),

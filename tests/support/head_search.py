@@ -1,11 +1,13 @@
 """Linear heads whose solutions are remembered, and whose search is short where it is not what is looked at."""
 
 import hashlib
+import threading
 
 import numpy as np
 
 MOST = 2**20  # numbers of inputs whose solutions are remembered
 _known, _own = {}, {}
+_solving = threading.RLock()  # folds are solved in threads, and two of them may have equal rows
 
 
 def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
@@ -65,19 +67,19 @@ def _remembered(inputs, penalties, *, axes=None, near=0.0):
         yield from solutions(inputs, penalties, **settings)
         return
     key = _key(inputs, axes or (), linear.ITERATIONS, penalties, near)
-    if key not in _known:
-        _known[key] = [], solutions(inputs, penalties, **settings)
-    solved, more = _known[key]
+    with _solving:
+        solved, more = _known.setdefault(key, ([], solutions(inputs, penalties, **settings)))
     place = 0
     while True:
-        if place == len(solved):
-            try:
-                solved.append(next(more))
-            except StopIteration:
-                return
-            except BaseException:
-                _known.pop(key, None)
-                raise
+        with _solving:
+            if place == len(solved):
+                try:
+                    solved.append(next(more))
+                except StopIteration:
+                    return
+                except BaseException:
+                    _known.pop(key, None)
+                    raise
         yield solved[place]
         place += 1
 

@@ -10,6 +10,7 @@ import pytest
 from polyhead import plan as planning
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.errors import TrainError
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.plan.coding import decode, encode
 from polyhead.store import taps as fill
@@ -343,3 +344,15 @@ def test_of_long_texts_a_codec_is_fixed_from_every_so_many_th(trunk, extractor, 
         taken.append((sum(len(piece.starts) - 1 for piece in pieces), sum(len(piece.values) for piece in pieces)))
     (several, vectors), means = taken
     assert 30 // several == 6 and 20 <= vectors <= 40 and means == (30, 30)
+
+
+def test_features_of_two_backends_are_kept_apart(trunk, tmp_path, monkeypatch):
+    """They differ in their last bits: a run with another backend took what the first one had kept."""
+    for name in ("reference", "torch"):
+        monkeypatch.setattr(extraction, "encoding_backend", lambda precision=None, name=name: name)
+        own = Extractor.within(trunk, tmp_path, precision="float32")
+        assert own.folder == tmp_path / "features" / f"float32-{name}"
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "float32-torch").symlink_to(tmp_path)
+    with pytest.raises(TrainError, match="without links"):
+        Extractor.within(trunk, tmp_path, precision="float32")

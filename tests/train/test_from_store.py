@@ -20,7 +20,9 @@ from polyhead.project.tables import TrunkChoice
 from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.packed import means
 from polyhead.testing import tiny_trunk
+from polyhead.text.hashing import hashed_sum, hashed_text
 from polyhead.text.words import join_tokens
 from polyhead.train import candidates
 from polyhead.train.data import stored
@@ -118,6 +120,50 @@ def test_a_backfill_from_the_same_store_answers_as_a_session_does(home, codec):
     answers = Session(folder / "bundle", backend="reference").columns(inputs, tasks=["mood", "urgency"])
     np.testing.assert_allclose(scores, answers["mood"].scores, atol=2e-3)  # the column is float16
     np.testing.assert_allclose(values, answers["urgency"].value, atol=1e-4)
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_kept_tokens_are_enough_for_linear_heads_and_these_need_no_torch(home, monkeypatch, words):
+    """A default store has no mean vector: no linear head was tried, and without torch none was left at all."""
+    monkeypatch.setattr(candidates, "is_installed", lambda package: False)
+    monkeypatch.setattr(candidates, "LEAST_ROWS", 8)
+    folder, trunk = home
+    place, inputs = str(folder / "store"), texts_of(folder)
+    path = stored_path(trunk, codec=token_codec(trunk, inputs))
+    make_store(place, inputs, path, trunk=trunk, words=words)
+    names, tried = ("mood", "topics", "urgency"), {"linear, mean of tokens", "linear, mean of tokens, words"}
+    tried = tried if words else set()  # of one head there is no choice
+    train_project(project(folder, *names, strategy=Pooled(of=2)), folder=folder, features=place)
+    bundle, store = Bundle.open(folder / "bundle"), open_corpus(place)
+    session = Session(folder / "bundle", backend="reference")
+    messages = [(row["text"],) for row in rows_of(folder, "messages")]
+    (digest,) = (column.digest for column in store.schema.features)
+    kept = [means(store.schema.column(digest), store.rows(each.name, digest)) for each in store.fragments]
+    places = store.find([document_id(text) for text in messages])
+    vectors = np.stack([kept[fragment][row] for fragment, row in places.tolist()])
+    done = backfill(place, folder / "bundle", BackfillRequest(tasks=("urgency",)))
+    store.refresh()
+    for name in names:
+        arrays, head = bundle.part(name), bundle.tasks[name].path.head
+        assert set(bundle.scores(name)["tried"]) == tried
+        assert bundle.scores(name)["chosen"].startswith("linear, mean of tokens")
+        outputs = vectors @ arrays["head.output.weight"].T + arrays["head.output.bias"]
+        if head.words:
+            hashed = [hashed_text(text, head.words) for (text,) in messages]
+            outputs += np.stack([hashed_sum(each, arrays["words.weight"]) for each in hashed])
+        np.testing.assert_allclose(np.stack(session.outputs(name, messages)), outputs, atol=1e-4)
+    values = results(store, done.columns[0].name, "value", places)
+    np.testing.assert_allclose(values, session.columns(messages, tasks=["urgency"])["urgency"].value, atol=1e-4)
+
+
+def test_attention_is_tried_beside_linear_heads_of_kept_tokens(home):
+    folder, trunk = home
+    make_store(str(folder / "store"), texts_of(folder), stored_path(trunk), trunk=trunk)
+    declared = project(folder, "mood", "same", "names", strategy=Pooled(of=2, hidden=8))
+    train_project(declared, folder=folder, features=folder / "store")
+    bundle = Bundle.open(folder / "bundle")
+    assert set(bundle.scores("mood")["tried"]) == {"linear, mean of tokens", "attention"}
+    assert "linear" in bundle.scores("mood")["baselines"]
 
 
 def results(store, column, name, places):

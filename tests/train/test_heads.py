@@ -23,7 +23,7 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train import events as telling
-from polyhead.train.candidates import candidate_paths, candidates
+from polyhead.train.candidates import STEPS_FROM, candidate_paths, candidates, of_effort
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import FOLDS
@@ -39,6 +39,15 @@ from support import tiny_project
 
 AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
 QUICK = msgspec.structs.replace(tiny_project.TRAINING, epochs=4, patience=4)
+
+
+FEW = [
+    (STEPS_FROM - 1, {}, 0),
+    (STEPS_FROM, {}, 1),
+    (8, {"effort": "best"}, 2),
+    (8, {"epochs": 3}, 1),
+    (2 * STEPS_FROM, {"effort": "quick"}, 0),
+]
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +126,11 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
 )
 def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, brief, far, rounds, changes):
     monkeypatch.setattr(stepped, "FAR", far)
+    assert len(attention_beside(home, **changes).fitted.history) == rounds
+
+
+def attention_beside(home, **changes):
+    """The trial of a head that learns nothing, beside linear ones."""
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=9, patience=9, learning_rate=1e-9)
     project = tiny_project.project(home, "mood", strategy=AUTO, training=training, **changes)
     prepared = prepare(project, home)[0]
@@ -130,7 +144,34 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     )
     scores = [choosing_score(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
     assert scores[0] > scores[1]
-    assert len(attention.fitted.history) == rounds
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("ahead_by", "most_tokens", "rounds"),
+    [(12, 2**30, 3), (10**6, 2**30, 9), (8, 2**10, 2), (12, 1, 3)],
+    ids=["never ahead", "not yet", "dropped first", "tokens spent"],
+)
+def test_updates_and_tokens_are_counted_where_folds_decide(home, monkeypatch, brief, ahead_by, most_tokens, rounds):
+    """Rounds of four updates here; no clock has a say."""
+    monkeypatch.setattr(stepped, "AHEAD_BY", ahead_by)
+    monkeypatch.setattr(stepped, "MOST_TOKENS", most_tokens)
+    monkeypatch.setattr(stepped, "FAR", 1e9)
+    monkeypatch.setattr(stepped, "_is_ahead", (lambda *given: True) if most_tokens == 1 else stepped._is_ahead)
+    attention = attention_beside(home, validation=0.3)
+    assert attention.fitted.steps == 4 and len(attention.fitted.history) == rounds
+
+
+@pytest.mark.parametrize(("rows", "changes", "tries"), FEW, ids=[str(case) for case in FEW])
+def test_few_rows_try_linear_heads_alone_unless_more_is_asked_for(home, monkeypatch, rows, changes, tries):
+    """No clock decides it: rows, effort and epochs do."""
+    training = msgspec.structs.replace(Training(), **changes)
+    (prepared,) = prepare(tiny_project.project(home, "mood", strategy=AUTO, training=training, validation=0.25), home)
+    examples = prepared.whole
+    several = [row % len(examples.targets) for row in range(rows)]
+    prepared = msgspec.structs.replace(prepared, whole=examples.take(several))
+    solvers = [one.solver for one in of_effort(prepared, 2)]
+    assert solvers.count("steps") == tries and solvers.count("linear") > 1
 
 
 def attention_of(home):

@@ -55,7 +55,7 @@ def logits_of(folder, inputs):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = []
     for text in inputs:
-        limit = 256 if "oberta" in config.model_type else 64
+        limit = 64 if config.vocab_size == 110 else 256
         given = tokenizer(*text, truncation=True, max_length=limit, return_tensors="pt")
         with torch.inference_mode():
             found.append((model(**checkpoints.inputs_of(model, given)).logits[0].numpy(), given))

@@ -27,7 +27,7 @@ from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
 from support.commands import shell
-from support.stores import make_store
+from support.stores import make_store, stored_path
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
 COLUMNS, WIDTH, LABELS = 64, 8, 3
@@ -214,6 +214,20 @@ def test_a_strategy_or_recipe_that_needs_torch_names_itself(tmp_path):
         done.refuses(f"{named} needs the package 'torch'", "pip install 'polyhead[train]'")
 
 
+def test_a_trained_branch_needs_no_torch_to_stay(tmp_path):
+    """Training stopped for want of torch, though nothing was to be learned with it."""
+    pytest.importorskip("torch")
+    branch = tiny_project.project(tmp_path, "mood", strategy=Branch(layers=1))
+    train_project(branch, folder=tmp_path)
+    training = msgspec.structs.replace(tiny_project.TRAINING, effort="quick")
+    (urgency,) = tiny_project.project(tmp_path, "urgency", strategy=Pooled(), training=training).tasks
+    more = msgspec.structs.replace(branch, tasks=(*branch.tasks, msgspec.structs.replace(urgency, strategy=Pooled())))
+    for project, summary in ((branch, "0 trained, 1 kept"), (more, "1 trained, 1 kept")):
+        (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))
+        done = shell(["train", tmp_path / "polyhead.toml"], before=NO_TORCH)
+        assert done.code == 0 and summary in done.out + done.err, done.err
+
+
 def test_a_precision_that_torch_alone_has_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "encoding_backend", lambda precision: "onnxruntime")
     training = msgspec.structs.replace(tiny_project.TRAINING, precision="bfloat16", effort="quick")
@@ -223,9 +237,10 @@ def test_a_precision_that_torch_alone_has_names_it(tmp_path, monkeypatch):
 
 
 def test_a_store_that_a_head_with_torch_alone_reads_says_so(tmp_path, monkeypatch):
-    """Every token of one bit: no linear head of a text reads it."""
-    project = tiny_project.project(tmp_path, "mood", strategy=Pooled())
-    make_store(str(tmp_path / "store"), [("a text",)], trunk=load_trunk(str(tmp_path / "trunk")))
+    """Every layer of every token: no linear head of a text reads it."""
+    project = tiny_project.project(tmp_path, "mood", strategy=Pooled(layers="learned"))
+    trunk = load_trunk(str(tmp_path / "trunk"))
+    make_store(str(tmp_path / "store"), [("a text",)], stored_path(trunk, layers="all", of=1), trunk=trunk)
     monkeypatch.setattr("polyhead.train.candidates.is_installed", lambda package: False)
     with pytest.raises(MissingExtra, match=r"'attention', which alone reads what the store keeps.*--tasks"):
         train_project(project, folder=tmp_path, features=tmp_path / "store")

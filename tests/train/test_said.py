@@ -21,9 +21,11 @@ from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
-from polyhead.train.record.lines import outlook, skipped
+from polyhead.train.record.lines import effort_lines, outlook, skipped
 from support import tiny_project
 from support.cases import cases
+
+AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,26 @@ def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, fold
     path = tiny_project.STRATEGY.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
     row = outlook([one], {"mood": [path]}, trunk.architecture, kept=[], folds=True)[1].split()
     assert row[2:4] == (["32", "folds"] if folds else ["24", "8"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "strategy", "effort", "says"),
+    [
+        ("frozen", AUTO, "quick", ""),
+        ("frozen", AUTO, "default", ""),
+        ("joint", AUTO, "default", ""),
+        ("joint", AUTO, "quick", "for mood: it says which heads are tried, and recipe 'joint' tries one way"),
+        ("frozen", Branch(layers=1), "best", "for mood: it says which heads are tried, and the strategy or kind fixes"),
+        ("frozen", tiny_project.STRATEGY, "quick", "and the strategy or kind fixes that"),
+    ],
+)
+def test_an_effort_that_changes_nothing_is_told(tmp_path, recipe, strategy, effort, says):
+    """It was silent, whatever recipe or strategy had one way to train."""
+    training = msgspec.structs.replace(tiny_project.TRAINING, effort=effort)
+    made = prepare(tiny_project.project(tmp_path, "mood", strategy=strategy, training=training), tmp_path)
+    lines = effort_lines(made, recipe)
+    assert len(lines) == bool(says)
+    assert all(line.startswith(f"effort '{effort}' changes nothing") and says in line for line in lines)
 
 
 def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path, caplog):

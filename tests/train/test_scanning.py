@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+import transformers
 
 from polyhead.convert.folders import scan_folders
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound
@@ -28,7 +29,8 @@ def test_prefix_is_what_training_left_frozen(family, frozen):
     folder = str(checkpoints.trained("mood", family=family, frozen=frozen))
     found = scan_folders([folder], base=str(checkpoints.base(family))).models[0]
     assert found.with_base.layers == frozen
-    assert found.scanned.head.activation == {"Electra": "gelu", "DistilBert": "relu"}.get(family, "tanh")
+    others = {"Electra": "gelu", "DistilBert": "relu", "DebertaV2": "gelu"}
+    assert found.scanned.head.activation == others.get(family, "tanh")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,14 @@ def test_embeddings_that_were_trained_share_nothing():
     folder = checkpoints.trained("mood", frozen=2, embeddings=True, name="own-embeddings")
     found = scan_folders(names(folder), base=str(checkpoints.base())).models[0]
     assert (found.with_base.layers, found.with_base.differs) == (None, "the embeddings")
+
+
+def test_a_table_of_distances_that_was_trained_shares_no_layer(tmp_path):
+    """Every layer reads it, so that none is another encoder's although its own arrays are."""
+    model = transformers.AutoModel.from_pretrained(checkpoints.base("MPNet"))
+    model.encoder.relative_attention_bias.weight.data += 0.1
+    found = scan_folders([saved(model, tmp_path / "other", "MPNet")], base=str(checkpoints.base("MPNet"))).models[0]
+    assert found.with_base.layers == 0
 
 
 def test_another_tokenizer_shares_nothing(tmp_path):

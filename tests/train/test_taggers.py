@@ -39,15 +39,17 @@ def by_neighbour(chance):
     return words, ["B-x" if after == "is" else "O" for after in [*words[1:], ""]]
 
 
-def trained(folder, made, strategy, rows=80):
+def trained(folder, made, strategy, rows=80, max_tokens=None):
     chance = random.Random(1)
     lines = [dict(zip(("tokens", "tags"), made(chance), strict=True)) for _ in range(rows)]
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_trunk(folder / "trunk")
-    entry = TaskEntry(name="t", kind="tagging", train="train.jsonl", labels=LABELS, tokens="tokens", tags="tags")
+    words = {"tokens": "tokens", "tags": "tags", "long_texts": "cut" if max_tokens is None else "windows"}
+    entry = TaskEntry(name="t", kind="tagging", train="train.jsonl", labels=LABELS, **words)
+    trunk = TrunkChoice(name="trunk", max_tokens=max_tokens)
     training = Training(seed=1, epochs=2, patience=1, batch=16)
     train_project(
-        Project(trunk=TrunkChoice(name="trunk"), tasks=(entry,), strategy=strategy, training=training, bundle="b"),
+        Project(trunk=trunk, tasks=(entry,), strategy=strategy, training=training, bundle="b"),
         folder=folder,
         cache=folder / "cache",
     )
@@ -55,13 +57,17 @@ def trained(folder, made, strategy, rows=80):
 
 
 @pytest.mark.parametrize(
-    ("made", "reads_words"), [(by_ending, True), (by_neighbour, False)], ids=["ending", "neighbour"]
+    ("made", "reads_words", "max_tokens"),
+    [(by_ending, True, None), (by_neighbour, False, None), (by_ending, True, 16)],
+    ids=["ending", "neighbour", "ending, in windows"],
 )
-def test_a_tagger_learns_from_what_stands_beside_the_word_and_in_it(made, reads_words, tmp_path, monkeypatch):
+def test_a_tagger_learns_from_what_stands_beside_the_word_and_in_it(
+    made, reads_words, max_tokens, tmp_path, monkeypatch
+):
     if reads_words:  # else a head of neighbours alone may be as good: the trunk reads letters
         tried = Pooled.candidates
         monkeypatch.setattr(Pooled, "candidates", lambda *given: [each for each in tried(*given) if each.words])
-    lines, bundle = trained(tmp_path, made, Pooled())
+    lines, bundle = trained(tmp_path, made, Pooled(), max_tokens=max_tokens)
     head = bundle.tasks["t"].path.head
     assert head.window == 1 and (not reads_words or head.words == 8192)
     session = Session(bundle, backend="reference")

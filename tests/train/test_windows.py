@@ -21,14 +21,15 @@ from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
-from polyhead.plan import Pool
+from polyhead.plan import Path, Pool
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import branch_path
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_of
-from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
+from polyhead.text.hashing import hashed_in_context
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.extract import Extractor
@@ -36,11 +37,13 @@ from polyhead.train.data.kept import examples_of, tell_unread
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import WORDS, head_outputs, inputs_of
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.split_scores import split_scores
 from support.tiers import first_of
 
+COLUMNS = 256
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
 TOKENISER = Tokenizer(DATA.tokenizer, DATA.settings)
@@ -183,6 +186,49 @@ def kept(folder, task):
     extractor.fill(wanted(prepared, path, extractor))
     part = PooledPart(path, 16, generator=torch.Generator().manual_seed(3)).eval()
     return path, part, module_outputs(part, FeatureExamples(examples_of(prepared, prepared.train, path, extractor)))
+
+
+@pytest.mark.parametrize("long_texts", ["windows", "cut"])
+def test_words_of_windows_have_the_features_that_they_have_in_the_text(tmp_path, long_texts):
+    """In training, in a session, and by the formula: a word's features do not depend on where a window begins."""
+    task = msgspec.structs.replace(TASKS["names"], long_texts=long_texts)
+    prepared, extractor = prepared_of(task), Extractor(DATA, folder=tmp_path, precision="float32")
+    bare = tiny_path(task, DATA, pool=Pool())
+    path = Path(nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, hidden=0, words=COLUMNS)))
+    extractor.fill(wanted(prepared, path, extractor))
+    arrays = tiny_part(path, DATA.architecture, path.head.part)
+    examples = examples_of(prepared, prepared.train, path, extractor)
+    found = head_outputs(path, arrays, examples, DATA.architecture.width)
+    without = head_outputs(path, {**arrays, WORDS: 0 * arrays[WORDS]}, examples, DATA.architecture.width)
+    bundle = write_bundle(tmp_path / "bundle", DATA)
+    record = TaskRecord(task=task, path=path, trunk=DATA.digest)
+    bundle.add_task(record, arrays, scores={}, probes=[], card="")
+    answers = Session(bundle.root, backend="reference").outputs("names", drawn(task).inputs)
+    drawn_words = zip(prepared.train.examples.inputs, prepared.train.examples.words, strict=True)
+    for one, plain, other, ((text,), words) in zip(found, without, answers, drawn_words, strict=True):
+        goes_on = parts_of(plain)  # with the token of the word before: no feature changes the answer
+        np.testing.assert_array_equal(goes_on, parts_of(other))
+        np.testing.assert_allclose(one[~goes_on], other[~goes_on], atol=2e-5, equal_nan=True)
+        hashed = hashed_in_context([text[start:stop] for start, stop in words], COLUMNS)
+        sums = np.stack([(arrays[WORDS][of.columns] * of.values[:, None]).sum(axis=0) for of in hashed])
+        np.testing.assert_allclose(one[~goes_on], (plain + sums)[~goes_on], atol=2e-5, equal_nan=True)
+
+
+def test_folds_hold_out_every_window_of_a_text(tmp_path):
+    """Rows of inputs were numbered by windows, which folds took for texts: a text's windows stood on both sides."""
+    task = TASKS["names"]
+    prepared, extractor = prepared_of(task), Extractor(DATA, folder=tmp_path, precision="float32")
+    path = tiny_path(task, DATA, pool=Pool())
+    extractor.fill(wanted(prepared, path, extractor))
+    examples = examples_of(prepared, prepared.train, path, extractor)
+    inputs = inputs_of(path, examples, loss="word_cross_entropy", outputs=len(task.labels))
+    texts, targets = prepared.train.examples.inputs, prepared.train.examples.targets
+    assert examples.count > len(texts) and set(inputs.members.tolist()) == set(range(len(texts)))
+    for member, place, target in zip(inputs.members, inputs.places, inputs.targets, strict=True):
+        assert targets[member][place] == target
+    held = [0, 5, 11]
+    ((train, other),) = inputs.sides([held])
+    assert not set(train.members.tolist()) & set(held) and set(other.members.tolist()) == set(held)
 
 
 def tapped(folder, task):

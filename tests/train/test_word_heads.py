@@ -118,6 +118,26 @@ def test_words_may_be_declined(home, tmp_path):
         assert not bundle.record(name).path.head.words
 
 
+def test_a_word_beyond_the_first_window_is_learned(home, tmp_path):
+    rows = [json.loads(line) for line in (home / "train.jsonl").read_text().splitlines()]
+    long = [{"text": f"{'the lamp is late please ' * 5}{row['text']}", "label": row["label"]} for row in rows]
+    write_jsonl(tmp_path / "long.jsonl", long)
+    files = {"train": "long.jsonl", "validation": 0.3, "long_texts": "windows"}
+    project = Project(
+        tasks=(TaskEntry(name="which", kind="single_label", labels=("a", "b"), **files),),
+        trunk=TrunkChoice(name=str(home / "trunk"), max_tokens=16),
+        training=msgspec.structs.replace(TRAINING, epochs=1),
+        strategy=Pooled(heads=2, hidden=4),
+        bundle="b",
+    )
+    train_project(project, folder=tmp_path, cache=tmp_path / "cache")
+    assert Bundle.open(tmp_path / "b").record("which").path.head.words
+    results = Session(tmp_path / "b").predict([row["text"] for row in long])
+    assert results[0].receipt.windows > 2
+    right = [result.answers["which"]["label"] == row["label"] for result, row in zip(results, rows, strict=True)]
+    assert np.mean(right) > 0.9
+
+
 def test_few_rows_try_no_words(home, tmp_path):
     bundle = trained(home, tmp_path / "b", train="test.jsonl")
     assert not any("words" in tried for tried in bundle.scores("which")["tried"])

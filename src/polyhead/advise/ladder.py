@@ -37,7 +37,6 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from polyhead.train.runs import cache_folder
 from polyhead.values import from_json
 
 POOLED = Way(name="pooled-heads", title="pooled heads on kept features", strategy=Pooled())
@@ -161,8 +160,7 @@ class Ladder:
 
     def _curves(self) -> dict[str, LearningCurve]:
         precision = encoding_precision(self.prepared[0].training)
-        folder = cache_folder(self.folder / "cache", "features", precision).parent
-        source = Extractor(self.data, folder=folder, precision=precision)
+        source = Extractor.within(self.data, self.folder / "cache", precision=precision)
         curves = {p.task.name: curve_of(p, source) for p in self.prepared}
         return {name: curve for name, curve in curves.items() if curve is not None}
 

@@ -107,9 +107,11 @@ def _write(
 ) -> None:
     """Writes the answers as a table."""
     answers, names = StoredAnswers(store, bundle), tuple(dict.fromkeys(column.task for column in done.columns))
-    rows = stored_rows(answers, names)
+    familiar = tuple(column.task for column in done.columns if column.familiar)
+    wish = LabelRequest(tasks=names, columns=roles, familiar=familiar)
+    rows = stored_rows(answers, wish)
     if texts is not None:
-        rows = label_rows(answers, texts, LabelRequest(tasks=names, columns=roles), show=printer.show)
+        rows = label_rows(answers, texts, wish, show=printer.show)
     with writing_file(output) as file:
         tasks = {name: answers.task(name) for name in names}
         written = write_answers(file, Path(output).suffix.lower(), rows, tasks)

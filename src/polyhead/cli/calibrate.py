@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
+from polyhead.cli.options import (
+    Actor,
+    Backend,
+    Column,
+    DataFile,
+    Folder,
+    LabelledColumns,
+    Precision,
+    Tasks,
+    labelled_sources,
+)
 from polyhead.cli.output import Printer, text_table
 from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest
@@ -26,6 +38,7 @@ def command(
     *,
     tasks: Tasks = option("Calibrate these tasks only, with commas between them."),
     columns: LabelledColumns,
+    group: Column | None = option("Rows with one value in this column, such as a person, are in one half."),
     check: DataFile | None = option("Check on the labelled rows of this file, and fit on all of FILE."),
     request: CalibrateRequest,
     dry_run: bool = option("Show what would be kept; change nothing."),
@@ -52,7 +65,10 @@ def command(
     """
     session = Session(bundle, backend=backend, precision=precision)
     known = {name: session.tasks[name] for name in session.task_names(tasks or None)}
-    sources = labelled_sources(known, tasks, data, columns)
+    sources = {
+        name: msgspec.structs.replace(source, group=group)
+        for name, source in labelled_sources(known, tasks, data, columns).items()
+    }
     checks = labelled_sources(known, list(sources), check, columns) if check is not None else {}
     made = {
         name: calibrated_task(session, name, source, request, check=checks.get(name), show=printer.show)

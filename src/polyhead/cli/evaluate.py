@@ -14,7 +14,14 @@ import msgspec
 from polyhead._version import __version__
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
-from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
+from polyhead.cli.evaluate_lines import (
+    cascade_lines,
+    comparison_lines,
+    detail_lines,
+    fact_lines,
+    label_lines,
+    slice_lines,
+)
 from polyhead.cli.options import Backend, File, LabelledColumns, OptionalFolder, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
@@ -22,6 +29,7 @@ from polyhead.data.rows import first_columns
 from polyhead.engine.session import Session
 from polyhead.errors import DataError, PolyheadError, summary_of
 from polyhead.evaluate.beyond_scores import comparisons, details_of_all
+from polyhead.evaluate.cascade import POINTS_LOST, CascadeChoice, cascade_of
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details
 from polyhead.evaluate.on_project import EvaluatedTask, homes, on_another_file, scored_on_files
@@ -66,6 +74,20 @@ class ReportOptions(Value):
         ),
     ] = None
 
+    cascade: Annotated[
+        str | None,
+        option(
+            "Folder of a bundle on a cheaper encoder: print what `polyhead serve` scores and costs where that one "
+            "answers the texts of which it is sure enough, by threshold; needs labelled rows that training did not "
+            "see.",
+            metavar="BUNDLE",
+            type=click.Path(file_okay=False, exists=True),
+        ),
+    ] = None
+    points_lost: Annotated[
+        float, option("Points of the score that the threshold of --cascade may lose.", ge=0, le=100)
+    ] = POINTS_LOST
+
     def check(self, data: str | None) -> None:
         """Raises, before any work, for a column that `data` does not have."""
         for column in self.slices if data is not None and os.path.exists(data) else ():
@@ -109,6 +131,7 @@ def command(
     polyhead evaluate bundle --data new.csv --task mood           a bundle on a file; no project is needed
     polyhead evaluate --data new.csv                              the project's tasks and columns on another file
     polyhead evaluate --against v0001 --report report.html        what changed since version v0001, with plots
+    polyhead evaluate deep --data new.csv --cascade cheap         a threshold for `polyhead serve --cascade`
 
     With PROJECT, three baselines are shown next to each score, as training measured them on the same rows: TF-IDF of
     words with logistic regression, the best linear head, and the best constant answer. A task with neither a test file
@@ -150,6 +173,7 @@ def _tell_more(
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
     printer.lines([line for each in compared for line in comparison_lines(each)])
+    cascades = [] if more.cascade is None else _cascades(outcome, more.cascade, more.points_lost, wanted, printer)
     if errors is not None:
         wrong = [error for each in outcome.scored for error in each.evaluation.errors]
         rows = [error.written() for error in wrong]
@@ -168,7 +192,35 @@ def _tell_more(
     fields["held"] = {
         name: {"folds": then.facts.folds, "lacking": then.lacking, **then.facts.computed} for name, then in held.items()
     }
+    fields |= {"cascades": cascades} if cascades else {}
     return fields | {"details": details, "comparisons": compared}
+
+
+def _cascades(
+    outcome: _Outcome, folder: str, points_lost: float, wanted: _Asked, printer: Printer
+) -> list[CascadeChoice]:
+    """Each task's cascade with the bundle of this folder, printed. Raises the first reason where there is none."""
+    cheap, choices, reasons = wanted.session(folder), list[CascadeChoice](), list[PolyheadError]()
+    for each in outcome.scored:
+        task, answered = each.evaluation.score.task, each.evaluation.answered
+        try:
+            if each.held is not None:
+                raise DataError(
+                    "training chose by the rows that it held out", do="give a test file, or others with --data FILE"
+                )
+            choice = cascade_of(
+                cheap, each.session, task, answered.examples, points_lost=points_lost, show=printer.show
+            )
+        except PolyheadError as error:
+            reasons.append(error)
+            note(f"{task}: no cascade: {error}")
+            continue
+        choices.append(choice)
+        printer.lines(cascade_lines(choice, folder, str(each.session.bundle.root)))
+    printer.show("")
+    if not choices and reasons:
+        raise reasons[0]
+    return choices
 
 
 def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comparison]) -> str:

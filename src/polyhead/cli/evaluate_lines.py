@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from polyhead.cli.output import counted, section, text_table
+from polyhead.evaluate.cascade import CascadeChoice
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details, answer_text
 from polyhead.evaluate.on_project import EvaluatedTask
@@ -27,6 +29,29 @@ def label_lines(score: SplitScore) -> list[str]:
     ]
     wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
     return section(f"{score.task}: each label{wrong}", text_table([LABEL_HEAD, *cells]))
+
+
+def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
+    """The cascades of a task by threshold, and how to serve the one to take."""
+    head = ("", "threshold", f"{Path(cheap).name} answers", choice.metric, "layers a text")
+    rows: list[Sequence[object]] = [head]
+    for point in choice.points:
+        threshold = f"{point.threshold:g}" if point.share else "never"
+        mark = "*" if point == choice.chosen else ""
+        rows.append((mark, threshold, f"{point.share:.0%}", f"{point.score:.4f}", f"{point.layers:.2f}"))
+    alone, chosen = choice.points[0], choice.chosen
+    lines = section(
+        f"{choice.task}: a cascade, by threshold, on {counted(choice.rows, 'row')}; * is the cheapest that loses at "
+        f"most {choice.points_lost:g} points",
+        text_table(rows),
+    )
+    if not choice.is_worth_it:
+        return [*lines, f"no threshold loses at most {choice.points_lost:g} points: serve {deep} alone"]
+    return [
+        *lines,
+        f"{chosen.layers / alone.layers:.0%} of the layers of {Path(deep).name}, {chosen.score - alone.score:+.4f} "
+        f"{choice.metric}: polyhead serve {cheap} {deep} --cascade {choice.task}={chosen.threshold:g}",
+    ]
 
 
 def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[str]:

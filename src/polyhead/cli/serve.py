@@ -11,13 +11,14 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import File, Folder, SessionOptions
+from polyhead.cli.options import File, SessionOptions
 from polyhead.cli.output import note
 from polyhead.cli.serve_options import (
     ADMIN_KEYS,
     PREDICT_KEYS,
     Port,
     PortType,
+    ThresholdType,
     access_file,
     grpc_beside,
     hosts_of,
@@ -65,9 +66,23 @@ class AccessOptions(Value):
     ] = ()
 
 
+class SetOptions(SessionOptions):
+    """How the sessions of one bundle or of several compute, and which tasks are cascades."""
+
+    cascades: Annotated[
+        tuple[tuple[str, float], ...],
+        option(
+            "Of a task that several bundles have: the first one answers where the calibrated probability of its label "
+            "is this or more, the next one the other texts. `polyhead evaluate --cascade` chooses it. May be repeated.",
+            "--cascade",
+            type=ThresholdType(),
+        ),
+    ] = ()
+
+
 @verb("serve")
 def command(
-    bundle: Folder,
+    bundles: Annotated[tuple[str, ...], option(type=click.Path(file_okay=False), metavar="BUNDLE...")],
     *,
     host: str = option("Address to listen on; this machine alone by default.", "127.0.0.1"),
     ports: tuple[Port, ...] = option(
@@ -76,7 +91,7 @@ def command(
         "--port",
         type=PortType(),
     ),
-    how: SessionOptions,
+    how: SetOptions,
     settings: ServeSettings,
     labels: str | None = option(
         "TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
@@ -91,16 +106,18 @@ def command(
         callback=read_config,
     ),
 ) -> None:
-    """Answer all tasks of BUNDLE over HTTP."""
+    """Answer all tasks of BUNDLE over HTTP; of several bundles, each task on its own bundle's encoder.
+
+    \b
+    polyhead serve cheap deep --cascade topics=0.9    texts of which cheap is not sure go to deep
+    """
     try:
         from polyhead.serve.exchange import AccessLog, Tracing
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "", "the server") from None
-    from polyhead.engine.session import Session
     from polyhead.machine import share_arenas
-    from polyhead.serve.service import Service
 
     known, place = keys_of(access.keys), place_of_worker()
     if labels is not None:
@@ -118,14 +135,26 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
-        session = Session(bundle, **msgspec.structs.asdict(how))
-        session.task_names(
-            [task for task in (settings.default_task, *(task for task, _ in places)) if task is not None]
-        )
+        service = service_of(bundles, settings, how)
+        named = (settings.default_task, *(task for task, _ in places))
+        service.loaded.task_names([task for task in named if task is not None])
         hosts = hosts_of(access.allowed_hosts, host)
-        service = Service(session, settings)
         run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None
+
+
+def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions) -> Service:
+    """A service of one bundle, or of a set."""
+    from polyhead.engine.session import Session
+    from polyhead.engine.several import SessionSet
+    from polyhead.serve.service import Service
+    from polyhead.serve.several import ServiceSet
+
+    given = msgspec.structs.asdict(how)
+    cascades = dict(given.pop("cascades"))
+    if len(bundles) == 1 and not cascades:
+        return Service(Session(bundles[0], **given), settings)
+    return ServiceSet(SessionSet(bundles, cascades=cascades, **given), settings)
 
 
 def run(

@@ -55,6 +55,22 @@ class PortType(click.ParamType[Port]):
         return Port(number=PORTS.convert(int(number), param, ctx), task=task or None)
 
 
+class ThresholdType(click.ParamType[tuple[str, float]]):
+    """`TASK=PROBABILITY`."""
+
+    name = "task=probability"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """The task and its threshold; click's own error for what is none."""
+        if isinstance(value, tuple):
+            return value
+        task, _, number = str(value).rpartition("=")
+        try:
+            return task or self.fail(f"{value!r} is not TASK=PROBABILITY.", param, ctx), float(number)
+        except ValueError:
+            self.fail(f"{value!r} is not TASK=PROBABILITY.", param, ctx)
+
+
 def in_order(ports: tuple[Port, ...]) -> list[Port]:
     """Those for all tasks first, 8000 where none is given, then those of single tasks."""
     for_all = [port for port in ports if port.task is None] or [Port(number=FOR_ALL)]

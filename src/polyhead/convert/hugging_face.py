@@ -278,7 +278,7 @@ def _adapted(lora: Lora, form: ClassifierForm) -> dict[str, np.ndarray]:
 
 
 def _check_head(arrays: Mapping[str, np.ndarray], labels: int, *, fixed: int | None) -> None:
-    """Raises WeightsMismatch for arrays that do not match each other, or the labels, or the `fixed` number of outputs."""
+    """Raises WeightsMismatch for arrays that do not match each other, the labels or the `fixed` number of outputs."""
     rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
     outputs = labels if fixed is None else fixed
     if rows != outputs and fixed is not None:

@@ -33,6 +33,7 @@ from polyhead.convert.task import (
 )
 from polyhead.convert.texts import proof_texts
 from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import trunk_arrays
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.probes import recorded_precision
@@ -261,11 +262,7 @@ def _check_base(wanted: ImportRequest, trunk: TrunkData, existing: Bundle) -> No
 
 def _first_layers(data: TrunkData, depth: int) -> TrunkData:
     shape = msgspec.structs.replace(data.architecture, layers=depth)
-    kept = {
-        name: array
-        for name, array in data.arrays.items()
-        if not name.startswith("layers.") or int(name.split(".")[1]) < depth
-    }
+    kept = {name: data.arrays[name] for name, _ in trunk_arrays(shape) if name in data.arrays}
     first = "first layer" if depth == 1 else f"first {depth} layers"
     name = data.name if depth == data.architecture.layers else f"{first} of {data.name}"
     return msgspec.structs.replace(data, name=name, architecture=shape, arrays=kept)

@@ -10,9 +10,9 @@ import numpy as np
 
 from polyhead.bundle.owners import owner_named
 from polyhead.encoder.data import TrunkData, arrays_digest
-from polyhead.encoder.shape import Architecture
+from polyhead.encoder.shape import RELATIVE, Architecture
 from polyhead.errors import TrunkError, WrongTrunk
-from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
+from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge, shared_layers
 from polyhead.plan.cost import cost_of, parameters
 from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.values import Value, digested
@@ -64,8 +64,7 @@ class ScannedEncoder(Value):
 
         An adapter runs all layers of the trunk, with its deltas.
         """
-        shared = (Layers(start=0, stop=tap),) if tap else ()
-        layers = self.adapted or (*shared, *self.own(tap))
+        layers = self.adapted or (*shared_layers(tap), *self.own(tap))
         return Path(nodes=(Embed(trunk=trunk), *layers, *self.ends))
 
 
@@ -113,7 +112,7 @@ def scanned(data: TrunkData, ends: tuple[Pool, Head | None] = (Pool(), None)) ->
         architecture=shape,
         tokenizer=tokenizer_digest(data.tokenizer),
         embeddings=_block(data.arrays, "embeddings."),
-        layers=tuple(_block(data.arrays, f"layers.{i}.") for i in range(shape.layers)),
+        layers=tuple(_block(data.arrays, f"layers.{i}.", f"{RELATIVE}.") for i in range(shape.layers)),
         pool=ends[0],
         head=ends[1],
     )
@@ -278,8 +277,10 @@ def _near(
     return near, [candidate for candidate in candidates if candidate.root != model.root]
 
 
-def _block(arrays: Mapping[str, np.ndarray], prefix: str) -> str:
-    return arrays_digest({name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)})
+def _block(arrays: Mapping[str, np.ndarray], prefix: str, *others: str) -> str:
+    """The digest of the arrays whose names begin so; the first prefix is left out of names."""
+    read = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith((prefix, *others))}
+    return arrays_digest(read)
 
 
 def _shape(model: ScannedEncoder) -> Architecture:

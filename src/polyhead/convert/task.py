@@ -20,7 +20,7 @@ from polyhead.convert.scan import ScannedEncoder
 from polyhead.deep.nn.runtime import numerics
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import BadName, ConfigError, PolyheadError
-from polyhead.plan import Embed, Layers, Path, cost, merge
+from polyhead.plan import Embed, Layers, Path, cost, merge, shared_layers
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.question import TaskInput, texts_of
@@ -96,7 +96,7 @@ def foreign_path(model: ForeignCheckpoint, trunk: str, tap: int) -> Path:
     owner, depth = owner_of(model.task), len(model.scanned.layers)
     if model.lora is not None:
         return Path(nodes=(Embed(trunk=trunk), *model.lora.nodes(owner), *model.head.ends(owner)))
-    nodes = [Layers(start=0, stop=tap)] if tap else []
+    nodes = [*shared_layers(tap)]
     nodes += [Layers(start=tap, stop=depth, weights=owner)] if tap < depth else []
     return Path(nodes=(Embed(trunk=trunk), *nodes, *model.head.ends(owner)))
 

@@ -121,7 +121,7 @@ class _DisjointSets:
         return number
 
 
-def _together(examples: Examples) -> list[tuple[object, ...]]:
+def kept_together(examples: Examples) -> list[tuple[object, ...]]:
     """What rows that stay together have in common: their group, or their texts where they have none.
 
     Groups are not joined by equal texts: a few words that everybody says would join all of them.
@@ -133,7 +133,7 @@ def _together(examples: Examples) -> list[tuple[object, ...]]:
 def _keys(task: TaskExamples) -> list[tuple[object, tuple[object, ...]]]:
     """The keys by which examples of several tasks may coincide: the row in the file, and the texts or the group."""
     rows, groups = task.examples.rows, task.examples.groups or [None] * len(task.examples.rows)
-    keys = zip(_together(task.examples), groups, strict=True)
+    keys = zip(kept_together(task.examples), groups, strict=True)
     own = (key if group is None else (task.path, *key) for key, group in keys)
     return list(zip(((task.path, row) for row in rows), own, strict=True))
 
@@ -199,7 +199,7 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
     """Lists of rows that stay together, by the label of each one's first row, in label order."""
     groups: dict[object, list[int]] = {}
-    for index, key in enumerate(_together(examples)):
+    for index, key in enumerate(kept_together(examples)):
         groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():

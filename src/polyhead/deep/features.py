@@ -31,7 +31,7 @@ class OnTap(nn.Module):
     def __init__(self, part: BranchPart, path: Path, *, bfloat16: bool) -> None:
         super().__init__()
         self.part, self._tap, self._bfloat16 = part, tap_of(path), bfloat16
-        self._stop, self._pool = path.layers[-1].stop, path.stored().pool
+        self._stop, self._pool = path.depth, path.stored().pool
 
     def forward(self, first: TapBatch, second: TapBatch | None = None) -> Tensor:
         """Outputs (rows, labels) or (rows, words, labels)."""

@@ -322,7 +322,7 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
 
     float32 (positions of all texts, layers, width): every token, or one per text.
     """
-    depths = [path.layers[-1].stop if path.layers else 0 for path in paths]
+    depths = [path.depth for path in paths]
     states = trunk.go_on(trunk.start(batch.ids, batch.mask, segments=batch.segments), stop=max(depths, default=0))
     values = []
     for path, depth in zip(paths, depths, strict=True):

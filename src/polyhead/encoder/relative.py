@@ -1,10 +1,21 @@
-"""Buckets of distances between tokens: the row of a table of relative positions that a pair of tokens reads."""
+"""Positions: how fast rotary pairs turn, and the row of a table that a distance between two tokens reads."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from polyhead.encoder.shape import Relative
+from polyhead.encoder.shape import Relative, Rotary
+
+
+def frequencies(rotary: Rotary, half: int) -> np.ndarray:
+    """Radians by which a step in position turns each pair of dimensions, float32 (half,)."""
+    powers = np.arange(half, dtype=np.float32) / np.float32(half)
+    slow = 1.0 / (rotary.factor * np.float32(rotary.base) ** powers)
+    if rotary.ramp is not None:
+        first, last = rotary.ramp
+        share = np.clip((np.arange(half, dtype=np.float32) - first) / (last - first), 0, 1)
+        slow = slow * share + slow * rotary.factor * (1 - share)
+    return np.asarray(slow, np.float32)
 
 
 def buckets_of(relative: Relative, distances: np.ndarray) -> np.ndarray:

@@ -22,14 +22,19 @@ LEAST_EPSILON = 1e-30  # float32, since backends add it to a variance and take t
 class Rotary(Value):
     """Queries and keys turned by their position (Su et al. 2021): pair i of d / 2 by `position / (factor base^(2i/d))`.
 
-    The pair of dimension i is dimension i + d / 2.
+    The pair of dimension i is dimension i + d / 2. With a ramp pairs up to its first number turn as with factor 1,
+    those from its second on with the factor, and between them the two frequencies are mixed evenly (Peng et al. 2024).
     """
 
     base: float
     factor: float = 1.0
+    ramp: tuple[float, float] | None = None
+    scale: float = 1.0  # of what is turned
 
     def __post_init__(self) -> None:
-        for name, number in (("base", self.base), ("factor", self.factor)):
+        if self.ramp is not None and not 0 <= self.ramp[0] < self.ramp[1] < math.inf:
+            raise TrunkError("a rotary position's ramp must rise from 0 or more", got=self.ramp)
+        for name, number in (("base", self.base), ("factor", self.factor), ("scale", self.scale)):
             if not 0 < number < math.inf:
                 raise TrunkError(f"a rotary position's {name} must be a positive number", got=number)
 

@@ -92,6 +92,10 @@ class LoadedTasks:
         self.layers: Callable[[tuple[str, ...]], int] = lambda names: layers(ordered(names))
         self.flops: Flops = lambda names, tokens: flops(ordered(names), tokens)
 
+    def homes(self, task: str) -> tuple[LoadedTasks, ...]:
+        """The tasks of the bundles that answer this one, the deepest last: of a single bundle these."""
+        return (self,)
+
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         if tasks is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from polyhead.engine.batch import EncodedInputs
 from polyhead.engine.inputs import AnyInput, task_input
@@ -46,11 +47,29 @@ class Receipt(Value):
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
     added_flops: dict[str, int] = {}
+    bundles: dict[str, str] | UnsetType = UNSET  # of a set of bundles: by task the one that answered
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as JSON holds them."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         return plain
+
+
+def added_up(one: Receipt, other: Receipt) -> Receipt:
+    """What two bundles did for one input; of what was not read, the larger part."""
+    flops = dict(one.added_flops)
+    for name, number in other.added_flops.items():
+        flops[name] = flops.get(name, 0) + number
+    return Receipt(
+        passes=one.passes + other.passes,
+        layers=one.layers + other.layers,
+        tokens=one.tokens + other.tokens,
+        cut=max(one.cut, other.cut),
+        windows=max(one.windows, other.windows),
+        repaired=max(one.repaired, other.repaired),
+        added_flops=flops,
+        bundles=(one.bundles or {}) | (other.bundles or {}),
+    )
 
 
 class _Read(NamedTuple):
@@ -148,9 +167,8 @@ class Receipts:
 
     def at(self, row: int, flops: Flops) -> Receipt:
         """The receipt of one input."""
-        return Receipt(
-            **{name: int(counts[row]) for name, counts in self._totals.items()}, added_flops=self._flops(row, flops)
-        )
+        totals: dict[str, Any] = {name: int(counts[row]) for name, counts in self._totals.items()}
+        return Receipt(**totals, added_flops=self._flops(row, flops))
 
     @property
     def _totals(self) -> dict[str, np.ndarray]:

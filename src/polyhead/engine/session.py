@@ -36,7 +36,7 @@ from polyhead.engine.request import Request, Stream, TaskResults
 from polyhead.engine.scale_files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadValue, UnknownTask
-from polyhead.plan import Codec, Embed, Head, Layers, Path, Plan, Pool
+from polyhead.plan import Codec, Embed, Head, Path, Plan, Pool, shared_layers
 from polyhead.tasks.calibration import Wishes
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task, owner_of
@@ -373,7 +373,7 @@ class Session:
 def vector_path(trunk: str, depth: int, *, codec: str = EXACT) -> Path:
     """The path of the mean of a trunk's last states, without a head; `codec` is how it is kept."""
     pool = Pool(positions="mean", codec=Codec(name=codec))
-    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=depth), pool))
+    return Path(nodes=(Embed(trunk=trunk), *shared_layers(depth), pool))
 
 
 def attach_vectors(session: Session) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -78,8 +79,11 @@ def fit_calibration(
     wish: CalibrateRequest = CalibrateRequest(),  # noqa: B008
     *,
     check: tuple[list[np.ndarray], list[np.ndarray]] | None = None,
+    together: Sequence[Hashable] | None = None,
 ) -> Calibration:
     """The calibration of a task from its raw outputs for labelled rows; `measured` holds its quality.
+
+    Rows that have the same of `together`, such as their group, are in one half.
 
     Scaling and thresholds are fitted on one half of the rows and measured on the other; the limits of sets come from
     the other half, so that fitting the scaling cannot invalidate their guarantee, and their coverage is measured on the
@@ -96,8 +100,8 @@ def fit_calibration(
             do="label more rows",
         )
     if kind_of(task).scores == "range":
-        return _of_numbers(task, outputs, targets, wish, check)
-    halves = _halves(task, outputs, targets, check, wish.seed)
+        return _of_numbers(task, outputs, targets, wish, check, together)
+    halves = _halves(task, outputs, targets, check, together, wish.seed)
     calibration = fit_scaling(wish.method, halves[0])
     notes: list[str] = []
     raw, scaled = Calibration(), calibration
@@ -185,23 +189,29 @@ def _halves(
     outputs: list[np.ndarray],
     targets: list[np.ndarray],
     check: tuple[list[np.ndarray], list[np.ndarray]] | None,
+    together: Sequence[Hashable] | None,
     seed: int,
 ) -> Halves:
     if check is not None:
         return label_scores_of(task, outputs, targets), label_scores_of(task, *check)
     rows = label_scores_of(task, outputs, targets)
-    first = halved([kind_of(task).stratum(target) for target in targets], seed)
+    first = halved([kind_of(task).stratum(target) for target in targets], seed, together)
     return rows.take(first), rows.take(~first)
 
 
-def halved(strata: list[int], seed: int) -> np.ndarray:
-    """The rows of the first half, bool (rows,): every other row of each stratum, in random order."""
-    chance = np.random.default_rng(seed)
-    order = chance.permutation(len(strata))
-    order = order[np.argsort(np.asarray(strata)[order], kind="stable")]
-    is_first = np.zeros(len(strata), bool)
+def halved(strata: Sequence[int], seed: int, together: Sequence[Hashable] | None = None) -> np.ndarray:
+    """The rows of the first half, bool (rows,): every other row of each stratum, in random order.
+
+    Rows that have the same of `together` go with the first of them.
+    """
+    places: dict[Hashable, int] = {}
+    unit = np.array([places.setdefault(key, len(places)) for key in (together or range(len(strata)))], np.int64)
+    whose = np.asarray(strata)[np.unique(unit, return_index=True)[1]]
+    order = np.random.default_rng(seed).permutation(len(whose))
+    order = order[np.argsort(whose[order], kind="stable")]
+    is_first = np.zeros(len(whose), bool)
     is_first[order[::2]] = True
-    return is_first
+    return is_first[unit]
 
 
 def _with_thresholds(
@@ -321,13 +331,14 @@ def _of_numbers(
     targets: list[np.ndarray],
     wish: CalibrateRequest,
     check: tuple[list[np.ndarray], list[np.ndarray]] | None,
+    together: Sequence[Hashable] | None,
 ) -> Calibration:
     """Only intervals: a number has no probability that a temperature could change."""
     if wish.goal is not None or wish.unsure_below is not None:
         _check(False, task, "a number has no probability", "leave out --goal and --unsure-below")
     far = [_off(*pair) for pair in ((outputs, targets), *([check] if check is not None else []))]
     if check is None:
-        first = halved([0] * len(targets), wish.seed)
+        first = halved([0] * len(targets), wish.seed, together)
         far = [far[0][first], far[0][~first]]
     notes = ["a number has no probability, so there is no temperature: intervals are all that is calibrated"]
     calibration = _kept(Calibration(), far[1], wish, notes, limit=float)

@@ -6,19 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from polyhead.bundle.seen import kept_centres
 from polyhead.certify.beside import TITLES, Beside
 from polyhead.data.columns import Source
-from polyhead.data.read import read
+from polyhead.data.read import Examples, read
+from polyhead.data.split import kept_together
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError
+from polyhead.errors import BadValue, ConfigError, MissingColumn
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
 from polyhead.evaluate.profile import asked, seen_rows
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
+FAR = 2  # standard errors
 SEED = 0  # of the rows kept
 
 
@@ -33,7 +37,8 @@ def calibrated_task(
 ) -> Beside:
     """The calibration of a task on all labelled rows of a file, and their profile; rows of `check`, if given, check it.
 
-    Nothing is written. Raises the errors of `fit_calibration` and of reading the files.
+    Nothing is written. Rows of one group, or with equal texts, are in one half. Raises the errors of `fit_calibration`
+    and of reading the files, and BadValue for the rows that the task learned from.
     """
     task = session.tasks[name]
     if name not in session.records:
@@ -44,14 +49,57 @@ def calibrated_task(
         )
     check_kind(task)
     files = [read(each, task) for each in (source, check) if each is not None]
+    for examples in files:
+        _check_unlearned(session, task, examples)
+    if source.group and files[0].groups is None:
+        raise MissingColumn(f"the rows have no column '{source.group}' that says which stay together", task=name)
     several = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
     pairs = [(each.outputs, examples.targets) for each, examples in zip(several, files, strict=True)]
-    calibration = fit_calibration(task, *pairs[0], wish, check=pairs[1] if check is not None else None)
+    other, together = pairs[1] if check is not None else None, kept_together(files[0])
+    calibration = fit_calibration(task, *pairs[0], wish, check=other, together=together)
+    doubts = [_doubt(session, task, examples, outputs) for examples, (outputs, _) in zip(files, pairs, strict=True)]
+    if notes := [*calibration.measured.get("notes", ()), *filter(None, doubts)]:
+        calibration = msgspec.structs.replace(calibration, measured={**calibration.measured, "notes": notes})
     facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
     seen = seen_rows(task, files[-1].inputs, several[-1])
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
     return Beside(calibration=calibration, seen=seen.sample(SEED).beside(kept_centres(session.bundle, name)), card=card)
+
+
+def _check_unlearned(session: Session, task: Task, examples: Examples) -> None:
+    """Raises BadValue for rows that are the task's training file: their scores say nothing of other texts."""
+    known = session.records[task.name].trained_with.get("data")
+    learned = known.get("train") if isinstance(known, dict) else None
+    if isinstance(learned, dict) and learned.get("sha256") == examples.digest:
+        raise BadValue(
+            f"task '{task.name}' learned from these rows, so it answers them too well to be calibrated on them",
+            got=f"its {counted(len(examples.targets), 'training row')}",
+            do="give labelled rows that it did not learn from",
+        )
+
+
+def _doubt(session: Session, task: Task, examples: Examples, outputs: list[np.ndarray]) -> str | None:
+    """A warning where answers to these rows are right far more often than those to rows that training held out."""
+    metric, name = kind_of(task).default_metric(task), task.name
+    held = session.bundle.scores(name).get("splits", {}).get("validation", {}) if name in session.bundle.lines else {}
+    then = held.get(metric)
+    if then is None or not 0 < then < 1:
+        return None
+    now = examples.scores(task, outputs)[metric]
+    if now - then <= FAR * (then * (1 - then) * (1 / len(outputs) + 1 / _held_rows(session, task))) ** 0.5:
+        return None
+    return (
+        f"warning: {metric} is {now:.4f} on these rows and was {then:.4f} on rows that training held out: they look "
+        "like rows that the task learned from, on which it is surer than on others; calibrate on others"
+    )
+
+
+def _held_rows(session: Session, task: Task) -> int:
+    """The number of rows that training held out, about."""
+    data = session.records[task.name].trained_with.get("data", {})
+    splits = ("train", "validation") if session.bundle.scores(task.name).get("folds") else ("validation",)
+    return sum(data.get(split, {}).get("rows", 0) for split in splits) or 1
 
 
 def measure_lines(task: Task, calibration: Calibration) -> list[str]:

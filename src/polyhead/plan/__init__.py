@@ -22,6 +22,7 @@ from polyhead.plan.nodes import (
     Positions,
     Prompt,
     owners_of_node,
+    shared_layers,
 )
 from polyhead.plan.tree import Path, Plan, Step, digest, join_layers, merge, owners_of, split_layers
 
@@ -50,5 +51,6 @@ __all__ = [
     "merge",
     "owners_of",
     "owners_of_node",
+    "shared_layers",
     "split_layers",
 ]

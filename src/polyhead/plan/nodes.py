@@ -288,6 +288,11 @@ class Head(Value, tag="head"):
 Node = Embed | Layers | Pool | Head
 
 
+def shared_layers(depth: int) -> tuple[Layers, ...]:
+    """The trunk's first `depth` layers as a node of a path; none for 0, as over a static table."""
+    return (Layers(start=0, stop=depth),) if depth else ()
+
+
 def owners_of_node(node: Node) -> Iterator[str]:
     """Owners of the arrays that the node reads."""
     match node:

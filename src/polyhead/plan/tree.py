@@ -49,6 +49,11 @@ class Path(Value):
         return tuple(node for node in self.nodes if isinstance(node, Layers))
 
     @property
+    def depth(self) -> int:
+        """Number of the last layer that it runs; 0 for none."""
+        return self.layers[-1].stop if self.layers else 0
+
+    @property
     def pool(self) -> Pool:
         """The pool; raises PlanError on a prefix without one."""
         for node in self.nodes:

@@ -21,7 +21,7 @@ from polyhead.serve.orders import ChangeOperation, ChangeResult, Order, as_http,
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowCandidate, Shadows, ShadowState
 from polyhead.serve.uploads import AT_ONCE, Receiver, StagedTask, Staging, refused, staged, sweep_uploads
-from polyhead.tasks.task import check_name
+from polyhead.tasks.task import Task, check_name
 
 LOCK = ".admin.lock"  # in the bundle: held by the server that makes a change an admin asked for
 MOST_SHADOWS = 8
@@ -36,6 +36,9 @@ class Admin:
         """`make` makes a change and its certificate; by default a process of its own does."""
         self._process = ChangeProcess()
         self.service, self._make = service, make or self._process.make
+        self.served = service  # or the set that the service is a part of
+        # Raises an error where an upload cannot stand beside the other bundles' tasks.
+        self.check: Callable[[Task], None] = lambda task: None
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeResult]] = set()
         self._promoted: set[str] = set()  # tasks whose candidates are being made live
@@ -165,7 +168,9 @@ class Admin:
                 await asyncio.to_thread(receiver.end)
             finally:
                 await asyncio.to_thread(receiver.close)
-            return await asyncio.to_thread(staged, staging.root, name, self._root)
+            upload = await asyncio.to_thread(staged, staging.root, name, self._root)
+            self.check(upload.record.task)
+            return upload
 
     def _order(self, operation: ChangeOperation, name: str, actor: str, **more: Any) -> Order:
         return Order(operation=operation, root=str(self._root.resolve()), name=name, actor=actor, **more)

@@ -80,7 +80,7 @@ class BundleChanges:
         self._isolation = Isolation(tolerance=session.backend.tolerance, pace=pace)
         self._pace = pace
         self._thread = ThreadPoolExecutor(1, "polyhead-changes")  # a runtime keeps memory for each thread that calls it
-        self._taking = threading.Lock()
+        self.taking = threading.Lock()  # held from the check of what is new until it answers; one for all of a set
         self._live: Mark | None = None  # the file as it was last taken over, or found to hold nothing new
         self._refused: tuple[Mark, Exception] | None = None
         self._again, self._pause = 0.0, FIRST_PAUSE
@@ -116,7 +116,7 @@ class BundleChanges:
 
     def take_now(self, *, is_patient: bool = False) -> Changes:
         """The same in this thread. Where it `is_patient`, content that was refused waits for its pause to pass."""
-        with self._taking:
+        with self.taking:
             for left in reversed(range(OVERTAKEN)):
                 mark = self._mark()
                 if mark == self._live:
@@ -138,7 +138,7 @@ class BundleChanges:
             raise AssertionError("the last of them returns or raises")
 
     def _ended(self) -> None:
-        with self._taking:
+        with self.taking:
             pass
 
     async def _watch(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
+from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import MissingExtra
@@ -74,6 +75,7 @@ class Served(Value):
 
     version: str  # "" of a task that lies in no bundle
     digest: str  # of its arrays; "" of a task that owns its model
+    before: tuple[Served, ...] | UnsetType = UNSET  # of a cascade: those that answered where they were sure
 
 
 class RequestCost(Value):
@@ -90,14 +92,15 @@ class RequestCost(Value):
 
 def versions_served(ticket: Ticket) -> dict[str, Served]:
     """Which version of each of its tasks answered a ticket."""
-    loaded = ticket.loaded
-    return {
-        name: Served(
-            version=loaded.versions.get(name, ""), digest=loaded.records[name].arrays if name in loaded.records else ""
-        )
-        for name in ticket.tasks
-        if name not in loaded.hidden
-    }
+    return {name: _served(ticket.loaded, name) for name in ticket.tasks if name not in ticket.loaded.hidden}
+
+
+def _served(loaded: LoadedTasks, name: str) -> Served:
+    *before, last = [
+        Served(version=home.versions.get(name, ""), digest=home.records[name].arrays if name in home.records else "")
+        for home in loaded.homes(name)
+    ]
+    return msgspec.structs.replace(last, before=tuple(before)) if before else last
 
 
 def total_cost(receipts: Sequence[Receipt], *, cached: int = 0) -> RequestCost:

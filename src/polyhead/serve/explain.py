@@ -38,6 +38,12 @@ async def explain_request(
     loaded = tasks.loaded
     if writing := [name for name in tasks if kind_of(loaded.tasks[name]).owns_model]:
         raise BadValue("a task that writes texts is not explained", got=writing, do="name other tasks")
+    if mixed := [name for name in tasks if len(loaded.homes(name)) > 1]:
+        raise BadValue(
+            "a cascade is not explained: a text and its parts may be answered by different encoders",
+            got=mixed,
+            do="ask a server of one of its bundles",
+        )
     # Each input makes many: this never is little work.
     variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
     own = variants.words if words is not None else None
@@ -85,9 +91,10 @@ def _with_attention(
     explanations: Sequence[Mapping[str, Explanation]],
 ) -> list[dict[str, Explanation]]:
     """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
-    session, records = service.session, tasks.loaded.records
+    records = tasks.loaded.records
 
     def attention(name: str, entry: AnyInput) -> WordWeights | None:
+        session = service.home(name).session
         if session.records.get(name) is not records.get(name):
             return None
         try:

@@ -60,20 +60,30 @@ def exposition_text(families: Sequence[Metric], accept: str) -> tuple[bytes, str
 
 def families_of(service: Service) -> list[Metric]:
     """All counts of this moment; for the event loop, which alone changes most of them."""
-    return [
-        *_of_server(service),
-        *_of_changes(service),
-        *_of_requests(service.metrics),
-        *_of_batches(service),
-        *_of_tasks(service),
-        *_of_drift(service),
-        *_of_cache(service),
-    ]
+    ready = GaugeMetricFamily(
+        "polyhead_ready", "1 once the server is warm, until it stops", value=float(service.is_ready)
+    )
+    families = dict[str, Metric]()
+    for name, member in service.members.items() or [("", service)]:
+        for family in _of_bundle(member):
+            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            label = {"bundle": name} if name else {}
+            joined.samples += [each._replace(labels={**label, **each.labels}) for each in family.samples]
+    return [ready, *_of_requests(service.metrics), *families.values()]
 
 
-def _of_server(service: Service) -> Iterator[Metric]:
+def _of_bundle(service: Service) -> Iterator[Metric]:
+    yield _of_backend(service)
+    yield from _of_changes(service)
+    yield from _of_batches(service)
+    yield from _of_tasks(service)
+    yield from _of_drift(service)
+    yield from _of_cache(service)
+
+
+def _of_backend(service: Service) -> Metric:
     backend = service.session.backend
-    yield InfoMetricFamily(
+    return InfoMetricFamily(
         "polyhead",
         "The server and what computes",
         value={
@@ -83,9 +93,6 @@ def _of_server(service: Service) -> Iterator[Metric]:
             "deterministic": str(service.session.deterministic).lower(),
             "trunk": service.session.bundle.digest,
         },
-    )
-    yield GaugeMetricFamily(
-        "polyhead_ready", "1 once the server is warm, until it stops", value=float(service.is_ready)
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic, sleep
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from polyhead.engine.familiar import NoneBelow, is_wanted
 from polyhead.engine.inputs import AnyInput, task_input
@@ -21,7 +22,7 @@ from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.machine import trim
 from polyhead.serve.cache import Cache
-from polyhead.serve.changes import BundleChanges
+from polyhead.serve.changes import BundleChanges, ChangeState
 from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.event_loop import LoopLag, Pace, off_loop
@@ -70,6 +71,9 @@ class Service:
         """Compiles nothing yet: see `start`. Raises ConfigError for labels that the bundle's tasks do not have."""
         check_served_labels(settings.labels, session.tasks)
         self.session, self.settings = session, settings
+        self.members: dict[str, Service] = {}  # of a set of bundles: the service of each by name
+        # Raises an error where new tasks of the bundle cannot stand beside those of the others.
+        self.check_new: Callable[[LoadedTasks], None] = lambda new: None
         self.vectors = attach_vectors(session)
         # What answers questions of decisions APIs that no task answers; None where these are refused.
         self.similarity = Similarity(self.vectors, session.bundle.digest) if settings.unknown == "similarity" else None
@@ -144,6 +148,25 @@ class Service:
     def tasks(self) -> dict[str, Task]:
         """The tasks that callers may ask now, by name."""
         return shown_tasks(self.loaded)
+
+    @property
+    def waiting(self) -> int:
+        """Inputs that wait."""
+        return self.queue.waiting
+
+    @property
+    def change_state(self) -> ChangeState:
+        """How far the server follows what it serves."""
+        return self.changes.state
+
+    @property
+    def bundles(self) -> dict[str, str] | UnsetType:
+        """Of a set the digest of each bundle's trunk, by the bundle's name."""
+        return {name: each.session.bundle.digest for name, each in self.members.items()} or UNSET
+
+    def home(self, task: str) -> Service:
+        """The service of the bundle that answers this task last; of one bundle itself."""
+        return self
 
     def default_tasks(self) -> list[str]:
         """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
@@ -319,6 +342,7 @@ class Service:
 
     def _warm_new(self, loaded: LoadedTasks) -> None:
         """The same with tasks that no caller has yet, beside the queue."""
+        self.check_new(loaded)
         names = self._asked(loaded)
         for texts in every_head(self.session.tokenizer):
             with self.pace.one_pass():

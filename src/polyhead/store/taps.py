@@ -17,7 +17,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import stored_layers, stored_paths, with_every_token
 from polyhead.errors import BackendError, ConfigError, StoreError, UnknownTask
-from polyhead.plan import Codec, Embed, Layers, Path, Pool
+from polyhead.plan import Codec, Embed, Path, Pool, shared_layers
 from polyhead.plan.coding import calibrate, tokens_of
 from polyhead.project.strategies.base import with_codec
 from polyhead.store.corpus.base import FeatureColumn
@@ -161,13 +161,14 @@ class Tap(Value):
     def path(self, trunk: TrunkData) -> Path:
         """The path of the tap over a trunk, with the codec's name and without its constants."""
         depth = trunk.architecture.layers
+        layers = self.layers if depth else "last"  # a static table has none to mix
         pool = Pool(
-            layers=self.layers,
-            of=min(self.of, depth) if self.layers == "mean" else 1,
+            layers=layers,
+            of=min(self.of, depth) if layers == "mean" else 1,
             positions="all",
             codec=Codec(name=self.codec, before_mean=self.before_mean),
         )
-        return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=depth), pool))
+        return Path(nodes=(Embed(trunk=trunk.digest), *shared_layers(depth), pool))
 
 
 def tapped_paths(tasks: Mapping[str, TaskRecord], names: Sequence[str]) -> list[Path]:
@@ -240,7 +241,7 @@ def with_constants(path: Path, values: Values, *, per: Literal["tensor", "dimens
 
 def path_text(path: Path) -> str:
     """The stored value of a path in words: `mean of layers 3 to 6, every token, token1`."""
-    pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
+    pool, depth = path.pool, path.depth
     first = depth - pool.of + 1
     mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"
     layers = {"last": f"layer {depth}", "mean": mean, "all": f"layers 1 to {depth}"}

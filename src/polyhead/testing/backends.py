@@ -211,7 +211,7 @@ def _assert_stored(
     distinct = list(dict.fromkeys(paths.values()))
     before = ours.layers_run
     values = dict(zip(distinct, ours.features(distinct, batch), strict=True))
-    assert ours.layers_run - before == max(path.layers[-1].stop for path in distinct), "layers ran more than once"
+    assert ours.layers_run - before == max(path.depth for path in distinct), "layers ran more than once"
     for path, theirs in zip(distinct, yardstick.features(distinct, batch), strict=True):
         assert values[path].shape == theirs.shape, f"{path.pool}: {values[path].shape} for {theirs.shape}"
         worst = float(np.abs(values[path] - theirs).max())

@@ -31,6 +31,7 @@ from polyhead.plan import (
     Prompt,
     cost,
     join_layers,
+    shared_layers,
 )
 from polyhead.plan.coding import calibrate
 from polyhead.tasks.kinds import kind_of
@@ -214,8 +215,7 @@ def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int, 
         part=owner if learned else None,
         codec=pool.codec,
     )
-    layers = (Layers(start=0, stop=depth),) if depth else ()  # a static table has none
-    return Path(nodes=(embed, *layers, chosen, head))
+    return Path(nodes=(embed, *shared_layers(depth), chosen, head))
 
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:

@@ -25,14 +25,28 @@ COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
 WORDS_A_ROW = 4  # words with features of their own that need as many columns as a text
 MOST_WEIGHTS = 2**21  # 8 MiB of float32
 LEAST_ROWS = 64  # labelled rows from which heads that read words are tried: in fewer hardly a word recurs
+# Labelled rows from which heads are trained in steps, unless effort or epochs ask for it: with fewer, none was kept in
+# 90 runs of results/right_defaults.json and results/heads_defaults.json, and they took most of the time.
+STEPS_FROM = 100
 
 
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads to try for a task: those with available features."""
+    depth, strategy = source.facts.architecture.layers, prepared.strategy
+    several = _available(prepared, source, _with_torch(_of_words(prepared, _of_effort(prepared, depth))))
+    if not source.encodes and all(candidate.solver != "linear" for candidate in several):
+        of_tokens = _of_words(prepared, strategy.heads_of_tokens(prepared.task))
+        several = _available(prepared, source, of_tokens) + several
+    return _of_rows(prepared, several)
+
+
+def _available(
+    prepared: Prepared, source: FeatureSource, several: Sequence[HeadCandidate]
+) -> tuple[HeadCandidate, ...]:
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     return tuple(
         candidate
-        for candidate in every_candidate(prepared, source)
+        for candidate in several
         if (not candidate.words or source.has_words(prepared.task))
         and source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
@@ -40,14 +54,38 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
 
 def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """All heads of the task's strategy for so many rows, whatever features are available."""
-    several = of_effort(prepared, source)
-    return several if has_torch() else tuple(each for each in several if each.solver == "linear") or several
+    return _with_torch(of_effort(prepared, source.facts.architecture.layers))
 
 
-def of_effort(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The same, with heads that need torch where it is missing."""
-    several = prepared.strategy.candidates(prepared.task, source.facts.architecture.layers, prepared.training.effort)
+def of_effort(prepared: Prepared, depth: int) -> tuple[HeadCandidate, ...]:
+    """The same over an encoder of `depth` layers, with heads that need torch where it is missing."""
+    return _of_rows(prepared, _of_words(prepared, _of_effort(prepared, depth)))
+
+
+def _of_effort(prepared: Prepared, depth: int) -> tuple[HeadCandidate, ...]:
+    return prepared.strategy.candidates(prepared.task, depth, prepared.training.effort)
+
+
+def _of_words(prepared: Prepared, several: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
+    """Without heads that read words where rows are too few for these."""
     return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+
+
+def _of_rows(prepared: Prepared, several: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
+    """Linear ones alone where there are some, rows are few, and neither effort nor epochs ask for more."""
+    training = prepared.training
+    if training.effort != "default" or training.epochs is not None or _labelled(prepared) >= STEPS_FROM:
+        return several
+    return _linear(several) or several
+
+
+def _with_torch(several: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
+    """Linear ones alone where there are some and torch is missing."""
+    return several if has_torch() else _linear(several) or several
+
+
+def _linear(several: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
+    return tuple(each for each in several if each.solver == "linear")
 
 
 def has_torch() -> bool:
@@ -116,7 +154,7 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
 def needing_torch(prepared: Prepared, source: FeatureSource) -> list[HeadCandidate]:
     """The heads that could be tried with torch, which is missing."""
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    several = [] if has_torch() else of_effort(prepared, source)
+    several = [] if has_torch() else of_effort(prepared, source.facts.architecture.layers)
     return [
         each
         for each in several

@@ -130,12 +130,14 @@ class TrainingJob:
         self._ask: Ask = asked_of_features(source) if isinstance(source, StoredFeatures) else asked_of_texts
 
     def trainers(self) -> list[Trainer]:
-        """The trainers that the tasks' strategies name, in execution order."""
+        """The trainers that the strategies of tasks to train name, in execution order; others may need torch."""
         tasks: dict[str, list[Prepared]] = {}
         for p in self.prepared:
             tasks.setdefault(p.strategy.trainer, []).append(p)
         trainers = list[Trainer]()
         for name, several in tasks.items():
+            if self.todo.isdisjoint(p.task.name for p in several):
+                continue
             trainers.append(resolved(name, f"the strategy of task '{several[0].task.name}'")(self, several))
         return sorted(trainers, key=lambda trainer: trainer.order)
 
@@ -291,9 +293,7 @@ def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
 def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
     """The source of the run's features; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
-        precision = _one_precision(prepared, run.root)
-        folder = cache_folder(run.cache, "features", precision).parent
-        return Extractor(run.data, folder=folder, precision=precision)
+        return Extractor.within(run.data, run.cache, precision=_one_precision(prepared, run.root))
     folder = cache_folder(run.cache, "stored")
     source = StoredFeatures(run.store.location, run.store.facts, folder=folder, precision=_one_precision(prepared))
     source.check_fits(prepared)

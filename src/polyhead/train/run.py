@@ -19,6 +19,7 @@ from polyhead.train.data.units import check_budget, check_whole_units, split_sum
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
+from polyhead.train.record.lines import effort_lines
 from polyhead.train.record.report import report_file, write_report
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
@@ -84,8 +85,15 @@ def train_project(
         only=only,
         options=options,
     )
+    _tell_effort(run)
     outcome = _bundle_training(run).train()
     return _with_report(run, outcome) if report and place.is_first else outcome
+
+
+def _tell_effort(run: TrainingRun) -> None:
+    chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
+    for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
+        run.events.line(line)
 
 
 def _with_report(run: TrainingRun, outcome: TrainingResult) -> TrainingResult:

@@ -212,7 +212,10 @@ def test_what_a_config_states_needlessly_does_not_change_the_shape():
         (MODERN, "layer_types", ["full_attention", "sliding_attention"] * 2 + ["full_attention"] * 2),
         (MODERN, "layer_types", ["full_attention"] * 5),
         (MODERN, "rope_parameters", {"rope_type": "default", "rope_theta": 1e4}),
-        (MODERN, "rope_scaling", {"rope_type": "yarn", "factor": 2.0}),
+        (MODERN, "rope_scaling", {"rope_type": "longrope", "factor": 2.0}),
+        (MODERN, "rope_scaling", {"rope_type": "yarn", "factor": 2.0, "truncate": False}),
+        (EURO, "rope_parameters", {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "rope_theta": 1e4}),
+        (EURO, "rope_parameters", {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.001, "rope_theta": 1e4}),
         (MODERN, "hidden_activation", "quick_gelu"),
         (MODERN, "global_rope_theta", "large"),
         (MODERN, "norm_bias", 1),
@@ -247,6 +250,34 @@ def test_settings_that_a_family_cannot_honour_are_refused_by_name(config, key, v
         assert read(config)
     with pytest.raises(TrunkError, match=f"'{key}" if key != "global_rope_theta" else "rope_theta"):
         read(config | {key: value})
+
+
+STRANGE = [[], {}, [[]], "x", "", -1, 0, 1.5, 10**30, True, {"a": 1}, {"full_attention": 1}, {"rope_type": []}, [None]]
+MPNET, GTE = ({"model_type": name, **SIZES} for name in ("mpnet", "new"))
+
+
+@pytest.mark.parametrize(
+    "config", [MODERN, DEBERTA, EURO, OLD_NOMIC, BART, MPNET, GTE], ids=lambda config: config["model_type"]
+)
+def test_settings_of_any_kind_become_a_shape_or_are_refused(config):
+    """Of every key that the family reads, and of those that no config above states."""
+    more = ["layer_types", "rope_parameters", "rope_scaling", "rope_theta", "local_attention", "local_rope_theta"]
+    more += ["global_attn_every_n_layers", "position_buckets", "max_relative_positions", "norm_rel_ebd", "norm_bias"]
+    more += ["num_key_value_heads", "head_dim", "rotary_scaling_factor", "num_heads_kv", "pruned_heads"]
+    refused = 0
+    for key in [*config, *more]:
+        for value in STRANGE:
+            try:
+                read(config | {key: value})
+            except TrunkError as error:
+                assert "config.json" in str(error) or "trunk's" in str(error) or "rotary" in str(error), (key, value)
+                refused += 1
+    assert refused > 50
+
+
+def test_layer_kinds_are_not_counted_out_for_a_depth_that_is_a_lie():
+    with pytest.raises(TrunkError, match="'layer_types'"):
+        read(MODERN | {"num_hidden_layers": 10**12, "layer_types": ["full_attention"]})
 
 
 def test_static_table_has_the_sizes_of_its_arrays():

@@ -258,7 +258,7 @@ IMPOSSIBLE = (
     + [{"segments": number} for number in (1, 3, 10**9)]
     + [{"positions": number} for number in (1, 2, 7, 9, 10**12)]
     + [{"vocabulary": number} for number in (1, 23, 25, 10**12)]
-    + [{"heads": 3}, {"width": 32}, {"feed_forward": 15}, {"family": "gpt"}, {"activation": "relu"}]
+    + [{"heads": 3}, {"width": 32}, {"feed_forward": 15}, {"family": 7}, {"activation": "mish"}]
 )
 
 

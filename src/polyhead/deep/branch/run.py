@@ -40,7 +40,7 @@ class TrainedBranch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layers(self) -> int:
         """The number of private layers."""
-        return self.path.layers[-1].stop - tap_of(self.path)
+        return self.path.depth - tap_of(self.path)
 
 
 class Branches:

@@ -23,6 +23,7 @@ class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
     module: PooledPart
     course: Course
     held: FeatureExamples
+    tokens: float  # that a round reads
 
 
 @contextmanager

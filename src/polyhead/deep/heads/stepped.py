@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -26,6 +27,10 @@ from polyhead.train.runs import SUFFIX, Fitted, stream
 
 RACED = 1 / 3  # share of its rounds after which a head far behind the best linear one is dropped
 FAR = 2  # standard errors of the difference
+# With folds, updates after which a head is dropped that was never ahead of the best linear one: heads that were kept
+# were ahead by then (docs/project/log.md, 2026-11-28).
+AHEAD_BY = 125
+MOST_TOKENS = 2**21  # that the training of each fold reads; rows of short texts end before
 
 
 def trained(trials: Trials, candidate: HeadCandidate, path: Path) -> Trial:
@@ -75,14 +80,16 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
     task, runs = trials.prepared.task, list[FoldRun]()
     for train, left_out in trials.sides:
         module = _module(trials, path)
-        course = _course(trials, module, _examples(trials, train, path), None)
-        runs.append(FoldRun(module=module, course=course, held=_examples(trials, left_out, path)))
+        examples = _examples(trials, train, path)
+        course = _course(trials, module, examples, None)
+        read = float(examples.lengths.sum()) * course.steps / examples.steps(trials.prepared.training.batch)
+        runs.append(FoldRun(module=module, course=course, held=_examples(trials, left_out, path), tokens=read))
     label = f"{task.name} ({candidate.name}, {trials.folds} folds)"
     progress = trials.events.progress(label, unit="rounds", at_most=True)
     best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
     rounds = list[list[np.ndarray]]()
-    most, patience = runs[0].course.most, runs[0].course.schedule.patience
-    raced = math.ceil(most * RACED)
+    patience, raced = runs[0].course.schedule.patience, math.ceil(runs[0].course.most * RACED)
+    most, early = _most_rounds(runs), math.ceil(AHEAD_BY / runs[0].course.steps)
     with rounds_of(runs, threads=threads) as answered:
         for number, outputs in enumerate(answered, start=1):
             score = trials.best_shift(outputs, trials.held)[0]
@@ -93,7 +100,9 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
             note = f"validation {score:.4f}, best {best_score:.4f}"
             progress.update(number, most, note=note)
             progress.lap("round", number, most, note)
-            if number - best_round >= patience:
+            if number >= most or number - best_round >= patience:
+                break
+            if number == early and not _is_ahead(trials, best_score):
                 break
             if number == raced and _far_behind(trials, best_outputs, best_score):
                 break
@@ -109,6 +118,18 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
         fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
         arrays=None,
     )
+
+
+def _most_rounds(runs: Sequence[FoldRun]) -> int:
+    """Rounds in which no fold reads more than MOST_TOKENS, at least those of AHEAD_BY: counted, so no clock decides."""
+    course, read = runs[0].course, max(run.tokens for run in runs)
+    return min(course.most, max(math.ceil(AHEAD_BY / course.steps), int(MOST_TOKENS / max(read, 1.0))))
+
+
+def _is_ahead(trials: Trials, best: float) -> bool:
+    """Whether this score is above the best linear head's, if there is one."""
+    linear = trials.linear
+    return linear is None or best > rule.choosing_score(trials.prepared.task, trials.held, linear.outputs)
 
 
 def _far_behind(trials: Trials, outputs: list[np.ndarray], best: float) -> bool:

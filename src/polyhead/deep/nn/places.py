@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.encoder.relative import buckets_of
+from polyhead.encoder.relative import buckets_of, frequencies
 from polyhead.encoder.shape import LayerForm, Relative, Rotary
 
 
@@ -47,7 +47,7 @@ class RowPlaces:
             return values
         angles = self._angles(rotary, values)[: values.shape[2]]
         first, second = values.float().chunk(2, dim=-1)
-        cosine, sine = angles.cos(), angles.sin()
+        cosine, sine = rotary.scale * angles.cos(), rotary.scale * angles.sin()
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(values.dtype)
 
     def seen(self, window: int, device: torch.device) -> Tensor:
@@ -90,6 +90,5 @@ class RowPlaces:
         if key not in self._known:
             half = values.shape[-1] // 2
             at = (torch.arange(self.size, device=values.device) - self.before).clamp(min=0).float()
-            powers = torch.arange(half, device=values.device, dtype=torch.float32) / half
-            self._known[key] = at[:, None] * (1.0 / (rotary.factor * rotary.base**powers))
+            self._known[key] = at[:, None] * torch.from_numpy(frequencies(rotary, half)).to(values.device)
         return self._known[key]

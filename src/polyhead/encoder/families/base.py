@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -70,31 +71,45 @@ class EncoderConfig:
             raise self.refused(key, value, "an object")
         return value
 
-    def rotary(self, default: float, *, ntk_width: int = 0) -> Rotary:
-        """The rotary positions of `rope_parameters`, or else of `rope_theta` and `rope_scaling`.
+    def rotary(self, default: float, *, width: int, ntk: bool = False) -> Rotary:
+        """The rotary positions, of heads so wide, of `rope_parameters`, or else of `rope_theta` and `rope_scaling`.
 
-        `ntk_width` is the width of a head where the family has fixed NTK scaling.
+        `ntk`: the family has fixed NTK scaling.
         """
         key = "rope_parameters" if self.get("rope_parameters") else "rope_scaling"
         given = {"rope_theta": self.get("rope_theta", default), **self.table("rope_scaling")}
-        return self.turned(key, {**given, **self.table("rope_parameters")}, ntk_width=ntk_width)
+        return self.turned(key, {**given, **self.table("rope_parameters")}, width=width, ntk=ntk)
 
-    def turned(self, key: str, given: Mapping[str, object], *, ntk_width: int = 0) -> Rotary:
-        """Rotary positions of these parameters; `key` names them in errors."""
+    def turned(self, key: str, given: Mapping[str, object], *, width: int, ntk: bool = False) -> Rotary:
+        """Rotary positions of these parameters, of heads so wide; `key` names them in errors."""
         kind = given.get("rope_type", given.get("type")) or "default"
-        allowed = ["default", "linear", *(["ntk"] if ntk_width else [])]
+        allowed = ["default", "linear", "yarn", *(["ntk"] if ntk else [])]
         if kind not in allowed:
             raise self.refused(f"{key}.rope_type", kind, allowed)
-        for name, only in (("partial_rotary_factor", 1.0), ("mixed_b", None)):
+        for name, only in (("partial_rotary_factor", 1.0), ("mixed_b", None), ("mscale", None), ("truncate", True)):
             if given.get(name, only) not in (only, None):
                 raise self.refused(f"{key}.{name}", given[name], only)
         base = self._number(f"{key}.rope_theta", given.get("rope_theta"))
         if kind == "default":
             return Rotary(base=base)
         factor = self._number(f"{key}.factor", given.get("factor"))
-        if kind == "linear":
-            return Rotary(base=base, factor=factor)
-        return Rotary(base=base * factor, factor=factor ** (2 / ntk_width))
+        if kind == "ntk":
+            return Rotary(base=base * factor, factor=factor ** (2 / width))
+        return Rotary(base=base, factor=factor) if kind == "linear" else self._yarn(key, given, base, factor, width)
+
+    def _yarn(self, key: str, given: Mapping[str, object], base: float, factor: float, width: int) -> Rotary:
+        """Pairs that turn often within the first length keep their pace, those that turn once or less are slowed."""
+        numbers = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": max(1.0, 0.1 * math.log(factor) + 1)}
+        fast, slow, scale = (self._number(f"{key}.{n}", given.get(n) or default) for n, default in numbers.items())
+        first = given.get("original_max_position_embeddings") or self.get("max_position_embeddings")
+        length = self._number(f"{key}.original_max_position_embeddings", first)
+        if base <= 1:
+            raise self.refused(f"{key}.rope_theta", base, "more than 1")
+        edges = [width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow)]
+        low, high = float(max(math.floor(edges[0]), 0)), float(min(math.ceil(edges[1]), width - 1))
+        if high < low:
+            raise self.refused(f"{key}.beta_fast", fast, "more than beta_slow")
+        return Rotary(base=base, factor=factor, ramp=(low, high + 0.001 * (high == low)), scale=scale)
 
     def refused(self, key: str, got: object, allowed: object) -> TrunkError:
         """The error for a value that would be computed wrongly."""

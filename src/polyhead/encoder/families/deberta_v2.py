@@ -22,7 +22,7 @@ def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
         if settings.get(key, only) != only:
             raise settings.refused(key, settings.get(key), only)
     norm = settings.get("norm_rel_ebd", "none")
-    if norm not in _NORMS:
+    if not isinstance(norm, str) or norm not in _NORMS:
         raise settings.refused("norm_rel_ebd", norm, list(_NORMS))
     terms = settings.get("pos_att_type", [])
     terms = [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms

@@ -13,7 +13,7 @@ def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
         "output_bias": attention_bias,
         "inner_bias": inner_bias,
         "outer_bias": inner_bias,
-        "rotary": settings.rotary(10_000.0),
+        "rotary": settings.rotary(10_000.0, width=shape.head_width or shape.width // shape.heads),
     }
 
 

@@ -33,7 +33,9 @@ register_encoder_family(
             "logn_attention_scale": (False,),
         },
         more=lambda settings, shape: {
-            "rotary": settings.rotary(THETA[str(settings.get("model_type"))], ntk_width=shape.width // shape.heads)
+            "rotary": settings.rotary(
+                THETA[str(settings.get("model_type"))], width=shape.width // shape.heads, ntk=True
+            )
         },
         table=(
             *EMBEDDINGS,

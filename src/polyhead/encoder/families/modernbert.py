@@ -13,7 +13,7 @@ WHOLE, LOCAL = "full_attention", "sliding_attention"
 def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
     attention_bias, inner_bias = settings.flag("attention_bias", False), settings.flag("mlp_bias", False)
     every = _whole_every(settings, shape.layers)
-    whole, local = _rotary(settings)
+    whole, local = _rotary(settings, shape.width // shape.heads)
     return {
         "norm_bias": settings.flag("norm_bias", False),
         "attention_bias": attention_bias,
@@ -34,13 +34,13 @@ def _whole_every(settings: EncoderConfig, layers: int) -> int:
         return max(1, min(settings.count("global_attn_every_n_layers", 3), layers))
     kinds = given if isinstance(given, list) else [given]
     wholes = [index for index, kind in enumerate(kinds) if kind == WHOLE]
-    every = wholes[1] if len(wholes) > 1 else len(kinds)
-    if kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
+    every = wholes[1] if len(wholes) > 1 else max(1, len(kinds))
+    if len(kinds) != layers or kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
         raise settings.refused("layer_types", given, f"'{WHOLE}' for every n-th layer from the first, else '{LOCAL}'")
-    return max(1, every)
+    return every
 
 
-def _rotary(settings: EncoderConfig) -> tuple[Rotary, Rotary]:
+def _rotary(settings: EncoderConfig, width: int) -> tuple[Rotary, Rotary]:
     """Rotary positions of layers that read the whole text, and of those with a window."""
     whole = settings.get("global_rope_theta", 160_000.0)
     local = settings.config.get("local_rope_theta", 10_000.0) or whole  # null: as the others
@@ -53,7 +53,7 @@ def _rotary(settings: EncoderConfig) -> tuple[Rotary, Rotary]:
         if not isinstance(own, Mapping):
             raise settings.refused(f"rope_parameters.{name}", own, "an object")
         key = f"rope_parameters.{name}" if own else "rope_scaling"
-        turned.append(settings.turned(key, {"rope_theta": theta, **scaling, **own}))
+        turned.append(settings.turned(key, {"rope_theta": theta, **scaling, **own}, width=width))
     return turned[0], turned[1]
 
 

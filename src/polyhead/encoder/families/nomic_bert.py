@@ -36,12 +36,14 @@ def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
     is_old = settings.get("n_embd") is not None
     if is_old and settings.get("rotary_emb_fraction") != 1:
         raise settings.refused("rotary_emb_fraction", settings.get("rotary_emb_fraction"), 1)
+    width = shape.head_width or shape.width // shape.heads
+    base = settings.number("rotary_emb_base", 1000.0)
     return {
         "attention_bias": attention_bias,
         "output_bias": attention_bias,
         "inner_bias": settings.flag("mlp_fc1_bias", False),
         "outer_bias": settings.flag("mlp_fc2_bias", False),
-        "rotary": Rotary(base=settings.number("rotary_emb_base", 1000.0)) if is_old else settings.rotary(1000.0),
+        "rotary": Rotary(base=base) if is_old else settings.rotary(1000.0, width=width),
     }
 
 
@@ -61,6 +63,8 @@ register_encoder_family(
             "rotary_emb_interleaved": (False,),
             "rotary_emb_scale_base": (),
             "rotary_head_dim": (False,),
+            "norm_mlp": (False,),
+            "num_experts": (0,),
             "moe_every_n_layers": (0, -1),
         },
         activations={"swiglu": "silu", "geglu": "gelu"},

@@ -53,6 +53,7 @@ def _finished(arrays: dict[str, np.ndarray], read: ArrayReader, tokenizer: bytes
             )
         table = table * weights.astype(np.float32)[:, None]
     silent = [index for index in _silent(_decoded(tokenizer)).values() if index < len(table)]
+    table = table if table.flags.writeable else table.copy()
     table[silent] = 0
     return {WORD_VECTORS: table}
 
@@ -78,19 +79,19 @@ def _tokenizer(content: bytes) -> bytes:
 
 
 def _silent(file: Mapping[str, Any]) -> dict[str, int]:
-    """Pieces without a vector, with their ids: the unknown one first, then the special tokens."""
+    """Pieces without a vector, with their ids: the unknown one first, then the special tokens.
+
+    The unknown piece of a unigram tokenizer has a vector in model2vec too.
+    """
     model, added = file.get("model"), file.get("added_tokens")
-    found: dict[str, int] = {}
-    if isinstance(model, dict):
-        vocabulary, unknown = model.get("vocab"), model.get("unk_token")
-        if isinstance(vocabulary, dict) and isinstance(unknown, str) and unknown in vocabulary:
-            found[unknown] = vocabulary[unknown]
-        index = model.get("unk_id")
-        if isinstance(vocabulary, list) and isinstance(index, int) and 0 <= index < len(vocabulary):
-            found[str(vocabulary[index][0])] = index
+    model = model if isinstance(model, dict) else {}
+    vocabulary, unknown = model.get("vocab"), model.get("unk_token")
+    found: dict[str, Any] = {}
+    if isinstance(vocabulary, dict) and isinstance(unknown, str) and unknown in vocabulary:
+        found[unknown] = vocabulary[unknown]
     for token in added if isinstance(added, list) else []:
-        if isinstance(token, dict) and token.get("special") is True:
-            found.setdefault(str(token.get("content")), token.get("id", -1))
+        if isinstance(token, dict) and token.get("special") is True and token.get("id") != model.get("unk_id"):
+            found.setdefault(str(token.get("content")), token.get("id"))
     return {name: index for name, index in found.items() if isinstance(index, int) and index >= 0}
 
 

@@ -64,7 +64,7 @@ def _check_trunk(path: Path) -> None:
 
 def depth_of(path: Path) -> int:
     """How many layers the path runs."""
-    return path.layers[-1].stop if path.layers else 0
+    return path.depth
 
 
 def layers_read(path: Path) -> list[int]:

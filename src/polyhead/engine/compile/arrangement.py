@@ -135,7 +135,7 @@ class Arrangement:
 
     def _pieces(self, path: Path) -> Path:
         """The path; in deterministic mode each layer by itself, so that no other task makes a cut."""
-        last = path.layers[-1].stop if path.layers else 0
+        last = path.depth
         return split_layers(path, range(1, last)) if self.deterministic else path
 
     def _kept(self, plan: Plan, reads: Iterable[Read]) -> dict[Chain, tuple[int, ...]]:

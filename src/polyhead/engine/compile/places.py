@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from polyhead.encoder.relative import frequencies
 from polyhead.encoder.shape import RELATIVE, Architecture, LayerForm, Rotary
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import InputKind, Ops, Tensor
@@ -144,10 +145,8 @@ class PlaceGraphs:
     def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
         """(rows, 1, tokens, 2 half), of each position's cosines or sines."""
         ops = self._ops
-        powers = np.arange(half, dtype=np.float32) / np.float32(half)
-        each = (1.0 / (rotary.factor * np.float32(rotary.base) ** powers)).astype(np.float32)
-        angles = np.arange(self._shape.positions, dtype=np.float32)[:, None] * each
-        table = of(np.concatenate([angles, angles], axis=1)).astype(np.float32)
+        angles = np.arange(self._shape.positions, dtype=np.float32)[:, None] * frequencies(rotary, half)
+        table = (rotary.scale * of(np.concatenate([angles, angles], axis=1))).astype(np.float32)
         turns = self._each_lane("turns", "int", (-1, -1))
         read = ops.gather(ops.constant(table), turns)
         return ops.reshape(read, (-1, 1, ops.size(turns, 1), 2 * half))

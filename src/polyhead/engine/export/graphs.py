@@ -58,7 +58,7 @@ def depths_read(path: Path) -> list[int]:
     if path.embed.prompts:
         return []
     own = own_layers(path)
-    shared = own[0].start if own else path.layers[-1].stop if path.layers else 0
+    shared = own[0].start if own else path.depth
     return sorted({*(depth for depth in _pooled_depths(path) if depth <= shared), *([shared] if own else [])})
 
 

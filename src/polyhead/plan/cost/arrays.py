@@ -224,8 +224,11 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
 
 
 def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
-    """How the node's layer of this index computes: as the trunk's, or above it and at another width as BERT's."""
-    if node.width is None and index < shape.layers:
+    """How the node's layer of this index computes: as the trunk's; at another width, and above norms first, as BERT's.
+
+    Above a trunk that ends without a norm of its own, layers are its further layers: those of an imported encoder.
+    """
+    if node.width is None and (index < shape.layers or not shape.norm_first):
         form = shape.layer(index)
     else:
         form = LayerForm(width=node.width or shape.width, heads=1, feed_forward=0, norm_epsilon=shape.norm_epsilon)

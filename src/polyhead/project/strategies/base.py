@@ -113,6 +113,10 @@ class Strategy(Open):
         """The heads to try over kept features of a trunk of `depth` layers, the simplest first."""
         return (HeadCandidate(name=self.kind, strategy=self, solver="steps"),)
 
+    def heads_of_tokens(self, task: Task) -> tuple[HeadCandidate, ...]:
+        """Linear heads on the mean of all tokens, which is made of kept tokens: for a store that has no such means."""
+        return ()
+
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
         """The codec of kept features, without constants, and the scope of one set of constants."""
         return Codec(name=HALF), "tensor"

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from polyhead.codecs import EXACT, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
+from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool, shared_layers
 from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.base import LIVE, Owners, Strategy, head_of, last_state
@@ -99,10 +99,9 @@ def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture
             got=f"{layers} private layers above tap {tap}",
             allowed=f"at least one layer, tap + layers at most {shape.layers}",
         )
-    shared = (Layers(start=0, stop=tap),) if tap else ()
     private = Layers(start=tap, stop=tap + layers, weights=owner_of(task))
     ends = (last_state(task, shape, strategy.positions), head_of(task, shape, strategy.hidden))
-    return Path(nodes=(Embed(trunk=trunk), *shared, private, *ends))
+    return Path(nodes=(Embed(trunk=trunk), *shared_layers(tap), private, *ends))
 
 
 def tap_of(path: Path) -> int:
@@ -113,7 +112,7 @@ def tap_of(path: Path) -> int:
 def private_layers(path: Path) -> range:
     """Indices of the layers that the path's part owns."""
     tap = tap_of(path)
-    return range(tap, path.layers[-1].stop if path.layers else tap)
+    return range(tap, max(tap, path.depth))
 
 
 def tap_path(path: Path, *, precision: str) -> Path:

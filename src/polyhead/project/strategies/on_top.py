@@ -7,7 +7,7 @@ from typing import Literal
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import Codec, Embed, Layers, Path
+from polyhead.plan import Codec, Embed, Layers, Path, shared_layers
 from polyhead.project.numbers import check_least, check_shares
 from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
@@ -69,7 +69,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
         return Path(
             nodes=(
                 Embed(trunk=trunk),
-                Layers(start=0, stop=shape.layers),
+                *shared_layers(shape.layers),
                 _own(task, self, shape),
                 last_state(task, shape, self.positions),
                 head_of(task, shape, self.hidden, shared=self.pooler == "shared"),

@@ -9,7 +9,7 @@ import msgspec
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.plan import Codec, Embed, Head, Path, Pool, shared_layers
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Effort
 from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
@@ -79,7 +79,8 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
         if not kind.per_word:
             positions = "attention" if self.positions == "auto" else self.positions
-        learned = self.layers == "learned" or positions == "attention"
+        layers = self.layers if shape.layers else "last"  # a static table has none to mix
+        learned = layers == "learned" or positions == "attention"
         if self.layers == "beside":
             if kind.per_word or task.pair == "separate":
                 raise ConfigError(
@@ -90,8 +91,8 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
                 )
             codec = msgspec.structs.replace(codec, before_mean=True)
         pool = Pool(
-            layers=self.layers,
-            of=min(self.of, shape.layers) if self.layers in ("mean", "beside") else 1,
+            layers=layers,
+            of=min(self.of, shape.layers) if layers in ("mean", "beside") else 1,
             positions=positions,
             heads=(self.heads or max(1, shape.width // 64)) if positions == "attention" else 0,
             part=owner if learned else None,
@@ -105,7 +106,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             separate=task.pair == "separate",
             window=(self.window or 0) if kind.per_word else 0,
         )
-        return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
+        return Path(nodes=(Embed(trunk=trunk), *shared_layers(shape.layers), pool, head))
 
     def candidates(self, task: Task, depth: int, effort: Effort = "default") -> tuple[HeadCandidate, ...]:
         """The heads to try over a trunk of `depth` layers; one, if the settings fix it, or no linear one can answer."""
@@ -115,6 +116,17 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         if linears and effort == "quick":
             return linears
         return linears + self._trained(task, further=effort == "best")
+
+    def heads_of_tokens(self, task: Task) -> tuple[HeadCandidate, ...]:
+        """Attention that attends to every token alike, so that no backend needs more for it."""
+        kind = kind_of(task)
+        is_other = kind.per_word or task.pair == "separate" or kind.loss == "span_cross_entropy"
+        if self.positions != "auto" or self.layers not in ("last", "mean") or is_other:
+            return ()
+        own = msgspec.structs.replace(self, positions="attention", heads=1, hidden=0)
+        plain = HeadCandidate(name="linear, mean of tokens", strategy=own, solver="linear")
+        words = msgspec.structs.replace(plain, name=f"{plain.name}, words", words=True)
+        return (plain, words) if self.words else (plain,)
 
     def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
         """The head that the fields describe, and `further` ones that read layers or neighbours otherwise."""
@@ -132,7 +144,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             windows = WINDOWS if self.window is None else {self.window: "linear"}
             several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
             linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
-            if self.words and task.long_texts == "cut":
+            if self.words:
                 linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
             return tuple(linears)
         linears = [
@@ -145,7 +157,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
             best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
             linears.append(best)
-        if self.words and task.long_texts == "cut":
+        if self.words:
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return tuple(linears)
 

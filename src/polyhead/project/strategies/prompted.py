@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import Codec, Embed, Layers, Path, Pool, Prompt
+from polyhead.plan import Codec, Embed, Path, Pool, Prompt, shared_layers
 from polyhead.project.numbers import check_least, check_positive
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, Strategy, head_of
@@ -104,7 +104,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
             shift=self.shift,
         )
         head = head_of(task, shape, self.hidden, bias=False)
-        return Path(nodes=(embed, Layers(start=0, stop=shape.layers), pool, head))
+        return Path(nodes=(embed, *shared_layers(shape.layers), pool, head))
 
     @property
     def prompt_group(self) -> str | None:

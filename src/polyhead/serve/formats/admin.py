@@ -5,13 +5,14 @@ Every change is the certified one that `polyhead tasks` makes, in a process of i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -27,6 +28,7 @@ from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.orders import ChangeResult
 from polyhead.serve.service import Service
+from polyhead.serve.several import ServiceSet
 from polyhead.serve.shadow import ShadowState
 from polyhead.values import Value
 
@@ -57,6 +59,7 @@ class PastChange(Value):
     proven: tuple[str, ...]  # tasks that answered their probes with the same bits
     probes: int
     unproven: tuple[str, ...]
+    bundle: str | UnsetType = UNSET  # of a set: the one that was changed
 
 
 class ChangesAnswer(Value):
@@ -76,9 +79,13 @@ class AdminFormat:
         """All routes; none where the server's settings do not allow changes."""
         if not service.settings.admin:
             return []
-        admin = Admin(service)
+        admins = {member: Admin(member) for member in service.members.values() or [service]}
+        if isinstance(service, ServiceSet):
+            for name, member in service.members.items():
+                admins[member].served, admins[member].check = service, partial(service.check_task, name)
         return [
-            Route(path, partial(_admitted, admin, handler), methods=[method]) for method, path, handler, *_ in TABLE
+            Route(path, partial(_admitted, service, admins, handler), methods=[method])
+            for method, path, handler, *_ in TABLE
         ]
 
     def operations(self) -> Sequence[Operation]:
@@ -97,9 +104,16 @@ def is_upload(method: str, path: str) -> bool:
     return method == "PUT" and path.startswith("/v1/tasks/")
 
 
-async def _admitted(admin: Admin, handler: AdminHandler, request: Request) -> Response:
+async def _admitted(
+    service: Service, admins: Mapping[Service, Admin], handler: AdminHandler, request: Request
+) -> Response:
     check_admitted(request)
-    return await handler(admin, request)
+    member = service
+    if isinstance(service, ServiceSet):
+        is_removed = handler is _delete
+        name, bundle = request.path_params.get("name"), request.query_params.get("bundle")
+        member = service.changed(name, bundle, is_removed=is_removed)
+    return await handler(admins[member], request)
 
 
 def check_admitted(request: Request) -> None:
@@ -172,11 +186,19 @@ async def _drop_shadow(admin: Admin, request: Request) -> Response:
 async def _changes(admin: Admin, request: Request) -> Response:
     text = request.query_params.get("limit", "50")
     limit = min(int(text), MOST_CHANGES) if text.isdecimal() and len(text) < 9 else 50
-    return json_content(await admin.in_thread(past_changes, admin.service, limit))
+    return json_content(await admin.in_thread(past_changes, admin.served, limit))
 
 
 def past_changes(service: Service, limit: int) -> ChangesAnswer:
-    """The newest changes of the bundle that left sound certificates; it reads their files."""
+    """The newest changes of the bundles that left sound certificates; it reads their files."""
+    changes = [] if service.members else _changes_of(service, limit)
+    for name, member in service.members.items():
+        several = [msgspec.structs.replace(change, bundle=name) for change in _changes_of(member, limit)]
+        changes = sorted((*changes, *several), key=lambda change: change.at, reverse=True)[:limit]
+    return ChangesAnswer(server=service.change_state, versions=dict(service.loaded.versions), changes=changes)
+
+
+def _changes_of(service: Service, limit: int) -> list[PastChange]:
     ledger, changes = Ledger(service.session.bundle.root), list[PastChange]()
     for certificate in ledger.sound():
         if len(changes) == limit:
@@ -195,7 +217,7 @@ def past_changes(service: Service, limit: int) -> ChangesAnswer:
                 unproven=certificate.unproven,
             )
         )
-    return ChangesAnswer(server=service.changes.state, versions=dict(service.loaded.versions), changes=changes)
+    return changes
 
 
 def _written(root: Path, name: str) -> str:

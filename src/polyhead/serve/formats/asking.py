@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyhead.engine.answers import Result
+from polyhead.engine.familiar import KEY, NONE
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
@@ -26,6 +28,8 @@ from polyhead.values import Value
 
 PORT_TASK = "polyhead.task"  # in a scope: the task of the port that a request came to
 TASK_HEADER, RECEIPT_HEADER = "x-polyhead-task", "X-Polyhead-Receipt"
+FAMILIAR_HEADER, NONE_HEADER = "X-Polyhead-Familiar", "X-Polyhead-None-Of-These"
+HEADER_TEXTS = 256  # that headers speak of: proxies take a few kB of them
 LATE = {504: "It was not done by the deadline."}  # an answer of routes that ask one task
 LEAST_NORM = 1e-12  # as torch's `normalize`
 
@@ -163,6 +167,21 @@ def receipt_headers(costs: RequestCost) -> dict[str, str]:
     return {RECEIPT_HEADER: msgspec.json.encode(costs).decode("ascii")}
 
 
+def familiar_of(answered: TaskAnswers, key: str) -> list[Any] | None:
+    """A value of familiarity in each answer; None unless all have it."""
+    values = [answer[key] for answer in answered.answers if key in answer]
+    return values if len(values) == len(answered.answers) else None
+
+
+def list_headers(answered: TaskAnswers) -> dict[str, str]:
+    """Headers of an answer that is a bare list: the receipt, and of a task with a limit how familiar each text is."""
+    headers = receipt_headers(answered.costs)
+    if len(answered.answers) <= HEADER_TEXTS and (shares := familiar_of(answered, KEY)) is not None:
+        headers[FAMILIAR_HEADER] = msgspec.json.encode([round(share, 4) for share in shares]).decode()
+        headers[NONE_HEADER] = msgspec.json.encode(familiar_of(answered, NONE)).decode()
+    return headers
+
+
 def short_trunk_name(service: Service) -> str:
     """The trunk's name, without the folder that it came from."""
     return PurePath(service.session.bundle.trunk_name).name
@@ -279,7 +298,7 @@ async def cut_at(answered: TaskAnswers, number: int) -> int | None:
     if result is None or not result.receipt.cut or others:
         return None
     only: Input = (text,)
-    (encoded,) = await asyncio.to_thread(answered.ticket.loaded.tokenizer.encode, [only])
+    (encoded,) = await asyncio.to_thread(answered.ticket.loaded.homes(answered.task.name)[-1].tokenizer.encode, [only])
     read = int(encoded.offsets[encoded.sequence == 0].max(initial=0))
     # A word is labelled where its first token was read, so that its span may end behind the last of these.
     return max([read, *(span.end for span in answer_spans(answered.answers[number], text))])

@@ -28,12 +28,13 @@ from polyhead.serve.formats.asking import (
     answers_of,
     check_span_labels,
     cut_at,
+    familiar_of,
     has_spans,
     label_of,
     label_scores,
+    list_headers,
     pipelined,
     ranked,
-    receipt_headers,
     requested_task,
     text_list,
 )
@@ -178,7 +179,7 @@ async def _router(service: Service, request: Request, asked: ClassifyRequest) ->
             if (end := await cut_at(answered, number)) is not None:
                 rows[number] = PartOfSpans(spans=row, truncated_at=end)
     rows = await off_loop(size, raw, rows)
-    return json_content(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
+    return json_content(rows if isinstance(asked.inputs, list) else rows[0], headers=list_headers(answered))
 
 
 async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> Response:
@@ -233,9 +234,8 @@ def _told_as_infinity(answered: TaskAnswers) -> Response:
 
 
 def _of_each(answered: TaskAnswers, key: str) -> Any:
-    """The value of a key in each answer; UNSET unless all have it."""
-    values = [answer[key] for answer in answered.answers if key in answer]
-    return values if len(values) == len(answered.answers) else UNSET
+    values = familiar_of(answered, key)
+    return UNSET if values is None else values
 
 
 async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:

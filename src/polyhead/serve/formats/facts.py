@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.several import TasksOfSet
 from polyhead.errors import BundleError
 from polyhead.serve.http import json_content
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
@@ -28,6 +30,7 @@ class Tasks(Value):
 
     trunk: str  # digest
     tasks: list[TaskFacts]
+    bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
 class TaskCalibration(Value, omit_defaults=True):
@@ -49,6 +52,8 @@ class TaskFacts(Value):
     digest: str
     headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
     calibration: TaskCalibration | None = None  # None: of a kind without probabilities, or not known
+    bundles: tuple[str, ...] | UnsetType = UNSET  # of a set: those that answer it, in order; the facts are the last's
+    sure_from: float | UnsetType = UNSET  # of a cascade: the probability at which a bundle's answer stands
 
 
 async def tasks(service: Service, request: Request) -> Response:
@@ -60,7 +65,8 @@ def _all_tasks(service: Service) -> dict[str, Any]:
     """`Tasks` as plain values."""
     loaded = service.loaded
     facts = [_facts(service, loaded, name) for name in shown_tasks(loaded)]
-    return {"trunk": service.session.bundle.digest, "tasks": facts}
+    bundles = {} if service.bundles is UNSET else {"bundles": service.bundles}
+    return {"trunk": service.session.bundle.digest, "tasks": facts, **bundles}
 
 
 async def task(service: Service, request: Request) -> Response:
@@ -69,7 +75,8 @@ async def task(service: Service, request: Request) -> Response:
 
 
 def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
-    (name,), bundle = names, service.session.bundle
+    (name,) = names
+    bundle = service.home(name).session.bundle
     facts = _facts(service, names.loaded, name)
     if name in bundle.tasks:
         with suppress(BundleError):  # its files are gone already, while it answers its last requests
@@ -86,14 +93,17 @@ def _facts(service: Service, loaded: LoadedTasks, name: str) -> dict[str, Any]:
 
 
 def _task_facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
+    bundle, home = service.home(name).session.bundle, loaded.homes(name)[-1]
     return TaskFacts(
         name=name,
         task=loaded.tasks[name],
         inputs=input_types_of(loaded.tasks[name]),
         version=loaded.versions.get(name, ""),
         digest=loaded.records[name].arrays if name in loaded.records else "",
-        headline=_headline(service.session.bundle, name),
-        calibration=_calibration(service.session.bundle, loaded, name),
+        headline=_headline(bundle, name),
+        calibration=_calibration(bundle, home, name),
+        bundles=loaded.bundles.get(name, UNSET) if isinstance(loaded, TasksOfSet) else UNSET,
+        sure_from=loaded.cascades.get(name, UNSET) if isinstance(loaded, TasksOfSet) else UNSET,
     )
 
 

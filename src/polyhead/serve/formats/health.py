@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
@@ -38,6 +39,7 @@ class Health(Value):
     waiting: int  # inputs
     seconds: float  # since it began
     changes: ChangeState  # how far it follows its bundle
+    bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
 class HealthFormat:
@@ -70,9 +72,10 @@ async def _health(service: Service, request: Request) -> Response:
         precision=backend.precision,
         trunk=service.session.bundle.digest,
         tasks=len(service.tasks),
-        waiting=service.queue.waiting,
+        waiting=service.waiting,
         seconds=round(monotonic() - service.began, 3),
-        changes=_without_reason(service.changes.state),
+        changes=_without_reason(service.change_state),
+        bundles=service.bundles,
     )
     return json_content(facts, headers={"Cache-Control": "no-store"})
 

@@ -26,6 +26,7 @@ from polyhead.serve.formats.asking import (
     check_span_labels,
     has_spans,
     label_scores,
+    list_headers,
     named_task,
     pipelined,
     receipt_headers,
@@ -200,7 +201,7 @@ async def _predict(service: Service, request: Request) -> Response:
     requested.check_read(answered.costs)
     rows = await off_loop(size_of(answered.ticket), _rows, answered)
     is_one = isinstance(requested.inputs, str) or isinstance(requested.inputs[0], str)
-    return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs))
+    return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs) | list_headers(answered))
 
 
 def _rows(answered: TaskAnswers) -> list[Any]:
@@ -318,7 +319,8 @@ async def _pipeline(service: Service, request: Request) -> Response:
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
     rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
     is_one_text_of_spans = isinstance(requested.inputs, str) and has_spans(answered.task)
-    return json_content(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
+    headers = _headers(answered.costs) | list_headers(answered)
+    return json_content(rows[0] if is_one_text_of_spans else rows, headers=headers)
 
 
 def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:

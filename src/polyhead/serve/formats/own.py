@@ -95,6 +95,7 @@ class PredictAnswer(Value, omit_defaults=True):
     versions: dict[str, Served]
     trunk: str  # digest
     receipt: RequestCost
+    bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
 class OwnFormat:
@@ -203,6 +204,7 @@ def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer
         results=[_result(result, answers, options) for result, answers in both],
         versions=versions_served(ticket),
         trunk=service.session.bundle.digest,
+        bundles=service.bundles,
         receipt=total_cost([result.receipt for result in results], cached=ticket.cached),
     )
 

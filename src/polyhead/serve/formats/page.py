@@ -56,7 +56,7 @@ class PageFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes. The files lie in memory, since they are few and small."""
-        load = Load(lambda: service.queue.waiting)
+        load = Load(lambda: service.waiting)
 
         def count(facts: BatchFacts) -> None:
             if service.is_ready:  # not what warms it

@@ -120,6 +120,7 @@ def _of(key: str) -> Callable[[Mapping[str, Any]], object]:
 
 ALL = "_scores"  # suffix of the name of a column with all labels' scores
 CALIBRATED = "_calibrated"  # suffix of a column of calibrated answers
+FAMILIAR = "_familiar"  # suffix of a column that says how familiar documents are
 NOTHING = {"int32": -1, "bool": False}  # fill values of arrays of calibrated answers without an answer; else NaN
 Given = str | list[str] | float | None
 RECORD = 12  # characters of the task version's digest in the column's name
@@ -134,17 +135,18 @@ class ResultColumn(Value):
     record: str  # SHA-256 of its task.json, which includes the digests of its arrays and of the trunk
     all_scores: bool  # the scores of all labels, instead of the answer
     calibration: Calibration | None = None  # set if the column holds calibrated answers
+    familiar: bool = False  # which share of the task's known rows lies as far out, instead of the answer
 
     @property
     def is_answer(self) -> bool:
-        """Whether this column holds plain answers, not all scores or calibrated answers."""
-        return not self.all_scores and self.calibration is None
+        """Whether this column holds plain answers."""
+        return not self.all_scores and self.calibration is None and not self.familiar
 
 
 def answer_columns(
-    task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None
+    task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None, familiar: bool = False
 ) -> tuple[ResultColumn, ...]:
-    """A task's columns: its answers, on request the scores of all its labels, and calibrated answers.
+    """A task's columns: its answers; on request all labels' scores, calibrated answers, how familiar documents are.
 
     The name contains the version and the beginning of its digest, so that answers of another version, even with the
     same number in another bundle, are in other columns.
@@ -156,16 +158,20 @@ def answer_columns(
         columns.append(msgspec.structs.replace(answers, name=name + ALL, all_scores=True))
     if calibration is not None:
         columns.append(msgspec.structs.replace(answers, name=name + CALIBRATED, calibration=bare(calibration)))
+    if familiar:
+        columns.append(msgspec.structs.replace(answers, name=name + FAMILIAR, familiar=True))
     return tuple(columns)
 
 
 def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
-    """The column's arrays for outputs (rows, labels) of its task; a NaN row has no answer.
+    """The column's arrays for outputs (rows, labels) of its task, or shares (rows, 1); a NaN row has no answer.
 
     `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
     `value`. For all scores, `scores` float16 (rows, labels). Other numbers are float32. For calibrated answers see
-    `calibrated_arrays`.
+    `calibrated_arrays`; for shares `familiar` (rows,).
     """
+    if column.familiar:
+        return {"familiar": outputs[:, 0].astype(np.float32)}
     kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
     assert isinstance(kind, RowKind)
     if column.calibration is not None:

@@ -27,6 +27,7 @@ from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
 from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
+from polyhead.store.jobs.familiar import known_documents
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
 from polyhead.store.packed import PackedTasks, check_packed
 from polyhead.values import Value
@@ -46,6 +47,9 @@ class BackfillRequest(Value):
     ] = False
     calibrated: Annotated[
         bool, Meta(description="Also keep what calibration makes of the answers, in a column of their own.")
+    ] = False
+    familiar: Annotated[
+        bool, Meta(description="Also say how familiar documents are to their task, in a column of their own.")
     ] = False
     executor: Annotated[
         str | None,
@@ -156,11 +160,16 @@ class Backfill:
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
         known = {name: record.calibration for name, record in bundle.readers.items() if record.calibration is not None}
         made = calibrations_of(known, paths) if wish.calibrated else {}
+        vectors = known_documents(location, self.store, bundle, paths) if wish.familiar else None
         columns = [
             column
             for name in paths
             for column in answer_columns(
-                name, bundle.lines[name], all_scores=wish.all_scores, calibration=made.get(name)
+                name,
+                bundle.lines[name],
+                all_scores=wish.all_scores,
+                calibration=made.get(name),
+                familiar=vectors is not None and name in vectors.rows,
             )
         ]
         groups = {}
@@ -170,7 +179,7 @@ class Backfill:
         tasks = {name: bundle.readers[name].task for name in paths}
         self.columns = tuple(columns)
         self._bundle = bundle
-        self.work = Answering(location, groups, tasks, self.columns)
+        self.work = Answering(location, groups, tasks, self.columns, known=vectors)
         self.filled = self.fragments = 0
 
     def describe(self) -> None:
@@ -184,12 +193,9 @@ class Backfill:
     def units(self, fragments: Sequence[Fragment]) -> Iterator[Unit]:
         """The units of work for these fragments."""
         for fragment in fragments:
-            for digest, group in self.work.groups.items():
-                lacking = tuple(
-                    column.name
-                    for column in self.columns
-                    if column.task in group.tasks and column.name not in fragment.results
-                )
+            for digest in dict.fromkeys(self.work.digests.values()):
+                own = [name for name, read in self.work.digests.items() if read == digest]
+                lacking = tuple(name for name in own if name not in fragment.results)
                 for start in range(0, fragment.rows if lacking else 0, UNIT_ROWS):
                     stop = min(start + UNIT_ROWS, fragment.rows)
                     yield Unit(fragment=fragment.name, start=start, stop=stop, digest=digest, columns=lacking)

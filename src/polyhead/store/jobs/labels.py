@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.arguments import check_fields
+from polyhead.engine.familiar import KEY
 from polyhead.errors import ConfigError
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
@@ -28,6 +29,7 @@ class LabelRequest(Value):
     tasks: tuple[str, ...]
     columns: dict[str, str] = {}  # column of the file to read by its role, such as text
     at_least: float | None = None  # minimum score of an answer
+    familiar: tuple[str, ...] = ()  # tasks with a column of how familiar documents are
     rows: int | None = None  # about so many documents, sampled by id, always the same ones; None: all
 
     def __post_init__(self) -> None:
@@ -95,5 +97,7 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
         columns[name] = [given_of(row, labels) if is_one else None for row, is_one in kept]
         if "score" in arrays:
             columns[name + SCORE] = [document_score(row) if is_one else None for row, is_one in kept]
+        if name in wish.familiar:
+            columns[f"{name}.{KEY}"] = list(answers.familiar(name, places))
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))

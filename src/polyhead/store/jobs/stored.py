@@ -59,6 +59,12 @@ class StoredAnswers:
         self.task(name)
         return answer_columns(name, self.bundle.lines[name], all_scores=False)[0]
 
+    def familiar(self, name: str, places: np.ndarray) -> list[float | None]:
+        """How familiar the documents at these places are to the task; None where the store does not say it."""
+        column = answer_columns(name, self.bundle.lines[name], all_scores=False, familiar=True)[-1]
+        arrays, _ = answers_at(self.store, column, self.task(name), places)
+        return [float(share) if np.isfinite(share) else None for share in arrays["familiar"]]
+
     def source(self, name: str) -> AnswerSource:
         """The origin of the task's answers."""
         column = self.column(name)

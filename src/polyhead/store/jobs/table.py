@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import msgspec
 
 from polyhead.data.tables.arrow import arrow_for
 from polyhead.data.tables.written import text_of_cell
+from polyhead.engine.familiar import KEY
 from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.tasks.kinds import kind_of
@@ -22,9 +23,8 @@ ROWS = 2**14  # of a piece of Parquet
 Row = Mapping[str, object]
 
 
-def stored_rows(answers: StoredAnswers, tasks: Sequence[str]) -> Iterator[dict[str, object]]:
+def stored_rows(answers: StoredAnswers, wish: LabelRequest) -> Iterator[dict[str, object]]:
     """Each document's id in hexadecimal, answers and scores, in the order of the store."""
-    wish = LabelRequest(tasks=tuple(tasks))
     for ids, places in answers.fragments():
         for start in range(0, len(ids), AT_ONCE):
             here = slice(start, start + AT_ONCE)
@@ -80,7 +80,7 @@ def _columns(tasks: Mapping[str, Task]) -> dict[str, type]:
     columns: dict[str, Any] = {ID: str, **dict.fromkeys(TEXTS, str)}
     for name, task in tasks.items():
         columns[name] = float if task.range is not None else list if kind_of(task).scores == "sigmoid" else str
-        columns[name + SCORE] = float
+        columns[name + SCORE] = columns[f"{name}.{KEY}"] = float
     return columns
 
 

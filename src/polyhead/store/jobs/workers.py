@@ -16,6 +16,7 @@ from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import WORDS, CorpusStore, PackedRows
 from polyhead.store.jobs.answers import ResultColumn, column_arrays, concatenate_columns, row_bytes
 from polyhead.store.jobs.executors import Executor
+from polyhead.store.jobs.familiar import KnownDocuments
 from polyhead.store.packed import PackedTasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -55,10 +56,16 @@ class Answering:
         groups: Mapping[str, PackedTasks],
         tasks: Mapping[str, Task],
         columns: Sequence[ResultColumn],
+        *,
+        known: KnownDocuments | None = None,
     ) -> None:
-        """`groups`: the tasks that read the features of each digest."""
-        self.location, self.groups, self.tasks = location, dict(groups), dict(tasks)
+        """`groups`: the tasks that read the features of each digest; `known`: for columns of how familiar they are."""
+        self.location, self.groups, self.tasks, self._known = location, dict(groups), dict(tasks), known
         self.columns = {column.name: column for column in columns}
+        by_task = {name: digest for digest, group in groups.items() for name in group.tasks}
+        self.digests = {column.name: by_task[column.task] for column in columns}  # of the features that each reads
+        if known is not None:
+            self.digests |= {column.name: known.column.digest for column in columns if column.familiar}
         self._store: CorpusStore | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -70,25 +77,29 @@ class Answering:
         began = time.monotonic()
         if self._store is None:
             self._store = open_corpus(self.location)
+        columns = [self.columns[name] for name in unit.columns]
+        named = list(dict.fromkeys(column.task for column in columns if not column.familiar))
+        tasks = self.groups[unit.digest].only(named) if named else None
         try:
             if not has(self._store, unit.fragment):
                 return UnitResults()
-            tasks = self.groups[unit.digest].only(list(dict.fromkeys(self.columns[name].task for name in unit.columns)))
             rows = self._store.rows(unit.fragment, unit.digest)
-            words = self._store.rows(unit.fragment, WORDS) if tasks.words else None
+            words = self._store.rows(unit.fragment, WORDS) if tasks is not None and tasks.words else None
         except StoreError:
             self._store.refresh()
             if has(self._store, unit.fragment):
                 raise
             return UnitResults()
         opened = time.monotonic()
-        columns = [self.columns[name] for name in unit.columns]
         parts, start, kept = [], unit.start, [rows.data, *([] if words is None else [words.data])]
         for part in slices(rows, unit.start, unit.stop):
             stop = start + len(part.lengths)
-            outputs = tasks.outputs(part, None if words is None else words.between(start, stop))
+            hashed = None if words is None else words.between(start, stop)
+            outputs = {} if tasks is None else tasks.outputs(part, hashed)
             start = stop
-            parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
+            shares = self._known.shares(part) if self._known and any(column.familiar for column in columns) else {}
+            read = [(shares if column.familiar else outputs)[column.task] for column in columns]
+            parts.append({each.name: self._arrays(each, own) for each, own in zip(columns, read, strict=True)})
             release(kept)  # else everything read so far counts as memory of this process
         return UnitResults(
             results=concatenate_columns(parts),

@@ -32,7 +32,7 @@ from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Filled, Per, value_key
-from polyhead.train.runs import deep
+from polyhead.train.runs import cache_folder, deep
 
 TOKEN_BUDGET = 4096  # padded tokens per batch
 FLUSH_BYTES = 256 * 2**20  # bytes of waiting float32 values, over all stores: then each writes a segment,
@@ -44,9 +44,18 @@ class Extractor(FeatureSource):
     """A frozen trunk, its tokenizer, and the folder of stores that it fills."""
 
     def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
-        self.data, self.facts, self.folder = data, data.facts, folder / precision
+        """`folder` has a folder for each precision and backend: features of two of these differ in their last bits."""
+        self.data, self.facts = data, data.facts
+        self.folder = folder / f"{precision}-{encoding_backend(precision)}"
         self.precision, self._codecs = precision, dict[bytes, Codec]()
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
+
+    @classmethod
+    def within(cls, data: TrunkData, cache: FilePath, *, precision: str) -> Extractor:
+        """The one that keeps features in this cache; raises TrainError where that holds links."""
+        made = cls(data, folder=cache / "features", precision=precision)
+        cache_folder(cache, "features", made.folder.name)
+        return made
 
     @cached_property
     def backend(self) -> Backend:

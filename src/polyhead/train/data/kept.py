@@ -103,6 +103,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
     features = [store.features(request.keys()) for request in requests_of(task, split, path, windows)]
     if windows is None and examples.words is not None and kind_of(task).per_word:
         words = source.first_subtokens(read_alone(examples.inputs), examples.words)
+    hashed = hashed_words(examples, path)
     return KeptExamples(
         features[0],
         examples.taught,
@@ -110,7 +111,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         words=words,
         options=options_in(examples.inputs),
         windows=windows,
-        hashed=hashed_words(examples, path),
+        hashed=hashed if windows is None or hashed is None else windows.of_words(hashed),
     )
 
 

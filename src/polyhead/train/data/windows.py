@@ -14,6 +14,7 @@ from polyhead.data.read import Examples
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
+from polyhead.text.hashing import HashedText
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Encoded, Tokenizer, windows_of
 from polyhead.text.words import WordFinder, best_windows
@@ -44,6 +45,15 @@ class WindowedExamples:
         """The target of each window, from its text's target."""
         kind, facts = kind_of(self._task), zip(self.texts, self.read, self._whole, strict=True)
         return [kind.in_window(targets[text], read, whole) for text, read, whole in facts]
+
+    def places(self, windows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The texts of these windows, and which words of these are at these places of the windows' own words."""
+        each = zip(windows.tolist(), places.tolist(), strict=True)
+        return self.texts[windows], np.array([self.read[window][place] for window, place in each], np.int64)
+
+    def of_words(self, each: Sequence[Sequence[HashedText]]) -> list[list[HashedText]]:
+        """The hashed features of each window's words, from those of the texts' words."""
+        return [[each[text][word] for word in read] for text, read in zip(self.texts.tolist(), self.read, strict=True)]
 
     def merged(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One output (words, width) per text from those of the windows, (read, width) each."""

@@ -52,7 +52,7 @@ def features_for(
     precision = encoding_precision(project.training or Training(), root if store is None else None)
     if store is None:
         data = load_any_trunk(project, folder)
-        return Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
+        return Extractor.within(data, cache, precision=precision)
     facts = known_trunk(project, folder, root) or load_any_trunk(project, folder).facts
     return StoredFeatures(store, facts, folder=cache_folder(cache, "stored"), precision=precision)
 

@@ -19,6 +19,7 @@ from polyhead.train.runs import deep
 
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+QUERY = "pool.query"
 WEIGHT, BIAS, WORDS = "head.output.weight", "head.output.bias", "words.weight"
 LEAST_LENGTH = 1e-12  # of a vector, which is divided by it
 
@@ -32,13 +33,28 @@ def is_linear(path: Path) -> bool:
     return is_plain and not head.hidden and head.hidden_part is None
 
 
-def solved_arrays(solution: Solution, span: HashedSpan | None) -> dict[str, np.ndarray]:
-    """The arrays of a solved head; `span` is of the hashed words that it reads, if any."""
+def attends_alike(path: Path, arrays: Arrays) -> bool:
+    """Whether an attention pooler without a hidden layer gives the mean of all tokens, as `solved_arrays` makes one."""
+    return path.pool.positions == "attention" and not path.head.hidden and not arrays[QUERY].any()
+
+
+def solved_arrays(path: Path, solution: Solution, span: HashedSpan | None) -> dict[str, np.ndarray]:
+    """The arrays of a solved head, with those of a pooler that gives the mean; `span` is of words that it reads."""
     words = 0 if span is None else span.size
     arrays = {WEIGHT: np.ascontiguousarray(solution.weight[:, words:], np.float32)}
     arrays[BIAS] = np.asarray(solution.bias, np.float32)
     if span is not None:
         arrays[WORDS] = np.ascontiguousarray(span.weights(solution.weight[:, :words]), np.float32)
+    return arrays | (_mean_pooler(arrays[WEIGHT].shape[1]) if path.pool.positions == "attention" else {})
+
+
+def _mean_pooler(width: int) -> dict[str, np.ndarray]:
+    """Attention whose scores are all 0, and whose values are the states."""
+    arrays: dict[str, np.ndarray] = {QUERY: np.zeros(width, np.float32)}
+    for name in ("inner_query", "key", "value", "output"):
+        matrix = np.eye(width) if name in ("value", "output") else np.zeros((width, width))
+        arrays[f"pool.{name}.weight"] = matrix.astype(np.float32)
+        arrays[f"pool.{name}.bias"] = np.zeros(width, np.float32)
     return arrays
 
 
@@ -59,7 +75,7 @@ def head_outputs(path: Path, arrays: Arrays, examples: KeptExamples, width: int)
     Raises MissingExtra for one that is not linear where torch is not installed.
     """
     answer: Callable[[KeptBatch], np.ndarray] = partial(_answered, path, arrays)
-    if not is_linear(path):
+    if not is_linear(path) and not attends_alike(path, arrays):
         outputs: list[np.ndarray] = deep("heads.outputs:part_outputs")(path, arrays, examples, width)
         return outputs
     return outputs_of(answer, examples)
@@ -99,6 +115,9 @@ def _features(path: Path, batch: FeatureBatch) -> np.ndarray:
         mixed = batch.values.reshape(rows, tokens, -1)
     else:
         mixed = batch.values[:, :, 0] if layers == 1 else batch.values.mean(axis=2)
+    if path.pool.positions == "attention":
+        shares = batch.mask / np.maximum(batch.mask.sum(axis=1, keepdims=True), 1)
+        return np.asarray(np.einsum("rt,rtd->rd", shares.astype(np.float32), mixed))
     if path.pool.positions != "tokens":
         return mixed[:, 0]
     window = path.head.window
@@ -124,6 +143,7 @@ def pair_inputs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: int) -> Inputs:
     """The inputs of a linear head on the path for the examples. Words without a token are omitted.
 
+    Of texts read in windows members are the texts, and places their words.
     If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
     """
     sample = read_inputs(path, examples.batch(np.arange(min(AT_ONCE, examples.count))))
@@ -134,6 +154,8 @@ def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: in
         batch = examples.batch(members)
         pieces.append(_rows(read_inputs(path, batch), batch))
     values, labels, members_of_rows, places = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    if examples.windows is not None:
+        members_of_rows, places = examples.windows.places(members_of_rows, places)
     return Inputs(
         values=values,
         targets=numbered(labels) if loss == "ranking" else labels,

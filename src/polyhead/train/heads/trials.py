@@ -146,7 +146,7 @@ class Trials:
                 inputs = self._inputs(trial.path, everything)
                 prior = self._prior(trial.path) if trial.prior else None
                 solution = solution_of(inputs.drawn(prior, trial.prior), trial.setting)
-                arrays = solved_arrays(solution, self._spans.get(trial.path))
+                arrays = solved_arrays(trial.path, solution, self._spans.get(trial.path))
             else:
                 arrays, fitted = deep("heads.stepped:trained_again")(self, trial, everything)
         assert arrays is not None
@@ -207,7 +207,7 @@ class Trials:
         best = least[rule.best_penalty(self.prepared.task, self.held, least)]
         outputs: list[np.ndarray] = []
         for solution, (_, held) in zip(best.heads, pairs, strict=True):
-            arrays = solved_arrays(solution, self._spans.get(path))
+            arrays = solved_arrays(path, solution, self._spans.get(path))
             outputs += self.outputs(path, arrays, held)
         return Trial(
             candidate=candidate,

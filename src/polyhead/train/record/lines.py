@@ -6,12 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from math import inf
 
+import msgspec
+
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
 from polyhead.progress import counted, duration, text_table
+from polyhead.project.recipes import Effort
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.train.candidates import of_effort
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.data.windows import reads_windows
@@ -19,6 +23,7 @@ from polyhead.train.record.draft import Trained
 
 log = logging.getLogger(__name__)
 TOKENS = 32  # tokens of one text, for the table's FLOPs
+ANY_DEPTH = 12  # layers of an encoder: heads to try differ by effort whatever it is
 PLAIN = 5  # columns of the table that are no work and no cost
 
 
@@ -80,6 +85,20 @@ def outlook(
     for line in (*text_table([(*row[:1], *row[PLAIN:]) for row in rows]), passed):
         log.info(line)
     return lines
+
+
+def effort_lines(several: Sequence[Prepared], recipe: str) -> list[str]:
+    """A line for an effort other than the default one, with the tasks for which it changes nothing."""
+    idle = dict[str, list[str]]()
+    for p in several:
+        own, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
+        if p.training.effort != "default" and (own == usual or recipe != "frozen" or kind_of(p.task).owns_model):
+            idle.setdefault(p.training.effort, []).append(p.task.name)
+    why = "the strategy or kind fixes that" if recipe == "frozen" else f"recipe '{recipe}' tries one way"
+    return [
+        f"effort '{effort}' changes nothing for {', '.join(names)}: it says which heads are tried, and {why}"
+        for effort, names in idle.items()
+    ]
 
 
 def _batches(p: Prepared) -> str:
@@ -158,7 +177,7 @@ def _little(prepared: Prepared, trained: Trained) -> list[str]:
     task, kind = prepared.task, kind_of(prepared.task)
     if not prepared.strategy.reads_kept_features or not (kind.per_option or kind.pair == "joined"):
         return []
-    metric, depth = kind.default_metric(task), trained.path.layers[-1].stop
+    metric, depth = kind.default_metric(task), trained.path.depth
     constant = trained.baselines.get("constant", {}).get("validation", {}).get(metric)
     score = trained.scores.get("validation", {}).get(metric)
     if constant is None or score is None or score - constant >= LITTLE * (1 - constant):
@@ -229,12 +248,15 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
 
 
 def _untried(prepared: Prepared, trained: Trained) -> str:
-    """The heads that more effort would try, after little of it."""
-    if prepared.training.effort != "quick" or not trained.tried:
-        return ""
-    depth = trained.path.layers[-1].stop
-    more = [head.name for head in prepared.strategy.candidates(prepared.task, depth) if head.solver == "steps"]
-    return f"; effort 'default' also tries: {'; '.join(more)}"
+    """The heads that more effort would try, where it is little or rows are few."""
+    depth, own = trained.path.depth, prepared.training
+    efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("quick", "default", "best"), "default": ("default", "best")}
+    for effort in efforts.get(own.effort, ()) if trained.tried else ():
+        more = msgspec.structs.replace(prepared, training=msgspec.structs.replace(own, effort=effort))
+        heads = [head.name for head in of_effort(more, depth) if head.solver == "steps"]
+        if heads:
+            return "" if effort == own.effort else f"; effort '{effort}' also tries: {'; '.join(heads)}"
+    return ""
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:

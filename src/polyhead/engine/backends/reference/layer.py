@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from polyhead.encoder.relative import buckets_of
+from polyhead.encoder.relative import buckets_of, frequencies
 from polyhead.encoder.shape import RELATIVE, Architecture, LayerActivation, LayerForm, Relative, Rotary
 from polyhead.plan import ADDED, Delta, Dense, Layers
 from polyhead.plan.cost.arrays import layer_form
@@ -166,11 +166,11 @@ def near(size: int, window: int, before: int) -> Array:
 
 
 def turned(values: Array, rotary: Rotary, before: int) -> Array:
-    """(rows, heads, positions, width): pairs i, i + width / 2 turned by `position / (factor base^(2i / width))`."""
+    """(rows, heads, positions, width): pairs i, i + width / 2 turned by position times frequency, and scaled."""
     half = values.shape[-1] // 2
     position = np.maximum(np.arange(values.shape[2]) - before, 0)
-    angles = position[:, None] / (rotary.factor * rotary.base ** (np.arange(half) / half))
-    cosine, sine = np.cos(angles), np.sin(angles)
+    angles = position[:, None] * frequencies(rotary, half)
+    cosine, sine = rotary.scale * np.cos(angles), rotary.scale * np.sin(angles)
     first, second = values[..., :half], values[..., half:]
     both = (first * cosine - second * sine, second * cosine + first * sine)
     return np.concatenate(both, axis=-1).astype(np.float32)

@@ -1,0 +1,305 @@
+"""A set of bundles behind one session: each task runs on its own bundle's trunk, or on several in a cascade.
+
+A cascade is a task that several bundles have. The first of them answers a text where the calibrated probability of its
+label reaches a threshold; the other texts go to the next bundle, and the last one answers whatever it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from pathlib import Path as FilePath
+from time import monotonic
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.arguments import typed
+from polyhead.bundle.read import Bundle
+from polyhead.engine.answers import Result
+from polyhead.engine.familiar import NoneBelow, check_none_below
+from polyhead.engine.inputs import Inputs, Words, checked_deadline, checked_inputs, checked_words
+from polyhead.engine.loaded import Changes, LoadedTasks
+from polyhead.engine.receipt import Receipt, added_up
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError, suggestion
+from polyhead.tasks.calibration import KEY, Wishes, wish_of, with_calibrated
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Answer, Task
+
+NOTHING = Receipt(passes=0, layers=0, tokens=0)
+
+
+class SessionSet:
+    """Bundles opened together. Tasks are asked by name, whatever bundle they lie in; a receipt says which answered.
+
+        SessionSet(["cheap", "deep"], cascades={"topics": 0.9}).predict(texts)
+
+    `cascades` gives the threshold of each task that several bundles have, from the cheapest bundle to the deepest. A
+    threshold of 0 leaves every text to the first bundle, one above 1 none. The other arguments are those of `Session`.
+    Raises ConfigError for a task of several bundles without a threshold, and for a cascade of tasks that differ.
+    """
+
+    @typed
+    def __init__(
+        self,
+        bundles: Sequence[Bundle | FilePath | str],
+        *,
+        cascades: Mapping[str, float] | None = None,
+        backend: str | None = None,
+        precision: str | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        opened = [each if isinstance(each, Bundle) else Bundle.open(each) for each in bundles]
+        names = bundle_names([str(each.root) for each in opened])
+        self.cascades = dict(cascades or {})
+        by_name = dict(zip(names, opened, strict=True))
+        tasks = {name: {task: each.task for task, each in bundle.tasks.items()} for name, bundle in by_name.items()}
+        homes_of(tasks, self.cascades)  # before any trunk is loaded
+        self.sessions = {name: Session(bundle, **how) for name, bundle in by_name.items()}
+
+    @property
+    def loaded(self) -> TasksOfSet:
+        """The tasks of this moment, of all bundles."""
+        return TasksOfSet({name: each.loaded for name, each in self.sessions.items()}, self.cascades)
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """Every task that is not hidden."""
+        loaded = self.loaded
+        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+
+    def predict(
+        self,
+        inputs: Inputs,
+        *,
+        tasks: Iterable[str] | None = None,
+        words: Words = None,
+        deadline: float | None = None,
+        calibrated: Wishes = True,
+        familiar: bool = False,
+        none_below: NoneBelow = None,
+    ) -> list[Result]:
+        """One result an input, as `Session.predict` gives it; of a cascade only the unsure texts go to the next trunk.
+
+        Each trunk that some task needs reads an input once. Receipts add up what all of them did.
+        """
+        loaded, listed = self.loaded, checked_inputs(inputs)
+        own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
+        end = None if seconds is None else monotonic() + seconds
+        check_none_below(none_below, loaded.tasks)
+        turns = Turns(loaded, loaded.task_names(tasks), len(listed))
+        for bundle, session in self.sessions.items():
+            for rows, names in turns.questions(bundle):
+                limits = none_below
+                if isinstance(limits, Mapping):
+                    limits = {name: limit for name, limit in limits.items() if name in names}
+                results = session.predict(
+                    [listed[row] for row in rows],
+                    tasks=names,
+                    words=None if own_words is None else [own_words[row] for row in rows],
+                    deadline=None if end is None else max(0.0, end - monotonic()),
+                    calibrated={name: name in self.cascades or wish_of(calibrated, name) for name in names},
+                    familiar=familiar,
+                    none_below=limits,
+                )
+                turns.take(bundle, rows, names, results)
+        return [self._wished(result, loaded, calibrated) for result in turns.results()]
+
+    def refresh(self) -> dict[str, Changes]:
+        """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and changes nothing."""
+
+        def check(bundle: str, new: LoadedTasks) -> None:
+            self.loaded.check_with(bundle, new)
+
+        return {
+            bundle: session.refresh(check=lambda old, new, changes, name=bundle: check(name, new))  # type: ignore[misc]
+            for bundle, session in self.sessions.items()
+        }
+
+    def _wished(self, result: Result, loaded: TasksOfSet, calibrated: Wishes) -> Result:
+        """The answers of cascades as the caller wants them calibrated, each by the bundle that gave it."""
+        answers = dict(result.answers)
+        for name in self.cascades.keys() & answers.keys():
+            if (wish := wish_of(calibrated, name)) is not True:
+                by = loaded.parts[result.receipt.bundles[name]]  # type: ignore[index] # a set says it
+                its = by.calibrations.get(name)
+                (answers[name],) = with_calibrated(by.tasks[name], its, [answers[name]], wish)
+        return msgspec.structs.replace(result, answers=answers)
+
+
+class TasksOfSet(LoadedTasks):
+    """The tasks of all bundles of a set at one moment. It answers nothing: `homes` do."""
+
+    def __init__(self, parts: Mapping[str, LoadedTasks], cascades: Mapping[str, float]) -> None:
+        """Raises ConfigError for tasks that cannot stand together."""
+        self.parts, self.cascades = dict(parts), dict(cascades)
+        self.bundles = homes_of({name: part.tasks for name, part in parts.items()}, cascades)
+        self.tasks = {name: self.homes(name)[-1].tasks[name] for name in self.bundles}
+        self.records, self.versions, self.known = {}, {}, {}  # of a cascade those of its last bundle
+        for part in parts.values():
+            self.records |= part.records
+            self.versions |= part.versions
+            self.known |= part.known
+        self.hidden = frozenset[str]().union(*(part.hidden for part in parts.values()))
+        # An answer of a cascade has the calibration of the bundle that gave it, and no other is made of it.
+        several = {name for name, bundles in self.bundles.items() if len(bundles) > 1}
+        self.calibrations = {
+            name: own for part in parts.values() for name, own in part.calibrations.items() if name not in several
+        }
+        first = next(iter(parts.values()))
+        self.tokenizer, self.deterministic = first.tokenizer, first.deterministic
+
+    def homes(self, task: str) -> tuple[LoadedTasks, ...]:
+        """The tasks of the bundles that answer this one, the deepest last."""
+        return tuple(self.parts[bundle] for bundle in self.bundles[task])
+
+    def check_with(self, bundle: str, new: LoadedTasks) -> None:
+        """Raises ConfigError where one bundle's new tasks cannot stand beside those of the others."""
+        homes_of({name: part.tasks for name, part in {**self.parts, bundle: new}.items()}, self.cascades)
+
+
+class Turns:
+    """One call of a set: what each bundle in turn is asked, and what is answered so far."""
+
+    def __init__(self, loaded: TasksOfSet, tasks: Sequence[str], inputs: int) -> None:
+        self._loaded, self._tasks = loaded, tuple(tasks)
+        self._results: list[Result | None] = [None] * inputs
+        # Of each cascade, bool (inputs,): the inputs that no bundle has answered yet.
+        self._open = {name: np.ones(inputs, bool) for name in tasks if len(loaded.bundles[name]) > 1}
+
+    def questions(self, bundle: str) -> list[tuple[list[int], tuple[str, ...]]]:
+        """The inputs, by number, of which the bundle is asked the same tasks, and these tasks."""
+        own = [name for name in self._tasks if bundle in self._loaded.bundles[name]]
+        is_asked = np.array([self._open.get(name, np.ones(len(self._results), bool)) for name in own])
+        if not own or not is_asked.size:
+            return []
+        sets, which = np.unique(is_asked, axis=1, return_inverse=True)
+        groups = []
+        for number in range(sets.shape[1]):
+            names = tuple(name for name, asked in zip(own, sets[:, number], strict=True) if asked)
+            if names:
+                groups.append((np.flatnonzero(np.ravel(which) == number).tolist(), names))
+        return sorted(groups)
+
+    def is_sure(self, bundle: str, task: str, answer: Answer) -> bool:
+        """Whether the bundle's answer stands."""
+        is_last = self._loaded.bundles[task][-1] == bundle
+        return is_last or confidence(answer) >= self._loaded.cascades[task]
+
+    def take(self, bundle: str, rows: Sequence[int], tasks: Sequence[str], results: Sequence[Result]) -> None:
+        """Takes what a bundle answered."""
+        for row, result in zip(rows, results, strict=True):
+            unsure = [name for name in tasks if name in self._open and self._goes_on(bundle, name, result)]
+            kept = {name: answer for name, answer in result.answers.items() if name not in unsure}
+            own = msgspec.structs.replace(
+                result,
+                answers=kept,
+                failed={name: reason for name, reason in result.failed.items() if name not in unsure},
+                versions={name: version for name, version in result.versions.items() if name not in unsure},
+                receipt=msgspec.structs.replace(result.receipt, bundles=dict.fromkeys(kept, bundle)),
+            )
+            before = self._results[row]
+            self._results[row] = own if before is None else _both(before, own)
+            for name in tasks:
+                if name in self._open:
+                    self._open[name][row] = name in unsure
+
+    def results(self) -> list[Result]:
+        """The results of all, tasks in the order of the call."""
+        return [self._in_order(result) for result in self._results]
+
+    def _goes_on(self, bundle: str, task: str, result: Result) -> bool:
+        """Whether the next bundle is to answer: this one is not sure, or failed."""
+        if task in result.answers:
+            return not self.is_sure(bundle, task, result.answers[task])
+        return task in result.failed and self._loaded.bundles[task][-1] != bundle
+
+    def _in_order(self, result: Result | None) -> Result:
+        if result is None:
+            return Result(answers={}, receipt=NOTHING)
+        answers = {name: result.answers[name] for name in self._tasks if name in result.answers}
+        return msgspec.structs.replace(result, answers=answers)
+
+
+def _both(one: Result, other: Result) -> Result:
+    """What two bundles say of an input."""
+    return Result(
+        answers=one.answers | other.answers,
+        receipt=added_up(one.receipt, other.receipt),
+        skipped=one.skipped | other.skipped,
+        failed=one.failed | other.failed,
+        late=(*one.late, *other.late),
+        versions=one.versions | other.versions,
+    )
+
+
+def confidence(answer: Answer) -> float:
+    """The probability of the likeliest label, calibrated where the task's bundle has a calibration."""
+    return float(max((answer.get(KEY) or answer)["scores"].values()))
+
+
+def homes_of(tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+    """By task the bundles that answer it, in order. Raises ConfigError for tasks that cannot stand together."""
+    homes: dict[str, tuple[str, ...]] = {}
+    for bundle, own in tasks.items():
+        for name in own:
+            homes[name] = (*homes.get(name, ()), bundle)
+    for name, bundles in homes.items():
+        if len(bundles) > 1 and name not in cascades:
+            raise ConfigError(
+                f"several bundles have a task '{name}'",
+                got=", ".join(bundles),
+                do=f"rename it in one of them, or let the first answer where it is sure: --cascade {name}=0.9",
+            )
+    for name, threshold in cascades.items():
+        if len(homes.get(name, ())) < 2:
+            shared = sorted(task for task, bundles in homes.items() if len(bundles) > 1)
+            raise ConfigError(
+                f"a cascade needs two bundles with a task '{name}'",
+                got=", ".join(homes.get(name, ())) or "no bundle has it",
+                allowed=shared or "no task is in two of these bundles",
+                do=suggestion(name, homes) if name not in homes else "serve the bundle of its deeper trunk as well",
+            )
+        if isinstance(threshold, bool) or not isfinite(threshold) or threshold < 0:
+            raise ConfigError(
+                f"the threshold of cascade '{name}' is no probability", got=threshold, allowed="0 to 1; above 1: never"
+            )
+        check_alike(name, {bundle: tasks[bundle][name] for bundle in homes[name]})
+    return homes
+
+
+def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
+    """Raises ConfigError unless the tasks of these bundles can answer for each other."""
+    first, *others = tasks.items()
+    kind = kind_of(first[1])
+    if kind.scores != "softmax" or kind.per_word or kind.per_option:
+        raise ConfigError(
+            f"task '{name}' cannot be a cascade",
+            got=f"kind '{first[1].kind}'",
+            allowed="kind 'single_label', of single texts or pairs",
+            do="rename it in one of the bundles",
+        )
+    for bundle, task in others:
+        for what in ("kind", "labels", "pair"):
+            own, its = getattr(first[1], what), getattr(task, what)
+            if own != its:
+                raise ConfigError(
+                    f"the bundles of cascade '{name}' differ in its {what}",
+                    got=f"{first[0]}: {own}; {bundle}: {its}",
+                    do="train both with the same labels in the same order",
+                )
+
+
+def bundle_names(folders: Sequence[str]) -> list[str]:
+    """What the bundles of a set are called: by their folders' names, with as many parents as tell them apart."""
+    if len(set(folders)) < len(folders) or not folders:
+        raise ConfigError("a set needs different bundles", got=list(folders), do="name each folder once")
+    parts = [FilePath(folder).resolve().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise ConfigError("a set needs different bundles", got=list(folders), do="name each folder once")

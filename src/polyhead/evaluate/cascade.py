@@ -1,0 +1,129 @@
+"""What a cascade of two bundles scores and costs on labelled rows, by threshold, and the cheapest good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.data.read import Examples
+from polyhead.engine.session import Session
+from polyhead.engine.several import check_alike, confidence
+from polyhead.errors import BadValue, EmptyData
+from polyhead.evaluate.scores import PIECE
+from polyhead.tasks.kinds import kind_of
+from polyhead.values import Value
+
+STEPS = 20  # shares of the rows at which a threshold is tried
+DIGITS = 6  # of thresholds, which are rounded down
+NEVER = 1.01  # a threshold that no probability reaches
+POINTS_LOST = 0.5
+
+
+class CascadePoint(Value):
+    """A cascade on some rows."""
+
+    threshold: float  # probability from which the first bundle's answer stands
+    share: float  # of the rows, that the first bundle answered
+    score: float
+    layers: float  # layer evaluations a text, of both trunks
+
+
+class CascadeChoice(Value):
+    """The cascades of a task by threshold, from the second bundle alone to the first alone, and the one to take."""
+
+    task: str
+    rows: int
+    metric: str
+    points: tuple[CascadePoint, ...]
+    points_lost: float  # hundredths of the metric that may be lost against the second bundle alone
+    chosen: CascadePoint  # the cheapest that loses no more on these rows
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the first bundle takes any text off the second."""
+        return self.chosen.share > 0
+
+
+class _Answered(Value, eq=False):
+    """What one bundle answers to all rows."""
+
+    outputs: list[np.ndarray]
+    confidence: np.ndarray  # float64 (rows,)
+    layers: np.ndarray  # int64 (rows,)
+
+
+def cascade_of(
+    cheap: Session,
+    deep: Session,
+    task: str,
+    examples: Examples,
+    *,
+    points_lost: float = POINTS_LOST,
+    show: Callable[[str], None] = lambda line: None,
+) -> CascadeChoice:
+    """The scores and costs of a cascade on labelled rows, which neither bundle should have been trained on.
+
+    Each row is answered once by each bundle; layers are counted as a cascade would run them. Raises ConfigError for
+    tasks that cannot be a cascade.
+    """
+    for session in (cheap, deep):
+        session.task_names([task])
+    own = deep.tasks[task]
+    check_alike(task, {"the first bundle": cheap.tasks[task], "the second": own})
+    if not examples.inputs:
+        raise EmptyData(f"there is no row of task '{task}' to choose a threshold by", do="give labelled rows")
+    first, second = (_answered(session, task, examples, show) for session in (cheap, deep))
+    metric, points = kind_of(own).default_metric(own), list[CascadePoint]()
+    for threshold in thresholds_of(first.confidence):
+        is_sure = first.confidence >= threshold
+        both = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
+        outputs = [one if sure else other for sure, one, other in both]
+        points.append(
+            CascadePoint(
+                threshold=threshold,
+                share=float(is_sure.mean()),
+                score=examples.scores(own, outputs)[metric],
+                layers=float(np.mean(first.layers + np.where(is_sure, 0, second.layers))),
+            )
+        )
+    alone = CascadePoint(
+        threshold=NEVER,
+        share=0.0,
+        score=examples.scores(own, second.outputs)[metric],
+        layers=float(second.layers.mean()),
+    )
+    fits = [point for point in points if point.score >= alone.score - points_lost / 100]
+    return CascadeChoice(
+        task=task,
+        rows=len(examples.inputs),
+        metric=metric,
+        points=(alone, *points),
+        points_lost=points_lost,
+        chosen=min((alone, *fits), key=lambda point: (point.layers, -point.score)),
+    )
+
+
+def thresholds_of(confidence: np.ndarray) -> list[float]:
+    """Thresholds from high to low at which equal further shares of the rows are sure; the last is 0, of all."""
+    falling = np.sort(confidence)[::-1]
+    places = [round(len(falling) * step / STEPS) - 1 for step in range(1, STEPS)]
+    rounded = [float(np.floor(falling[place] * 10**DIGITS) / 10**DIGITS) for place in places if place >= 0]
+    return [*dict.fromkeys(rounded), 0.0] if 0.0 not in rounded else list(dict.fromkeys(rounded))
+
+
+def _answered(session: Session, task: str, examples: Examples, show: Callable[[str], None]) -> _Answered:
+    outputs, sure, layers = list[np.ndarray](), list[float](), list[np.ndarray]()
+    for start in range(0, len(examples.inputs), PIECE):
+        show(f"{task}: {start:,} of {len(examples.inputs):,} texts")
+        inputs: Sequence[object] = examples.inputs[start : start + PIECE]
+        table = session.columns(inputs, tasks=[task])  # type: ignore[arg-type]
+        column = table[task]
+        if len(column.rows) < len(inputs):
+            reasons = {**column.skipped, **column.failed}
+            row = min(reasons)
+            raise BadValue(f"task '{task}' has no answer to row {examples.rows[start + row]}", got=reasons[row])
+        outputs += list(column.outputs)
+        sure += [confidence(answer) for answer in column.answers]
+        layers.append(table.receipts.layers)
+    return _Answered(outputs=outputs, confidence=np.array(sure), layers=np.concatenate(layers))

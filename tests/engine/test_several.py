@@ -1,0 +1,177 @@
+"""Several bundles behind one session: each task is answered as its own bundle alone answers it."""
+
+import msgspec
+import pytest
+
+from polyhead.bundle import write
+from polyhead.engine.session import Session
+from polyhead.engine.several import SessionSet, bundle_names, confidence
+from polyhead.errors import ConfigError, UnknownTask
+from polyhead.tasks.calibration import Calibration
+from support.admin_server import TASKS, draft
+from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
+
+PAIRS = [("is the lamp good?", "the lamp is late"), ("when was it late?", "it was late on monday")]
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    return two_bundles(tmp_path_factory.mktemp("set"))
+
+
+@pytest.fixture(scope="module")
+def alone(bundles):
+    return [Session(root, **EXACT) for root in bundles]
+
+
+def answers(results, *tasks):
+    return [{name: result.answers[name] for name in tasks} for result in results]
+
+
+def test_each_task_answers_as_its_bundle_alone(bundles, alone):
+    """Bit for bit; a text whose tasks are in both bundles is read by both trunks, once each."""
+    cheap, deep = alone
+    results = set_of(bundles, mood=2.0).predict(TEXTS)
+    assert answers(results, "urgency") == answers(cheap.predict(TEXTS), "urgency")
+    assert answers(results, "mood", "topics") == answers(deep.predict(TEXTS), "mood", "topics")
+    for result in results:
+        assert list(result.answers) == ["mood", "urgency", "topics"]  # `same` reads pairs
+        assert result.skipped.keys() == {"same"}
+        assert (result.receipt.passes, result.receipt.layers) == (2, 2 + 4)
+        assert result.receipt.bundles == {"mood": "deep", "urgency": "cheap", "topics": "deep"}
+        assert result.versions == dict.fromkeys(("mood", "urgency", "same", "topics"), "v0001")
+
+
+def test_tasks_of_one_bundle_leave_the_other_trunk_alone(bundles, alone):
+    results = set_of(bundles, mood=0.5).predict(PAIRS, tasks=["same"])
+    assert answers(results, "same") == answers(alone[0].predict(PAIRS, tasks=["same"]), "same")
+    assert [result.receipt.layers for result in results] == [2, 2]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 2.0], ids=["always sure", "never sure"])
+def test_a_cascade_at_its_ends_is_one_bundle(bundles, alone, threshold):
+    results = set_of(bundles, mood=threshold).predict(TEXTS, tasks=["mood"])
+    is_cheap = threshold == 0
+    by = alone[0 if is_cheap else 1].predict(TEXTS, tasks=["mood"])
+    assert answers(results, "mood") == answers(by, "mood")
+    for result in results:
+        assert result.receipt.bundles == {"mood": "cheap" if is_cheap else "deep"}
+        assert result.receipt.layers == (2 if is_cheap else 2 + 4)
+
+
+def test_only_unsure_texts_go_on_to_the_deeper_trunk(bundles, alone):
+    cheap, deep = (answers(session.predict(TEXTS, tasks=["mood"]), "mood") for session in alone)
+    sure = sorted(max(answer["mood"]["scores"].values()) for answer in cheap)
+    threshold = sure[len(sure) // 2]
+    results = set_of(bundles, mood=threshold).predict(TEXTS, tasks=["mood"])
+    assert {result.receipt.bundles["mood"] for result in results} == {"cheap", "deep"}
+    for result, first, second in zip(results, cheap, deep, strict=True):
+        is_sure = max(first["mood"]["scores"].values()) >= threshold
+        assert result.answers == (first if is_sure else second)
+        assert (result.receipt.passes, result.receipt.layers) == ((1, 2) if is_sure else (2, 6))
+
+
+def test_an_unsure_text_is_read_once_for_all_tasks_of_the_deeper_trunk(bundles, alone):
+    cheap, deep = (answers(session.predict(TEXTS, tasks=["mood"]), "mood") for session in alone)
+    sure = sorted(max(answer["mood"]["scores"].values()) for answer in cheap)
+    results = set_of(bundles, mood=sure[len(sure) // 2]).predict(TEXTS, tasks=["topics", "mood"])
+    assert answers(results, "topics") == answers(alone[1].predict(TEXTS, tasks=["topics"]), "topics")
+    assert {result.receipt.bundles["mood"] for result in results} == {"cheap", "deep"}
+    for result in results:
+        assert (result.receipt.passes, result.receipt.layers) == (2, 6)
+        assert list(result.answers) == ["topics", "mood"]
+
+
+def test_pairs_can_be_a_cascade(tmp_path):
+    roots = [bundle_of(tmp_path / name, trunk, {"same": 2}) for name, trunk in (("a", CHEAP), ("b", DEEP))]
+    for threshold, root in ((0.0, roots[0]), (2.0, roots[1])):
+        results = set_of(roots, same=threshold).predict(PAIRS)
+        assert answers(results, "same") == answers(Session(root, **EXACT).predict(PAIRS), "same")
+
+
+def test_the_probability_is_the_calibrated_one(tmp_path):
+    """A temperature of the cheap bundle makes it unsure of what its scores are sure of."""
+    write_bundle_root = bundle_of(tmp_path / "cheap", CHEAP, {})
+    own = draft("mood", 0, trunk=CHEAP)
+    cooled = msgspec.structs.replace(own.record, calibration=Calibration(scale=(0.01,)))
+    write.add_tasks(write_bundle_root, [msgspec.structs.replace(own, record=cooled)])
+    deep = bundle_of(tmp_path / "deep", DEEP, {"mood": 5})
+    session = Session(write_bundle_root, **EXACT)
+    for result in session.predict(TEXTS):
+        answer = result.answers["mood"]
+        assert confidence(answer) == max(answer["calibrated"]["scores"].values()) < 0.51
+    several = set_of([write_bundle_root, deep], mood=0.52)
+    assert {result.receipt.bundles["mood"] for result in several.predict(TEXTS)} == {"deep"}
+    several = set_of([write_bundle_root, deep], mood=0.4)
+    plain = several.predict(TEXTS, calibrated=False)
+    assert answers(plain, "mood") == answers(session.predict(TEXTS, calibrated=False), "mood")
+
+
+def test_a_third_bundle_answers_what_two_are_not_sure_of(tmp_path, bundles):
+    third = bundle_of(tmp_path / "third", DEEP, {"mood": 9})
+    results = set_of([*bundles, third], mood=2.0).predict(TEXTS, tasks=["mood"])
+    assert answers(results, "mood") == answers(Session(third, **EXACT).predict(TEXTS), "mood")
+    assert all(result.receipt.layers == 2 + 4 + 4 for result in results)
+
+
+def test_a_deadline_that_has_passed_names_every_task_late(bundles):
+    (result,) = set_of(bundles, mood=0.5).predict(TEXTS[:1], tasks=["topics", "mood"], deadline=0.0)
+    assert not result.answers and sorted(result.late) == ["mood", "topics"]
+
+
+def test_unknown_tasks_are_told(bundles):
+    with pytest.raises(UnknownTask, match="no task 'nothing'"):
+        set_of(bundles, mood=0.5).predict(TEXTS, tasks=["mood", "nothing"])
+
+
+def other_labels(name):
+    return {**TASKS, name: msgspec.structs.replace(TASKS[name], labels=("good", "bad"))}
+
+
+@pytest.mark.parametrize(
+    "cascades, what",
+    [
+        ({}, "several bundles have a task 'mood'. Got: cheap, deep.*--cascade mood=0.9"),
+        ({"mood": 0.9, "topics": 0.9}, "a cascade needs two bundles with a task 'topics'. Got: deep. Allowed: mood"),
+        ({"mood": 0.9, "moods": 0.9}, "a cascade needs two bundles with a task 'moods'.*no bundle has it"),
+        ({"mood": -1.0}, "threshold of cascade 'mood' is no probability"),
+        ({"mood": float("nan")}, "threshold of cascade 'mood' is no probability"),
+    ],
+    ids=["clash", "in one bundle", "in none", "negative", "no number"],
+)
+def test_a_set_that_cannot_be_is_refused(bundles, cascades, what):
+    with pytest.raises(ConfigError, match=what):
+        set_of(bundles, **cascades)
+
+
+def test_a_cascade_of_tasks_that_differ_is_refused(tmp_path, bundles):
+    turned = bundle_of(tmp_path / "turned", DEEP, {"mood": 1}, tasks=other_labels("mood"))
+    with pytest.raises(ConfigError, match="cascade 'mood' differ in its labels"):
+        set_of([bundles[0], turned], mood=0.9)
+    topics = bundle_of(tmp_path / "topics", CHEAP, {"topics": 1})
+    with pytest.raises(ConfigError, match="task 'topics' cannot be a cascade. Got: kind 'multi_label'"):
+        set_of([topics, bundles[1]], topics=0.9)
+
+
+def test_bundles_are_named_by_what_tells_them_apart(tmp_path):
+    assert bundle_names(["a/cheap", "b/deep"]) == ["cheap", "deep"]
+    assert bundle_names([str(tmp_path / "a" / "bundle"), str(tmp_path / "b" / "bundle")]) == ["a/bundle", "b/bundle"]
+    for folders in ([], ["a", "a"], ["a", "./a"]):
+        with pytest.raises(ConfigError, match="different bundles"):
+            bundle_names(folders)
+
+
+def test_a_change_that_breaks_the_set_is_refused(tmp_path):
+    """A bundle gets a task that the other has: the set answers as before."""
+    cheap, deep = two_bundles(tmp_path)
+    several = SessionSet([cheap, deep], cascades={"mood": 2.0}, **EXACT)
+    before = several.predict(TEXTS)
+    write.add_tasks(deep, [draft("mood", 8, trunk=DEEP)], replace=True)
+    assert several.refresh()["deep"].replaced == ("mood",)
+    changed = several.predict(TEXTS)
+    assert answers(changed, "mood") == answers(Session(deep, **EXACT).predict(TEXTS), "mood")
+    assert answers(changed, "urgency", "topics") == answers(before, "urgency", "topics")
+    write.add_tasks(deep, [draft("urgency", 8, trunk=DEEP)])
+    with pytest.raises(ConfigError, match="several bundles have a task 'urgency'"):
+        several.refresh()
+    assert several.predict(TEXTS) == changed

@@ -1,0 +1,103 @@
+"""A cascade's scores and costs by threshold, against what a set of the bundles answers and counts."""
+
+import json
+
+import numpy as np
+import pytest
+
+from polyhead.api.showing import cascade_on
+from polyhead.engine.session import Session
+from polyhead.errors import BadValue, ConfigError, EmptyData
+from polyhead.evaluate.cascade import NEVER, thresholds_of
+from support.bundle_sets import EXACT, WORDS, set_of, two_bundles
+from support.commands import run
+
+ROWS = 60
+
+
+def drawn(count=ROWS, seed=0):
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(count)]
+    return texts, rng.choice(["good", "bad"], count).tolist()
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    return two_bundles(tmp_path_factory.mktemp("cascade"))
+
+
+@pytest.fixture(scope="module")
+def choice(bundles):
+    return cascade_on(*(Session(root, **EXACT) for root in bundles), "mood", *drawn(), points_lost=2.0)
+
+
+def test_every_point_is_what_the_set_answers_and_counts(bundles, choice):
+    texts, labels = drawn()
+    assert len(choice.points) > 10 and choice.rows == ROWS and choice.metric == "accuracy"
+    for point in choice.points:
+        results = set_of(bundles, mood=point.threshold).predict(texts, tasks=["mood"])
+        assert point.share == pytest.approx(np.mean([r.receipt.bundles["mood"] == "cheap" for r in results]))
+        assert point.score == pytest.approx(
+            np.mean([r.answers["mood"]["label"] == own for r, own in zip(results, labels, strict=True)])
+        )
+        if point.threshold != NEVER:  # a set asks the first bundle in vain; nobody would serve that
+            assert point.layers == pytest.approx(np.mean([r.receipt.layers for r in results]))
+
+
+def test_points_go_from_one_bundle_to_the_other(choice):
+    first, *_, last = choice.points
+    assert (first.share, first.layers) == (0.0, 4.0) and (last.share, last.layers) == (1.0, 2.0)
+    assert [point.threshold for point in choice.points] == sorted((p.threshold for p in choice.points), reverse=True)
+    assert [point.share for point in choice.points] == sorted(point.share for point in choice.points)
+
+
+def test_the_cheapest_that_loses_little_is_taken(choice):
+    alone = choice.points[0]
+    fits = [point for point in choice.points if point.score >= alone.score - 0.02]
+    assert choice.chosen in fits and all(choice.chosen.layers <= point.layers for point in fits)
+
+
+def test_where_every_threshold_loses_too_much_the_deeper_bundle_stays_alone(bundles):
+    """The labels are what the deeper bundle answers."""
+    texts, _ = drawn()
+    cheap, deep = (Session(root, **EXACT) for root in bundles)
+    labels = [result.answers["mood"]["label"] for result in deep.predict(texts, tasks=["mood"])]
+    texts = [text for text, label in zip(texts, labels, strict=True) if label == "good"] or texts
+    sure = [result.answers["mood"]["label"] for result in cheap.predict(texts, tasks=["mood"])]
+    wrong = [{"good": "bad", "bad": "good"}[label] for label in sure]
+    deeper = [result.answers["mood"]["label"] for result in deep.predict(texts, tasks=["mood"])]
+    both = [(text, label) for text, label, own in zip(texts, wrong, deeper, strict=True) if label == own]
+    assert both, "the two bundles differ on some rows"
+    found = cascade_on(cheap, deep, "mood", *zip(*both, strict=True), points_lost=0.0)
+    assert not found.is_worth_it and found.chosen == found.points[0]
+
+
+def test_thresholds_part_the_rows_evenly():
+    sure = np.linspace(0.5, 1, 200)
+    shares = [float((sure >= threshold).mean()) for threshold in thresholds_of(sure)]
+    assert shares == pytest.approx([*np.arange(1, 20) / 20, 1.0])
+    assert thresholds_of(np.full(7, 0.25)) == [0.25, 0.0]
+
+
+def test_tasks_that_cannot_be_a_cascade_are_refused(bundles):
+    cheap, deep = (Session(root, **EXACT) for root in bundles)
+    with pytest.raises(ConfigError, match="cannot be a cascade. Got: kind 'multi_label'"):
+        cascade_on(deep, deep, "topics", ["good"], [["order"]])
+    with pytest.raises((EmptyData, BadValue)):
+        cascade_on(cheap, deep, "mood", [], [])
+
+
+def test_the_command_prints_how_to_serve_it(bundles, tmp_path):
+    texts, labels = drawn()
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": t, "mood": own}) + "\n" for t, own in zip(texts, labels, strict=True)))
+    cheap, deep = map(str, bundles)
+    words = ("evaluate", deep, "--data", rows, "--cascade", cheap, "--points-lost", "2", "--backend", "reference")
+    done = run(*words)
+    assert done.code == 0, done.err
+    assert f"polyhead serve {cheap} {deep} --cascade mood=" in done.out
+    (found,) = json.loads(run(*words, "--json", "-").out)["cascades"]
+    assert f"mood={found['chosen']['threshold']:g}" in done.out
+    assert found["points_lost"] == 2 and len(found["points"]) > 10
+    none = run(*words, "--task", "topics", "--label", "topics=mood")
+    assert none.code == 1
