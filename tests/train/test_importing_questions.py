@@ -23,27 +23,29 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, TrunkError, WeightsMismatch
 from polyhead.text.question import Question
 from polyhead.text.words import words_of
-from support import checkpoints
+from support import adapters, checkpoints
 
-WORDS = [
-    "please",
-    "refund",
-    "order",
-    "17",
-    "of",
-    "the",
-    "lamp,",
-    "it",
-    "is",
-    "broken",
-    "today;",
-    "ANNA's",
-    "naïve",
-    "kettle?",
+WORDS = (
+    *[
+        "please",
+        "refund",
+        "order",
+        "17",
+        "of",
+        "the",
+        "lamp,",
+        "it",
+        "is",
+        "broken",
+        "today;",
+        "ANNA's",
+        "naïve",
+        "kettle?",
+    ],
     "—",
     "ça",
     "va",
-]
+)
 PASSAGES = [
     (f"where is order {i}?", " ".join(WORDS[(i + j) * 7 % len(WORDS)] for j in range(3 + i % 9))) for i in range(24)
 ]
@@ -54,7 +56,7 @@ STORIES = [
     Question(text="what then?", context=f"{WORDS[i]} and {WORDS[-i]}", options=(f"{WORDS[-i]} again", "it was not, no"))
     for i in range(1, 13)
 ]
-FAMILIES = [name for name in checkpoints.FAMILIES if name not in ("Gte", "NomicBert")]
+FORMS = ("QuestionAnswering", "MultipleChoice")
 BACKENDS = ("torch", "reference", "openvino", "onnxruntime")
 
 
@@ -102,7 +104,7 @@ def best_over_tokens(logits, context):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", first_of(FAMILIES))
+@pytest.mark.parametrize("family", first_of(checkpoints.ASKED))
 def test_numbers_of_words_are_those_of_their_first_and_last_tokens(family, tmp_path):
     folder = checkpoints.headed("QuestionAnswering", family)
     (one,) = imported(tmp_path / "b", folder, given=PASSAGES).tasks
@@ -187,11 +189,34 @@ def test_ends_that_were_read_at_first_tokens_would_be_refused(tmp_path, monkeypa
         imported(tmp_path / "b", checkpoints.headed("QuestionAnswering"), given=PASSAGES)
 
 
+def test_an_adapter_of_question_answering_answers_as_its_base_with_its_matrices(tmp_path):
+    torch.manual_seed(5)
+    model = transformers.BertForQuestionAnswering.from_pretrained(checkpoints.base()).eval()
+    arrays = {}
+    for name, module in model.named_modules():
+        if name.endswith(".query"):
+            low = torch.randn(2, 32) * 0.2, torch.randn(32, 2) * 0.2
+            module.weight.data += 4.0 * low[1] @ low[0]
+            arrays |= {f"{name}.lora_{letter}.weight": array for letter, array in zip("AB", low, strict=True)}
+    for name, value in model.qa_outputs.named_parameters():
+        value.data = torch.randn(value.shape)
+        arrays[f"qa_outputs.{name}"] = value.data
+    folder = tmp_path / "adapter"
+    adapters.write(folder, arrays, base=checkpoints.base(), maps=("query",), task_type="QUESTION_ANS")
+    (one,) = imported(tmp_path / "b", folder, given=PASSAGES).tasks
+    assert (one.kind, one.model_class) == ("span", "BertForQuestionAnswering")
+    tokenizer, session = checkpoints.wordpiece(), Session(tmp_path / "b")
+    for passage, outputs in zip(PASSAGES, session.outputs("task0", PASSAGES), strict=True):
+        made = called(model, tokenizer(*passage, return_tensors="pt"))
+        wanted = [made.start_logits[0, 0], made.end_logits[0, 0]]
+        np.testing.assert_allclose(outputs[0], wanted, atol=1e-5)
+
+
 # multiple choice
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", first_of(FAMILIES))
+@pytest.mark.parametrize("family", first_of(checkpoints.ASKED))
 def test_options_have_the_logits_of_transformers(family, tmp_path):
     """Pairs of question and option; with a context, as SWAG and RACE are read, context and question with option."""
     folder = checkpoints.headed("MultipleChoice", family)
@@ -230,7 +255,7 @@ def test_the_packaged_sample_proves_each_task_on_what_it_reads(tmp_path):
 
 
 def test_scan_names_their_kinds(tmp_path):
-    folders = [str(checkpoints.headed(form)) for form in ("QuestionAnswering", "MultipleChoice")]
+    folders = [str(checkpoints.headed(form)) for form in FORMS]
     found = scan_folders(folders, base=str(checkpoints.base()))
     assert [model.facts()["kind"] for model in found.models] == ["span", "multiple_choice"]
     assert [model.model_class for model in found.models] == ["BertForQuestionAnswering", "BertForMultipleChoice"]
