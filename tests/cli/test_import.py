@@ -116,6 +116,7 @@ def test_questions_are_the_proof_of_models_that_answer_them(tmp_path):
     ]
     done = run("import", tmp_path / "b", *folders, *names, "--texts", file, "--null-answers")
     assert done.code == 0, done.err
+    assert "who: " in done.out and "of the best span over tokens" in done.out
     tasks = Bundle.open(tmp_path / "b").tasks
     assert [tasks[name].trained_with["imported"]["parity"]["texts"] for name in ("who", "which")] == [20, 16]
     assert tasks["who"].task.null_answers

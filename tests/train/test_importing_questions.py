@@ -22,6 +22,7 @@ from polyhead.engine.inputs import Passage
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, TrunkError, WeightsMismatch
 from polyhead.text.question import Question
+from polyhead.text.tokenize import windows_of
 from polyhead.text.words import words_of
 from support import adapters, checkpoints
 
@@ -178,6 +179,30 @@ def test_other_tasks_beside_it_change_nothing(name, tmp_path):
     for task, inputs in (("task0", PASSAGES), ("task2", QUESTIONS)):
         for mine, theirs in zip(session.outputs(task, inputs), reference.outputs(task, inputs), strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_long_contexts_are_read_in_windows_each_as_transformers_reads_it(tmp_path):
+    folder = checkpoints.headed("QuestionAnswering")
+    imported(tmp_path / "b", folder, given=PASSAGES, long_texts="windows")
+    long, (_, model) = ("where is the lamp?", " ".join(WORDS * 9)), opened(folder)
+    session, best = Session(tmp_path / "b"), []
+    windows = session.tokenizer.encode([long], windows=windows_of(session.tokenizer.max_tokens))
+    assert len(windows) > 3
+    for window in windows:
+        context = [i for i in range(len(window.ids)) if window.sequence[i] == 1]
+        given = {"input_ids": window.ids, "token_type_ids": window.segments, "attention_mask": window.ids >= 0}
+        made = called(model, {name: torch.tensor(np.asarray(value))[None].long() for name, value in given.items()})
+        logits = torch.stack([made.start_logits[0], made.end_logits[0]], -1).numpy()
+        words = words_of(long[1])
+        tokens = {tuple(word): own for word in words.tolist() if (own := tokens_of(word, window.offsets, context))}
+        places = list(tokens)
+        for n, first in enumerate(places):
+            sums = [logits[tokens[first][0], 0] + logits[tokens[last][-1], 1] for last in places[n : n + 30]]
+            best.append((max(sums), first[0], places[n + int(np.argmax(sums))][1]))
+    answer = session.predict([long])[0].answers["task0"]
+    assert (answer["start"], answer["end"]) == max(best)[1:]
+    with pytest.raises(ConfigError, match="fit in one.*1 of 25"):
+        imported(tmp_path / "c", folder, given=[*PASSAGES, long], long_texts="windows")
 
 
 def test_ends_that_were_read_at_first_tokens_would_be_refused(tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ def command(
     pair: Literal["none", "joined"] = option(
         "Whether classifiers read one text, or a pair as one input; config.json does not say which.", "none"
     ),
+    long_texts: Literal["cut", "windows"] = option("How the tasks read texts beyond the limit.", "cut"),
     null_answers: bool = option("Question answering may say that there is no answer, as SQuAD 2 models do."),
     max_tokens: int | None = option(
         "Longest input of a new bundle [default: what the encoder reads, at most 512].", ge=LEAST_TOKENS
@@ -70,6 +71,7 @@ def command(
         names=_names(names),
         range=limits,
         pair=pair,
+        long_texts=long_texts,
         null_answers=null_answers,
         max_tokens=max_tokens,
         actor=actor,
@@ -113,11 +115,21 @@ def _shown(outcome: ImportResult) -> list[str]:
         *indented(text_table(rows, left=4)),
         "",
         *(f"{task.task}: {task.adapter}, in the encoder's layers" for task in outcome.tasks if task.adapter),
+        *_over_tokens(outcome),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),
         *_mixed(outcome.precisions),
         f"next: polyhead inspect {shlex.quote(outcome.bundle)}",
+    ]
+
+
+def _over_tokens(outcome: ImportResult) -> list[str]:
+    """How many answers in whole words are those that scripts of transformers choose among tokens."""
+    return [
+        f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are the words of the best span over tokens"
+        for task in outcome.tasks
+        if task.kind == "span" and task.parity.agreement is not None
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from polyhead.convert.peft import Lora
 from polyhead.deep.foreign import add_adapter, foreign_logits, open_foreign
 from polyhead.engine.session import Session
-from polyhead.errors import TrunkError
+from polyhead.errors import ConfigError, TrunkError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import answered
 from polyhead.tasks.task import Example, Task
@@ -124,6 +124,7 @@ def _theirs(
     known = set(inspect.signature(model.forward).parameters)
     segments = getattr(model.config, "type_vocab_size", 0)
     encoded, are_options = tokenizer.encode(texts), kind_of(task).per_option
+    _check_whole(task, folder, encoded)
     answers = []
     for start in range(0, len(texts), BATCH):
         show(f"transformers reads {folder}: {start:,} of {len(texts):,} texts")
@@ -142,6 +143,17 @@ def _theirs(
                 answers.append(_Answer(outputs=values.reshape(-1, values.shape[-1])))
     show("")
     return answers
+
+
+def _check_whole(task: Task, folder: str, encoded: Sequence[Encoded]) -> None:
+    """Raises ConfigError for a text in windows, which `transformers` would cut."""
+    cut = [entry.row for entry in encoded if entry.cut]
+    if task.long_texts == "windows" and cut:
+        raise ConfigError(
+            f"{folder}: a task that reads long texts in windows is proven on texts that fit in one",
+            got=f"{len(cut)} of {len(encoded)} texts are longer",
+            do="leave them out of --texts, or give a larger --max-tokens",
+        )
 
 
 def _of_words(task: Task, entry: Encoded, values: np.ndarray, words: np.ndarray) -> _Answer:

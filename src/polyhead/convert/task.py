@@ -37,6 +37,7 @@ class ImportRequest(Value):
     names: dict[str, str] = {}  # folder -> task; others are named after their folder
     range: tuple[float, float] | None = None  # for regression
     pair: Literal["none", "joined"] = "none"  # of classifiers
+    long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # whether question answering may say that there is no answer
     max_tokens: int | None = None  # of a new bundle's trunk
     actor: str = ""  # the person who imports, for the certificate
@@ -79,6 +80,7 @@ def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportReques
             labels=head.labels,
             pair=wanted.pair if "pair" in kind.uses else "none",
             range=wanted.range if "range" in kind.uses else None,
+            long_texts=wanted.long_texts if "long_texts" in kind.uses else "cut",
             null_answers=wanted.null_answers and "null_answers" in kind.uses,
             ends="last" if "ends" in kind.uses else msgspec.UNSET,
         )
