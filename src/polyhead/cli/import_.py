@@ -115,7 +115,7 @@ def _shown(outcome: ImportResult) -> list[str]:
         *indented(text_table(rows, left=4)),
         "",
         *(f"{task.task}: {task.adapter}, in the encoder's layers" for task in outcome.tasks if task.adapter),
-        *_over_tokens(outcome),
+        *_other_answers(outcome),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),
@@ -124,12 +124,12 @@ def _shown(outcome: ImportResult) -> list[str]:
     ]
 
 
-def _over_tokens(outcome: ImportResult) -> list[str]:
-    """How many answers in whole words are those that scripts of transformers choose among tokens."""
+def _other_answers(outcome: ImportResult) -> list[str]:
+    """The tasks whose answers are not all those of transformers: whole words, where it takes tokens, or ties."""
     return [
-        f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are the words of the best span over tokens"
+        f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are those of transformers, in whole words"
         for task in outcome.tasks
-        if task.kind == "span" and task.parity.agreement is not None
+        if task.parity.agreement is not None and task.parity.agreement < 1
     ]
 
 
