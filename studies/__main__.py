@@ -38,6 +38,7 @@ RUNS = {
     "similarity.run": "Score answers by similarity on five sets, whole test splits.",
     "similarity.run_jevbench": "Run a conformance suite and a benchmark of coherence against a server.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
+    "defaults.run_encoders": "Score the default over a larger encoder beside the default one.",
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
     "defaults.run_setfit": "Score the default beside SetFit and logistic regression, the same encoder.",

@@ -13,6 +13,7 @@ where it stopped: rows are in runs/heads_defaults.jsonl, or else in the results.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import statistics
@@ -28,7 +29,7 @@ import numpy as np
 from polyhead.data.read import Examples
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
-from polyhead.project.pretrained import load_trunk
+from polyhead.project.pretrained import MINILM, load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -121,13 +122,14 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=claims(rows, before), lacking=lacking)
 
 
-def run(name: str, size: str, draw: int) -> dict[str, object]:
-    """The default's test score, and those of all baselines, on the same labelled rows."""
+def run(name: str, size: str, draw: int, trunk: str = MINILM) -> dict[str, object]:
+    """The default's test score, and those of all baselines, on the same labelled rows and over the same trunk."""
     source = SETS[name]
     rows = labelled(source, size, draw)
     with tempfile.TemporaryDirectory() as folder:
         entry = written(source, rows, Path(folder), labels_of(source))
-        project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=draw))
+        chosen = TrunkChoice(name=trunk, max_tokens=MAX_TOKENS)
+        project = Project(tasks=(entry,), trunk=chosen, training=Training(seed=draw))
         began = time.perf_counter()
         outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say))
         seconds = time.perf_counter() - began
@@ -141,7 +143,7 @@ def run(name: str, size: str, draw: int) -> dict[str, object]:
             "chosen": scores.get("chosen"),
             "tried": scores.get("tried"),
             "seconds": round(seconds - outcome.extraction.seconds, 1),
-            "baselines": baselines(ready, metric, draw),
+            "baselines": baselines(ready, metric, draw, opened(trunk)),
         }
 
 
@@ -208,11 +210,11 @@ SCORES = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1, "matthews"
 Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example of each row
 
 
-def baselines(ready: Prepared, metric: str, draw: int) -> dict[str, float]:
+def baselines(ready: Prepared, metric: str, draw: int, extractor: Extractor) -> dict[str, float]:
     """Test scores of scikit-learn's models on vectors of the last layer, learned from all labelled rows."""
     whole = Split(name="train", examples=ready.whole)
     kind = ready.task.kind
-    train, test = (vectors(ready, split) for split in (whole, ready.test))
+    train, test = (vectors(ready, split, extractor) for split in (whole, ready.test))
     values, targets = (train[0], train[1]), (test[0], test[1])
     if kind == "tagging":
         return of_words(ready, train, test, draw)
@@ -335,12 +337,11 @@ def cosine(compared: np.ndarray) -> np.ndarray:
     return compared[:, compared.shape[1] * 3 // 4 :].mean(axis=1)
 
 
-def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -> Vectors:
+def vectors(ready: Prepared, split: Split, extractor: Extractor) -> Vectors:
     """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
     from polyhead.tasks.kinds import kind_of
     from polyhead.train.heads.inputs import inputs_of
 
-    extractor = extractor or opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)
     path = strategy.path(
         ready.task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name="float16")
@@ -353,14 +354,11 @@ def vectors(ready: Prepared, split: Split, extractor: Extractor | None = None) -
     return read.values, read.targets, read.members
 
 
-OPENED: list[Extractor] = []
-
-
-def opened() -> Extractor:
-    if not OPENED:
-        data = load_trunk("minilm", max_tokens=MAX_TOKENS)
-        OPENED.append(Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training())))
-    return OPENED[0]
+@functools.cache
+def opened(trunk: str) -> Extractor:
+    """What reads texts with this trunk, its features kept."""
+    data = load_trunk(trunk, max_tokens=MAX_TOKENS)
+    return Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training()))
 
 
 def claims(rows: list[dict], before: list[dict]) -> list[Claim]:

@@ -26,7 +26,7 @@ from benchmarks.peers.rivals import HERE, OFFLINE, python_of
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.engine.session import Session
 from polyhead.progress import duration
-from polyhead.project.pretrained import find_encoder, load_trunk
+from polyhead.project.pretrained import MINILM, find_encoder, load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice
 from polyhead.train.data.extract import Extractor
@@ -34,7 +34,7 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from studies.defaults.run import DRAWS, MAX_TOKENS, SETS, labelled, labels_of, logistic, read, vectors, written
+from studies.defaults.run import DRAWS, MAX_TOKENS, SETS, labelled, labels_of, logistic, opened, read, vectors, written
 from studies.results import Claim
 from studies.settings import (
     checked_names,
@@ -141,7 +141,7 @@ def regression(name: str, rows: list[dict]) -> dict[str, object]:
         learned = vectors(ready, Split(name="train", examples=ready.whole), extractor)
         model = logistic(None).fit(learned[0], learned[1])
         seconds = time.perf_counter() - began
-    held = vectors(ready, ready.test)
+    held = vectors(ready, ready.test, opened(MINILM))
     return {"accuracy": float(np.mean(model.predict(held[0]) == held[1])), "seconds": round(seconds, 1)}
 
 

@@ -1,5 +1,7 @@
 """Bundles written by old versions, committed, are still read, and say what they said on that day."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,18 @@ def test_golden_values_are_those_that_were_written(golden):
         np.testing.assert_allclose(golden.trunk().arrays[name], array, atol=1e-6)
     for name, array in golden_part().items():
         np.testing.assert_allclose(golden.part("mood")[name], array, atol=1e-6)
+
+
+def test_a_trunk_that_states_what_is_left_out_today_is_the_same_trunk(tmp_path):
+    """Fields of a shape at their default were once written, all of them."""
+    root = shutil.copytree(GOLDEN, tmp_path / "bundle")
+    facts = json.loads((root / "trunk/trunk.json").read_text())
+    stated = {"family": "bert", "positions": 8, "segments": 2, "first_position": 0, "embedding_width": None}
+    facts["architecture"] |= stated | {"norm_epsilon": 1e-12, "activation": "gelu"}
+    (root / "trunk/trunk.json").write_text(json.dumps(facts))
+    bundle = Bundle.open(root)
+    bundle.verify()
+    assert bundle.digest == bundle.trunk().digest == TRUNK
 
 
 def test_every_format_up_to_today_has_a_golden_bundle():

@@ -58,6 +58,9 @@ SETTINGS = {
 }
 QUERY_VALUE = {"DistilBert": ("q_lin", "v_lin")}
 ALL = ("query", "key", "value", "dense", "q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
+ALL += ("q", "k", "v", "o", "query_proj", "key_proj", "value_proj")
+ALL += ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+NO_POOLER = ("DebertaV2", "Gte", "NomicBert")  # bare encoders that `transformers` makes without one
 
 
 def adapter(
@@ -92,7 +95,7 @@ def adapter(
             value.data = 0.3 * torch.randn(value.shape, generator=generator)
             arrays[name] = value.data
     for name, module in model.named_modules():
-        if not targeted(name, maps, layers) or name.split(".")[0] in saved:
+        if not targeted(name, maps, layers) or name.split(".")[0] in saved or f"{name}.weight" in arrays:
             continue
         r = rank(name) if callable(rank) else rank
         scale = (alpha(name) if callable(alpha) else alpha) / (math.sqrt(r) if rslora else r)
@@ -147,7 +150,7 @@ def logits_of(model, inputs):
     )
     tokenizer, found = checkpoints.FAMILIES[family][0](), []
     for text in inputs:
-        limit = 256 if "oberta" in family else 64
+        limit = 64 if model.config.vocab_size == 110 else 256
         given = tokenizer(*text, truncation=True, max_length=limit, return_tensors="pt")
         with torch.inference_mode():
             found.append(model(**checkpoints.inputs_of(model, given)).logits[0].numpy())

@@ -9,6 +9,7 @@ import numpy as np
 import tomli_w
 from safetensors.numpy import save_file
 
+from polyhead.encoder.families import FAMILIES
 from polyhead.encoder.names import to_hugging_face
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
@@ -33,27 +34,41 @@ def _without_none(data):
 
 
 def write_trunk(folder, data=None):
-    """The tiny trunk as a checkpoint folder."""
+    """The tiny trunk, of any family, as a checkpoint folder."""
     data, folder = data or tiny_trunk(), Path(folder)
-    shape = data.architecture
     folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "model_type": "bert",
-        "num_hidden_layers": shape.layers,
-        "hidden_size": shape.width,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.feed_forward,
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.positions,
-        "type_vocab_size": shape.segments,
-        "layer_norm_eps": shape.norm_epsilon,
-        "hidden_act": "gelu",
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config_of(data.architecture)))
     (folder / "tokenizer.json").write_bytes(data.tokenizer)
-    arrays = {name: np.ascontiguousarray(a) for name, a in to_hugging_face(data.arrays, "bert").items()}
-    save_file(arrays, folder / "model.safetensors")
+    arrays = to_hugging_face(data.arrays, data.architecture.family)
+    save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, folder / "model.safetensors")
     return folder
+
+
+def config_of(shape):
+    """The config.json of a tiny trunk's shape."""
+    family = FAMILIES[shape.family]
+    stated = {key: getattr(shape, field) for field, key in family.keys.items()}
+    more = {
+        "roberta": lambda: {"pad_token_id": shape.first_position - 1},
+        "modernbert": lambda: {
+            "global_rope_theta": shape.rotary.base,
+            "local_rope_theta": shape.local_rotary.base,
+            "local_attention": 2 * shape.window,
+            "global_attn_every_n_layers": shape.whole_every,
+        },
+        "deberta-v2": lambda: {
+            "relative_attention": True,
+            "position_biased_input": shape.position_table,
+            "position_buckets": shape.relative.buckets // 2,
+            "max_relative_positions": shape.relative.distance,
+            "norm_rel_ebd": "layer_norm" if shape.relative.norm else "none",
+            "share_att_key": shape.relative.shared,
+            "pos_att_type": "p2c|c2p",
+        },
+        "bart": lambda: {"max_position_embeddings": shape.positions - shape.first_position},
+        **dict.fromkeys(("eurobert", "gte", "nomic_bert"), lambda: {"rope_theta": shape.rotary.base}),
+    }
+    return {"model_type": family.model_types[0], **stated, **more.get(shape.family, dict)()}
 
 
 def message(chance):

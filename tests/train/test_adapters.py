@@ -19,6 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.convert import run as importing
 from polyhead.convert import task as imported
 from polyhead.convert.folders import scan_folders
+from polyhead.convert.parity import TOLERANCE
 from polyhead.convert.run import import_folders
 from polyhead.convert.task import ImportRequest
 from polyhead.engine.session import Session
@@ -112,11 +113,14 @@ def test_the_base_is_the_trunk_and_each_task_owns_its_matrices_alone(four):
 @pytest.mark.parametrize("family", first_of(checkpoints.FAMILIES))
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both classes of the family, every dense map of a layer; torch and the reference agree too."""
+    saved = ("classifier", "pre_classifier", *(("pooler",) if family in adapters.NO_POOLER else ()))
     models = {
-        task: adapters.adapter(tmp_path / task, task, family=family, maps=adapters.ALL) for task in ("mood", "names")
+        task: adapters.adapter(tmp_path / task, task, family=family, maps=adapters.ALL, saved=saved)
+        for task in ("mood", "names")
     }
     outcome = import_folders(wanted(*(tmp_path / t for t in models)), tmp_path / "b", TEXTS)
-    assert all(one.parity.max_abs_difference < LIMIT for one in outcome.tasks)
+    for one in outcome.tasks:  # logits are up to 5
+        assert one.parity.max_abs_difference < LIMIT * one.parity.tolerance / TOLERANCE
     assert "all dense maps of layers 1 to 4" in outcome.tasks[0].adapter
     fast, plain = (Session(tmp_path / "b", backend=name) for name in ("torch", "reference"))
     for task, model in models.items():

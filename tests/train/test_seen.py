@@ -137,23 +137,29 @@ def test_too_few_rows_keep_nothing_and_drift_says_what_to_do(tmp_path):
     run("drift", tmp_path / "bundle", data).refuses("BundleError", "mood", "30 rows", "--keep", "--known")
 
 
-def test_a_store_gives_mean_vectors_where_it_keeps_them_finely(home):
+def test_a_store_gives_mean_vectors_where_it_keeps_them_or_every_token_finely(home):
     trunk = load_trunk(str(tiny_project.write_trunk(home / "trunk")))
     texts = [
         (json.loads(line)["text"],)
         for split in ("train", "validation", "test")
         for line in (home / "data" / f"messages-{split}.jsonl").read_text().splitlines()
     ]
-    for codec, is_kept in (("float16", True), ("sign", False)):
-        store = str(home / f"store-{codec}")
-        path = stored_path(trunk, codec=Codec(name=codec), layers="last", of=1, positions="mean")
-        make_store(store, texts, path, trunk=trunk)
-        made = project(home, "mood", strategy=Pooled(layers="last", positions="mean"))
-        made = msgspec.structs.replace(made, bundle=f"bundle-{codec}")
-        train_project(made, folder=home, features=store)
-        seen = seen_of(Bundle.open(home / f"bundle-{codec}"), "mood")
-        assert (seen is not None) == is_kept
-        assert seen is None or len(seen.lengths) == 40
+    found = {}
+    for codec, positions in (("float16", "mean"), ("sign", "mean"), ("float16", "all"), ("sign", "all")):
+        name = f"{codec}-{positions}"
+        path = stored_path(trunk, codec=Codec(name=codec), layers="last", of=1, positions=positions)
+        make_store(str(home / f"store-{name}"), texts, path, trunk=trunk)
+        made = project(
+            home, "mood", strategy=Pooled(layers="last", positions="mean" if positions == "mean" else "auto")
+        )
+        made = msgspec.structs.replace(made, bundle=f"bundle-{name}")
+        train_project(made, folder=home, features=home / f"store-{name}")
+        found[name] = seen_of(Bundle.open(home / f"bundle-{name}"), "mood")
+    assert found["sign-mean"] is None and found["sign-all"] is None
+    mean, tokens = found["float16-mean"], found["float16-all"]  # which keeps every token
+    assert len(mean.lengths) == len(tokens.lengths) == 40
+    np.testing.assert_allclose(mean.vectors, tokens.vectors, atol=2e-3)
+    np.testing.assert_allclose(mean.centres, tokens.centres, atol=2e-3)
 
 
 def test_several_texts_of_a_row_are_read_as_one(home):

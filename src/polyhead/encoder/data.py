@@ -31,6 +31,13 @@ class TrunkFacts(Value):
     digest: str
 
 
+class CheckpointPooler(msgspec.Struct, frozen=True, kw_only=True):
+    """`tanh(W h + b)` of the first position's state h, as a checkpoint has it (Devlin et al. 2019)."""
+
+    weight: np.ndarray  # (width, width)
+    bias: np.ndarray
+
+
 class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that determines a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
 
@@ -39,6 +46,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     arrays: Mapping[str, np.ndarray]
     tokenizer: bytes  # a `tokenizers` JSON file; its own padding and truncation are ignored
     settings: TextSettings
+    pooler: CheckpointPooler | None = None  # what poolers may start from; no part of the trunk, nor of its digest
 
     def __post_init__(self) -> None:
         check_arrays(self.arrays, dict(trunk_arrays(self.architecture)), owner=f"trunk '{self.name}'")

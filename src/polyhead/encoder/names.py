@@ -88,6 +88,14 @@ def trunk_names(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
     return {own.replace(_LAST, str(last)): place for own, place in known.items()}
 
 
+def pooler_names(names: Iterable[str], family: str) -> dict[str, str]:
+    """`weight` and `bias` -> their names of the encoder's own pooler; empty where the checkpoint has none."""
+    names, module = list(names), FAMILIES.named(family).pooler
+    prefix, _ = _prefix(names, family)
+    found = {leaf: f"{prefix}{module}.{leaf}" for leaf in ("weight", "bias")}
+    return found if set(found.values()) <= set(names) else {}
+
+
 def our_names(name: str, family: str) -> tuple[str, ...]:
     """Our names of one array of the bare encoder; several for a fused one, none where the encoder does not have it."""
     for old, new in _OLD_LEAVES.items():

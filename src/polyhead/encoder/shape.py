@@ -123,11 +123,11 @@ class LayerForm(Value):
         return widths.get(name, (self.width, self.feed_forward))
 
 
-class Architecture(Value):
+class Architecture(Value, omit_defaults=True):
     """Shape of an encoder; `layer` says how each of its layers computes.
 
     State 0 is the embedding's output, state l that of layer l; the last state is read behind the closing norm, where
-    there is one, the others before any.
+    there is one, the others before any. Files leave out what is at its default, so that older versions read them.
     """
 
     layers: int

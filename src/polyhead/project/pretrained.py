@@ -19,10 +19,10 @@ import safetensors
 
 from polyhead.arguments import typed
 from polyhead.encoder.configs import architecture_of
-from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.data import CheckpointPooler, TextSettings, TrunkData
 from polyhead.encoder.families import FAMILIES
-from polyhead.encoder.names import ArrayRows, check_names, trunk_names
-from polyhead.encoder.shape import embedding_arrays
+from polyhead.encoder.names import ArrayRows, check_names, pooler_names, trunk_names
+from polyhead.encoder.shape import Architecture, embedding_arrays
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, suggestion
 from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
 from polyhead.text.tokenizer_file import LARGEST, check_ids
@@ -92,7 +92,24 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     tokenizer = family.tokenizer(_tokenizer(folder))
     check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
     arrays = family.finished(checkpoint.read(names), checkpoint.stored, tokenizer)
-    return TrunkData(name=name, architecture=shape, arrays=arrays, tokenizer=tokenizer, settings=settings)
+    return TrunkData(
+        name=name,
+        architecture=shape,
+        arrays=arrays,
+        tokenizer=tokenizer,
+        settings=settings,
+        pooler=_pooler(checkpoint, shape),
+    )
+
+
+def _pooler(checkpoint: WeightFiles, shape: Architecture) -> CheckpointPooler | None:
+    """The checkpoint's own, where it has one of the trunk's width."""
+    names = pooler_names(checkpoint.files, shape.family)
+    read = {leaf: checkpoint.stored(name) for leaf, name in names.items()}
+    weight, bias = read.get("weight"), read.get("bias")
+    if weight is None or bias is None or weight.shape != (shape.width, shape.width) or bias.shape != (shape.width,):
+        return None
+    return CheckpointPooler(weight=_checked(weight, names["weight"]), bias=_checked(bias, names["bias"]))
 
 
 def _config(folder: Path) -> bytes:

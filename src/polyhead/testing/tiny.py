@@ -97,7 +97,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "roberta": {"first_position": 2, "segments": 1},
     "electra": {"embedding_width": 4},
     "distilbert": {"segments": 0},
-    "mpnet": {"first_position": 2, "segments": 0, "relative": Relative(kind="bias", buckets=8, distance=16)},
+    "mpnet": {"first_position": 2, "segments": 0, "relative": Relative(kind="bias", buckets=32, distance=128)},
     "modernbert": {
         **_ROTARY,
         **_NO_BIAS,

@@ -15,7 +15,7 @@ from polyhead.deep.examples import FeatureExamples, module_outputs, module_outpu
 from polyhead.deep.features import OnTap, tap_examples
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
-from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.deep.sharing.make import arrays_of_part, start_pooler
 from polyhead.deep.sharing.part import BranchPart
 from polyhead.errors import TrainError
 from polyhead.plan import Path
@@ -134,6 +134,8 @@ class Branches:
             layer_dropout=self.strategy.dropout,
             generator=generator,
         )
+        if not head:
+            start_pooler(part, path, self.extractor.data, self.strategy)
         part.start_from(start, head=head)
         return OnTap(part, path, bfloat16=self.precision == "bfloat16")
 

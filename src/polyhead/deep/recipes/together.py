@@ -18,7 +18,7 @@ from polyhead.deep.model import MultiTaskModel, TextBatch
 from polyhead.deep.nn.attention import AttentionKeys, by_head
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.weighting import Objective
-from polyhead.deep.sharing.make import make_families, make_part
+from polyhead.deep.sharing.make import make_families, make_part, start_pooler
 from polyhead.deep.sharing.part import BranchPart, Family, OwnedPart, PooledPart
 from polyhead.encoder.data import TrunkData
 from polyhead.plan import TRUNK, Path, merge, owners_of
@@ -69,6 +69,7 @@ class JointModel(nn.Module):
                     generator=drawn(owner),
                 )
                 part.checkpointing = recipe.checkpointing
+                start_pooler(families.get(path.head.hidden_part or "", part), path, data, strategies.get(task))
                 if isinstance(part, BranchPart):
                     part.start_from(data.arrays)
         trunk = Trunk.from_data(data, dropout=0.0 if frozen else recipe.layer_dropout)

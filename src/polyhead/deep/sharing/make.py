@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from polyhead.deep.nn.layer import Dense
 from polyhead.deep.sharing.part import BranchPart, Family, OwnedPart
+from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, cost, owners_of
@@ -45,6 +47,18 @@ def make_part(
         layer_dropout=layer_dropout if own_dropout is None else own_dropout,
         generator=generator,
     )
+
+
+def start_pooler(module: OwnedPart | Family, path: Path, data: TrunkData, strategy: Strategy | None) -> None:
+    """Lets a tanh layer over the first position start as the checkpoint's own pooler, unless the strategy draws it."""
+    hidden = module.head.hidden if isinstance(module, OwnedPart) else module.hidden
+    drawn = getattr(strategy, "pooler_init", "random") != "checkpoint"
+    if drawn or data.pooler is None or path.pool.positions != "first" or path.head.activation != "tanh":
+        return
+    if isinstance(hidden, Dense) and tuple(hidden.weight.shape) == data.pooler.weight.shape:
+        with torch.no_grad():
+            hidden.weight.copy_(torch.from_numpy(data.pooler.weight))
+            hidden.bias.copy_(torch.from_numpy(data.pooler.bias))
 
 
 def make_families(

@@ -172,6 +172,7 @@ class EncoderFamily(Value, eq=False):
     """EncoderConfig of an older form of config.json by the keys of today."""
     more: Callable[[EncoderConfig, Architecture], Mapping[str, object]] = lambda settings, shape: {}
     """Fields that need more than a key, from the shape of all others."""
+    pooler: str = "pooler.dense"  # their name of the tanh map of the first position, read where it is there
     ignored: str = ""  # expression of names inside the encoder that are not read, beside poolers and buffers
     surplus: tuple[str, ...] = ()  # arrays, by our names, that a checkpoint may hold and a shape lack
     classifiers: Mapping[str, ClassifierForm] = {}  # by the class in `transformers`; they read position 0 or words

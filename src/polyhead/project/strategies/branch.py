@@ -33,6 +33,7 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
     seeds: int = 1  # per depth of the search
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
+    pooler_init: Literal["checkpoint", "random"] = "checkpoint"  # of a pooler over the first position, where it has one
     dropout: float = 0.1  # inside the private layers, in training; the trunk below has none
     students: tuple[int, ...] = ()  # private layers of each student
     init: Literal["teacher", "pretrained"] = "teacher"  # initial weights of a student

@@ -106,6 +106,7 @@ class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
     adapters: tuple[Adapter, ...] = (Adapter(),)
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh pooler, 0 for none; None: the trunk's width
+    pooler_init: Literal["checkpoint", "random"] = "checkpoint"  # of a pooler over the first position, where it has one
     pooler: Literal["private", "shared"] = "private"  # shared: one for all tasks with this strategy, as in the paper
 
     reaches_inside: ClassVar[bool] = True

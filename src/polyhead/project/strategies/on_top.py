@@ -30,6 +30,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     residual: bool = True  # False: no residual and no norm
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh pooler, 0 for none; None: the trunk's width
+    pooler_init: Literal["checkpoint", "random"] = "checkpoint"  # of a pooler over the first position, where it has one
     pooler: Literal["private", "shared"] = "private"
     norm_init: Literal["one", "legacy"] = "one"  # gains N(0, 0.02), as by mistake in the released code
     dropout: float = 0.1  # inside the layers, in training

@@ -21,6 +21,7 @@ from polyhead.evaluate.drift import profile_of
 from polyhead.evaluate.held import held_file, held_of
 from polyhead.evaluate.profile import ModelView, as_texts, asked, sample, seen_rows, seen_texts
 from polyhead.files import make_folder, remove_leftovers, replace_file
+from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
@@ -53,6 +54,7 @@ SEED = 0  # of sampling the rows
 # Training rows that centres are means of, in all, and at least so many of each label. On clinc150's out-of-scope rows
 # the area under the ROC curve is 0.956 with them and 0.960 with all 15,000 rows (docs/project/log.md, 2026-11-28).
 LEARNED, OF_LABEL = 2048, 8
+AT_ONCE = 256  # rows whose tokens are read at a time
 
 
 def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureRequest]:
@@ -145,8 +147,13 @@ def _vectors_of(task: Task, examples: Examples, source: FeatureSource) -> np.nda
     if request is None:
         return None
     source.fill([request])
-    features = source.store(request.path).features(request.keys()).take(range(len(examples.inputs)))
-    return directions(features.values[:, 0, 0])
+    kept, count = source.store(request.path).features(request.keys()), len(examples.inputs)
+    means = []
+    for start in range(0, count, AT_ONCE):
+        read = kept.take(range(start, min(start + AT_ONCE, count)))
+        shares = read.mask / np.maximum(read.mask.sum(axis=1, keepdims=True), 1)
+        means.append(np.einsum("rt,rtd->rd", shares.astype(np.float32), read.values[:, :, 0]))
+    return directions(np.concatenate(means))
 
 
 def _with(draft: Draft, seen: Seen) -> Draft:
@@ -160,13 +167,24 @@ def _places(examples: Examples) -> list[int]:
 
 
 def _vectors(task: Task, examples: Examples, source: FeatureSource) -> FeatureRequest | None:
-    """Their mean vectors, in a precision without effect on comparisons; None if the source has none of these texts."""
+    """Their mean vectors, in a precision without effect on comparisons; of a store without these all tokens' states.
+
+    None if the source has none of these texts.
+    """
     if not source.encodes and not reads_one_text(task):
         return None  # a store's document is never several texts of a row, read as one
-    for codec in (HALF, EXACT):
-        path = vector_path(source.facts.digest, source.facts.architecture.layers, codec=codec)
+    of_mean = [
+        vector_path(source.facts.digest, source.facts.architecture.layers, codec=codec) for codec in (HALF, EXACT)
+    ]
+    of_tokens = [_of_tokens(path) for path in of_mean]
+    for path in (*of_mean, *of_tokens):
         if source.keeps(path, is_named=True):
             coded = source.coded(path, is_named=True, per="tensor", inputs=list)
             origin = f"task '{task.name}', rows held out"
             return FeatureRequest(path=coded, inputs=as_texts(examples.inputs), origin=origin, rows=examples.rows)
     return None
+
+
+def _of_tokens(path: Path) -> Path:
+    """The path with every token in place of their mean."""
+    return Path(nodes=(*path.nodes[:-1], msgspec.structs.replace(path.pool, positions="all")))
