@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from polyhead.bundle.read import Bundle
-from polyhead.cli.import_ import SAMPLE_TEXTS
+from polyhead.convert.texts import SAMPLE_TEXTS
 from polyhead.project.tables import LEAST_TOKENS
 from support import checkpoints
 from support.commands import run
@@ -99,8 +99,30 @@ def test_texts_of_a_file_are_the_proof(tmp_path, form):
 
 def test_questions_are_no_texts_of_a_proof(tmp_path):
     file = tmp_path / "texts.jsonl"
-    file.write_text('{"question": "who?", "context": "anna is here"}\n')
-    run("import", tmp_path / "b", tmp_path, "--texts", file).refuses("holds questions", "leave --texts out")
+    file.write_text('{"question": "who?", "context": "anna is here"}\n' * 20)
+    refused = run("import", tmp_path / "b", checkpoints.trained("mood"), "--texts", file)
+    refused.refuses("a question about a context", "Allowed: one text")
+
+
+def test_questions_are_the_proof_of_models_that_answer_them(tmp_path):
+    """One file for both: each is proven on the lines that it reads."""
+    file = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"question": "who?", "context": f"anna has {i} lamps"}) for i in range(20)]
+    lines += [json.dumps({"question": "who?", "options": [f"anna {i}", "ben"]}) for i in range(16)]
+    file.write_text("\n".join(lines))
+    folders = [checkpoints.headed(form) for form in ("QuestionAnswering", "MultipleChoice")]
+    names = [
+        word for folder, name in zip(folders, ("who", "which"), strict=True) for word in ("--name", f"{folder}={name}")
+    ]
+    done = run("import", tmp_path / "b", *folders, *names, "--texts", file, "--null-answers")
+    assert done.code == 0, done.err
+    tasks = Bundle.open(tmp_path / "b").tasks
+    assert [tasks[name].trained_with["imported"]["parity"]["texts"] for name in ("who", "which")] == [20, 16]
+    agreement = tasks["who"].trained_with["imported"]["parity"]["agreement"]
+    assert (f"who: {100 * agreement:.1f} % of its answers" in done.out) == (agreement < 1)
+    assert tasks["who"].task.null_answers
+    rows = run("predict", tmp_path / "b", stdin="\n".join(lines)).rows
+    assert rows[0]["answers"].keys() == {"who"} and rows[-1]["answers"].keys() == {"which"}
 
 
 def test_texts_that_cannot_be_read_are_refused(tmp_path):

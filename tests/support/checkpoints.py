@@ -109,6 +109,8 @@ FAMILIES = {
     "NomicBert": (wordpiece, BERT),
 }
 
+ASKED = tuple(name for name in FAMILIES if name not in ("Gte", "NomicBert"))  # with classes that answer questions
+
 
 @functools.cache
 def root():
@@ -191,3 +193,20 @@ def targets(task, given):
     if task == "score":
         return 5 * torch.rand(rows, generator=generator)
     return torch.randint(size, (rows,), generator=generator)
+
+
+@functools.cache
+def headed(form, family="Bert", seed=2):
+    """The base with a random head of this form, such as QuestionAnswering: what `save_pretrained` writes of it."""
+    folder = root() / f"{family}-{form}-{seed}"
+    base(family)
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{family}For{form}").from_pretrained(base(family))
+    encoder = {id(value) for value in model.base_model.parameters()}
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if id(value) not in encoder or "pooler" in name:
+                value.copy_(0.3 * torch.randn(value.shape))
+    model.save_pretrained(folder)
+    FAMILIES[family][0]().save_pretrained(folder)
+    return folder

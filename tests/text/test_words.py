@@ -242,4 +242,23 @@ def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
             assert reads.tokens[here].tolist() == every[every >= 0].tolist()
             assert reads.of(one.row).tolist() == words[one.row].tolist()
         assert reads.going_on(np.arange(12)).tolist() == np.concatenate(going_on).tolist()
+        both = read_words(tokenizer(20).encodings(inputs, windows=windows, offsets=True), words, ends=True)
+        assert both.tokens.tolist() == reads.tokens.tolist()
+        ends = [
+            max([first, *np.flatnonzero(_overlaps(encoded[entry], both.of(encoded[entry].row)[place]))])
+            for entry in range(len(encoded))
+            for place, first in zip(*_read_in(both, entry), strict=True)
+        ]
+        assert both.ends.tolist() == ends
         assert any(each.any() for each in going_on) == (texts == 1)
+
+
+def _read_in(reads, entry):
+    here = slice(reads.starts[entry], reads.starts[entry + 1])
+    return reads.places[here].tolist(), reads.tokens[here].tolist()
+
+
+def _overlaps(one, word):
+    """Which tokens of an encoding hold a character of the word."""
+    holds = (one.offsets[:, 0] < word[1]) & (one.offsets[:, 1] > word[0]) & (one.offsets[:, 1] > one.offsets[:, 0])
+    return holds & (one.sequence == one.texts - 1)

@@ -405,8 +405,8 @@ def test_a_token_classifier_of_pairs_is_refused(tmp_path):
     [
         (TEXTS[:15], "none", "too few.*15.*16 or more"),
         ([], "none", "too few"),
-        (PAIRS, "none", "a line of 2 texts"),
-        (TEXTS, "joined", "a line of 1 texts"),
+        (PAIRS, "none", "Got: a pair"),
+        (TEXTS, "joined", "Got: one text"),
         ([*TEXTS, ("",)], "none", "blank"),
     ],
 )

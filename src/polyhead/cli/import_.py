@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +12,11 @@ import click
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, Column, File, Folder
 from polyhead.cli.output import Printer, counted, indented, text_table
-from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
 from polyhead.store.jobs.lines import read_texts
-from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
     from polyhead.convert.run import ImportResult
-
-SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 
 
 @verb("import")
@@ -36,8 +30,8 @@ def command(
         metavar="NAME",
     ),
     texts: File = option(
-        "Check the answers on these texts or pairs, one a line as for `predict` or rows of a table, at "
-        "least 16 [default: 128 texts of the packaged sample]."
+        "Check the answers on these texts, pairs or questions, one a line as for `predict` or rows of a table, at "
+        "least 16 for each task [default: 128 texts of the packaged sample]."
     ),
     text: Column = option("Column of the text, if --texts is a table [default: by its name]."),
     names: tuple[str, ...] = option(
@@ -47,8 +41,10 @@ def command(
         "Lowest and highest value of regression tasks.", "--range", metavar="LOW HIGH"
     ),
     pair: Literal["none", "joined"] = option(
-        "Whether the tasks read one text, or a pair as one input; config.json does not say which.", "none"
+        "Whether classifiers read one text, or a pair as one input; config.json does not say which.", "none"
     ),
+    long_texts: Literal["cut", "windows"] = option("How the tasks read texts beyond the limit.", "cut"),
+    null_answers: bool = option("Question answering may say that there is no answer, as SQuAD 2 models do."),
     max_tokens: int | None = option(
         "Longest input of a new bundle [default: what the encoder reads, at most 512].", ge=LEAST_TOKENS
     ),
@@ -58,10 +54,10 @@ def command(
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
     BUNDLE is a new bundle, or one whose encoder they share. FOLDERS are what `save_pretrained` of transformers wrote:
-    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT, MPNet, DeBERTa v3, GTE or Nomic
-    BERT. A task uses the encoder's layers where its own are equal bit for bit; the other layers become the task's own.
-    A folder may also hold a LoRA adapter written by PEFT: its task runs the encoder, which must be the adapter's base,
-    with the low-rank matrices in the layers.
+    sequence or token classification, question answering or multiple choice with BERT, RoBERTa, XLM-R, ELECTRA,
+    DistilBERT, MPNet or DeBERTa v3, classification with GTE or Nomic BERT too. A task uses the encoder's layers where
+    its own are equal bit for bit; the other layers become the task's own. A folder may also hold a LoRA adapter written
+    by PEFT: its task runs the encoder, which must be the adapter's base, with the low-rank matrices in the layers.
 
     Before anything is written, each task's answers are compared with those of transformers; the result is stored with
     the task. Either all folders are imported or none.
@@ -70,9 +66,17 @@ def command(
     from polyhead.convert.task import ImportRequest
 
     wanted = ImportRequest(
-        folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens, actor=actor
+        folders=folders,
+        base=base,
+        names=_names(names),
+        range=limits,
+        pair=pair,
+        long_texts=long_texts,
+        null_answers=null_answers,
+        max_tokens=max_tokens,
+        actor=actor,
     )
-    proof = _texts_of(texts, text) if texts is not None else _sample_texts(pair)
+    proof = [line.input for line in read_texts(texts, text)] if texts is not None else None
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
     printer.lines(_shown(outcome))
     return outcome
@@ -95,31 +99,6 @@ def _folder_and_task(option: str) -> tuple[str, str]:
     return folder, name
 
 
-def _texts_of(file: str, column: str | None) -> list[Input]:
-    """The lines of a file that are not blank, or the rows of a table; raises DataError for one that is no input."""
-    inputs: list[Input] = []
-    for line in read_texts(file, column):
-        if not isinstance(line.input, tuple):
-            raise DataError(
-                f"{file} holds questions, and imported models read a text or a pair of texts",
-                got=line.input,
-                do='write {"text": ..., "text_b": ...}, or leave --texts out',
-            )
-        inputs.append(line.input)
-    return inputs
-
-
-def _sample_texts(pair: str) -> list[Input]:
-    """Texts of the packaged sample, evenly spaced, and those of them that are not ASCII."""
-    name, keys = ("pairs.jsonl", ("text_a", "text_b")) if pair == "joined" else ("messages.jsonl", ("text",))
-    raw = importlib.resources.files("polyhead.sample").joinpath(name).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in raw.splitlines()]
-    texts = [tuple(row[key] for key in keys) for row in rows]
-    foreign = [text for text in texts if not all(part.isascii() for part in text)]
-    spaced = [texts[i * len(texts) // SAMPLE_TEXTS] for i in range(SAMPLE_TEXTS)]
-    return list(dict.fromkeys([*foreign, *spaced]))[:SAMPLE_TEXTS]
-
-
 def _shown(outcome: ImportResult) -> list[str]:
     rows: list[list[object]] = [
         ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
@@ -136,11 +115,21 @@ def _shown(outcome: ImportResult) -> list[str]:
         *indented(text_table(rows, left=4)),
         "",
         *(f"{task.task}: {task.adapter}, in the encoder's layers" for task in outcome.tasks if task.adapter),
+        *_other_answers(outcome),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),
         *_mixed(outcome.precisions),
         f"next: polyhead inspect {shlex.quote(outcome.bundle)}",
+    ]
+
+
+def _other_answers(outcome: ImportResult) -> list[str]:
+    """The tasks whose answers are not all those of transformers: whole words, where it takes tokens, or ties."""
+    return [
+        f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are those of transformers, in whole words"
+        for task in outcome.tasks
+        if task.parity.agreement is not None and task.parity.agreement < 1
     ]
 
 

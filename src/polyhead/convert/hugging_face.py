@@ -19,10 +19,15 @@ from polyhead.plan import Activation, Head, Pool
 from polyhead.project.pretrained import WeightFiles, load_trunk, open_checkpoint
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.multiple_choice import MultipleChoice
 from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
-from polyhead.tasks.kinds.tagging import Tagging
+from polyhead.tasks.kinds.span import Span
+from polyhead.tasks.task import Kind
 from polyhead.values import Value
+
+OUTPUTS: Mapping[str, int] = {Span.name: 2, MultipleChoice.name: 1}
+"""The number of outputs of kinds whose classes in `transformers` have always as many, whatever the config says."""
 
 
 class ForeignHead(Value, eq=False):
@@ -30,13 +35,13 @@ class ForeignHead(Value, eq=False):
 
     model_class: str
     kind: str
-    labels: tuple[str, ...]  # label i is output i; () for regression
+    labels: tuple[str, ...]  # label i is output i; () for a kind without labels
     activation: Activation  # after the dense layer
     arrays: Mapping[str, np.ndarray]
 
     @property
     def outputs(self) -> int:
-        """Number of outputs, per word for tagging."""
+        """Number of outputs, of each word or option where the kind answers these."""
         return len(self.arrays["head.output.weight"])
 
     @property
@@ -51,7 +56,7 @@ class ForeignHead(Value, eq=False):
 
 
 def classifiers() -> dict[str, ClassifierForm]:
-    """What `read_head` reads: the classes of `transformers` for sequence and token classification."""
+    """What `read_head` reads: classes of `transformers` that classify, answer questions or choose among options."""
     return {name: form for family in FAMILIES.values() for name, form in family.classifiers.items()}
 
 
@@ -119,12 +124,12 @@ def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
 def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
     """The classifier with these arrays; the config determines its class, labels and kind."""
     model_class, form = _form(config)
-    _check_head(arrays, _outputs(config))
-    kind, labels = _kind(config, model_class, _outputs(config)), _labels(config)
+    kind = _kind(config, model_class, _outputs(config))
+    _check_head(arrays, _outputs(config), fixed=OUTPUTS.get(kind))
     return ForeignHead(
         model_class=model_class,
         kind=kind,
-        labels=labels if "labels" in KINDS[kind].uses else (),
+        labels=_labels(config) if "labels" in KINDS[kind].uses else (),
         activation=form.activation,
         arrays=arrays,
     )
@@ -197,8 +202,9 @@ def _labels(config: _Config) -> tuple[str, ...]:
 
 
 def _kind(config: _Config, model_class: str, outputs: int) -> str:
-    if model_class.endswith("TokenClassification"):
-        return Tagging.name
+    for kind in KINDS.values():
+        if kind.model_class != Kind.model_class and model_class.endswith(kind.model_class):
+            return kind.name
     kinds = {kind.problem_type: kind for kind in KINDS.values() if kind.problem_type is not None}
     if config.problem_type is not None and config.problem_type not in kinds:
         raise TrunkError("its problem_type is not known", got=config.problem_type, allowed=sorted(kinds))
@@ -271,9 +277,12 @@ def _adapted(lora: Lora, form: ClassifierForm) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check_head(arrays: Mapping[str, np.ndarray], outputs: int) -> None:
-    """Raises WeightsMismatch for arrays that do not match each other or the number of outputs."""
+def _check_head(arrays: Mapping[str, np.ndarray], labels: int, *, fixed: int | None) -> None:
+    """Raises WeightsMismatch for arrays that do not match each other, the labels or the `fixed` number of outputs."""
     rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
+    outputs = labels if fixed is None else fixed
+    if rows != outputs and fixed is not None:
+        raise WeightsMismatch("the head has another number of outputs than its class", got=rows, allowed=fixed)
     if rows != outputs:
         raise WeightsMismatch(
             "config.json and the classifier differ in the number of labels",

@@ -30,7 +30,11 @@ from polyhead.values import Value
 _LOG = logging.getLogger(__name__)
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 MERGE = "merge it into its base with PEFT's `merge_and_unload`, save that with `save_pretrained` and import it instead"
-TASKS: Mapping[str, str] = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
+TASKS: Mapping[str, str] = {
+    "SEQ_CLS": "ForSequenceClassification",
+    "TOKEN_CLS": "ForTokenClassification",
+    "QUESTION_ANS": "ForQuestionAnswering",
+}
 """PEFT's `task_type` -> how the model's class ends."""
 
 _DENSE: tuple[Dense, ...] = get_args(Dense)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import cast
 
 import msgspec
 
@@ -32,17 +31,18 @@ from polyhead.convert.task import (
     own_cost,
     record_of,
 )
+from polyhead.convert.texts import proof_texts
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import trunk_arrays
 from polyhead.engine.backends import TRAINING_BACKEND
+from polyhead.engine.inputs import AnyInput
 from polyhead.engine.probes import recorded_precision
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.plan import Path
-from polyhead.text.tokenize import Input, repair
+from polyhead.text.question import TaskInput
 from polyhead.values import Value
 
-LEAST_TEXTS = 16
 Show = Callable[[str], None]
 
 
@@ -75,21 +75,21 @@ class ImportResult(Value):
 
 
 def import_folders(
-    wanted: ImportRequest, out: FilePath, texts: Sequence[Input], *, show: Show | None = None
+    wanted: ImportRequest, out: FilePath, given: Sequence[AnyInput] | None = None, *, show: Show | None = None
 ) -> ImportResult:
     """Writes every folder as a task into `out`, a new bundle or one with the trunk that the folders share.
 
-    Before anything is written there, each task answers `texts` from a temporary bundle and is compared with the
-    checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares nothing with
+    Before anything is written there, each task answers those of `given` that it reads (None: texts of the packaged
+    sample) from a temporary bundle and is compared with the checkpoint in `transformers`: all are imported, or none is.
+    Raises TrunkError for a folder that shares nothing with
     the trunk or answers differently, WrongTrunk for an adapter of another encoder, BadName for a name that is taken.
     """
     tell = show or (lambda text: None)
-    texts = [cast(Input, tuple(map(repair, text))) for text in texts]
-    _check_texts(texts, wanted)
     check_distinct(wanted.folders)
     existing = _existing(out)
     bases = BaseEncoders(wanted.base)
     models = _read(wanted, existing, bases, tell)
+    texts = proof_texts([model.task for model in models], given)
     trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
     digest = trunk.digest
     paths = {model.folder: foreign_path(model, digest, group.taps[model.folder]) for model in models}
@@ -99,7 +99,7 @@ def import_folders(
         trial = _trial(place, trunk, models, paths, texts, tell)
         session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {
-            model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=tell)
+            model.folder: parity(session, model.task, model.folder, texts[model.task.name], lora=model.lora, show=tell)
             for model in models
         }
         tell("writing the bundle")
@@ -145,7 +145,7 @@ def _trial(
     trunk: TrunkData,
     models: Sequence[ForeignCheckpoint],
     paths: Mapping[str, Path],
-    texts: Sequence[Input],
+    texts: Mapping[str, Sequence[TaskInput]],
     show: Show,
 ) -> Bundle:
     """A bundle of all the tasks in a temporary folder."""
@@ -157,7 +157,7 @@ def _trial(
             record=record_of(model, path, {}),
             arrays=foreign_arrays(model, path),
             scores={},
-            probes=foreign_probes(model.task, texts),
+            probes=foreign_probes(model.task, texts[model.task.name]),
             card="",
         )
         add_tasks(root, [draft])
@@ -192,24 +192,6 @@ def _commit(
     with whole_bundle(out) as building:
         write_bundle(building, trunk)
         return certified(building, "import", lambda: add_tasks(building, drafts), changing=names, actor=actor)
-
-
-def _check_texts(texts: Sequence[Input], wanted: ImportRequest) -> None:
-    size = 2 if wanted.pair == "joined" else 1
-    others = [text for text in texts if len(text) != size]
-    if others:
-        raise ConfigError(
-            "the texts of the proof are not of the kind that the tasks read",
-            got=f"a line of {len(others[0])} texts",
-            allowed=f"{size} a line, since --pair is '{wanted.pair}'",
-            do="give pairs with --pair joined, single texts without it",
-        )
-    if not all(part.strip() for text in texts for part in text):
-        raise ConfigError("a text of the proof is blank", do="leave it out")
-    if len(texts) < LEAST_TEXTS:
-        raise ConfigError(
-            "too few texts to prove that the answers are the same", got=len(texts), allowed=f"{LEAST_TEXTS} or more"
-        )
 
 
 def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, show: Show) -> list[ForeignCheckpoint]:

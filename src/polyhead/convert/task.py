@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from polyhead._version import __version__
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.notes import Probe
 from polyhead.convert.hugging_face import ForeignHead, read_encoder, weights_digests
 from polyhead.convert.parity import Parity
 from polyhead.convert.peft import Lora, adapter_line
@@ -22,8 +23,8 @@ from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.plan import Embed, Layers, Path, cost, merge, shared_layers
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task, owner_of
-from polyhead.text.tokenize import Input
-from polyhead.text.words import words_of
+from polyhead.text.question import TaskInput, texts_of
+from polyhead.text.words import words_in
 from polyhead.train.record.draft import PROBES, about_task
 from polyhead.values import Value
 
@@ -35,7 +36,9 @@ class ImportRequest(Value):
     base: str | None = None  # the trunk: a name for `load_trunk`; None: the layers that the folders share
     names: dict[str, str] = {}  # folder -> task; others are named after their folder
     range: tuple[float, float] | None = None  # for regression
-    pair: Literal["none", "joined"] = "none"
+    pair: Literal["none", "joined"] = "none"  # of classifiers
+    long_texts: Literal["cut", "windows"] = "cut"
+    null_answers: bool = False  # whether question answering may say that there is no answer
     max_tokens: int | None = None  # of a new bundle's trunk
     actor: str = ""  # the person who imports, for the certificate
 
@@ -65,7 +68,7 @@ def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportReques
             f"{folder}: a {kind.name} task needs the range of its values, which config.json does not hold",
             do="give the lowest and the highest value that the model was trained on, such as --range 0 5",
         )
-    if "pair" not in kind.uses and wanted.pair != "none":
+    if "pair" not in kind.uses and wanted.pair != "none" and not kind.per_option:
         raise ConfigError(f"{folder}: a token classifier reads one text", got="--pair joined", do="leave it out")
     do = "name the labels otherwise in id2label of its config.json, which changes no weight"
     if kind.labels_words:
@@ -75,8 +78,11 @@ def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportReques
             name=name,
             kind=head.kind,
             labels=head.labels,
-            pair=wanted.pair,
+            pair=wanted.pair if "pair" in kind.uses else "none",
             range=wanted.range if "range" in kind.uses else None,
+            long_texts=wanted.long_texts if "long_texts" in kind.uses else "cut",
+            null_answers=wanted.null_answers and "null_answers" in kind.uses,
+            ends="last" if "ends" in kind.uses else msgspec.UNSET,
         )
     except BadName:
         raise
@@ -143,18 +149,15 @@ def adapter_of(model: ForeignCheckpoint) -> str:
     return adapter_line(model.scanned.adapted) if model.lora is not None else ""
 
 
-def foreign_probes(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
+def foreign_probes(task: Task, texts: Sequence[TaskInput]) -> list[dict[str, Any]]:
     """PROBES of the texts, or all if there are fewer: the longest, one beyond ASCII, others evenly spaced."""
-    longest = max(range(len(texts)), key=lambda i: sum(map(len, texts[i])))
-    foreign = [i for i, text in enumerate(texts) if not all(t.isascii() for t in text)]
+    longest = max(range(len(texts)), key=lambda i: sum(map(len, texts_of(texts[i]))))
+    foreign = [i for i, text in enumerate(texts) if not all(t.isascii() for t in texts_of(text))]
     spaced = np.linspace(0, len(texts) - 1, PROBES).round().astype(int).tolist()
     chosen = list(dict.fromkeys([longest, *foreign[:1], *spaced, *range(len(texts))]))
-    probes: list[dict[str, object]] = []
-    for i in sorted(chosen[:PROBES]):
-        probes.append({"text": list(texts[i])})
-        if kind_of(task).per_word:
-            probes[-1]["words"] = words_of(texts[i][0]).tolist()
-    return probes
+    per_word = kind_of(task).per_word
+    probes = [Probe.of(texts[i], words_in(texts_of(texts[i])) if per_word else None) for i in sorted(chosen[:PROBES])]
+    return [probe.line() for probe in probes]
 
 
 def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:

@@ -13,8 +13,8 @@ from polyhead.errors import TrunkError
 from polyhead.project.pretrained import first_line
 
 
-def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Tokenizer and float32 model for classification (`reads` is "Token" or "Sequence") of the folder at `path`.
+def open_foreign(folder: str, path: str, *, model_class: str, own: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Tokenizer and float32 model of the folder at `path`, by the end of its class's name, as `Kind.model_class`.
 
     Raises TrunkError, which names `folder`, if `transformers` cannot open it.
     """
@@ -23,7 +23,7 @@ def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) 
     try:
         with quiet(library):  # it would warn that an adapter's base has no head
             tokenizer = library.AutoTokenizer.from_pretrained(path, **local)
-            auto = getattr(library, f"AutoModelFor{reads}Classification")
+            auto = getattr(library, f"AutoModelFor{model_class}")
             model = auto.from_pretrained(path, dtype=torch.float32, **local, **own)
     except Exception as error:  # the library raises errors of many types if it cannot open the folder
         raise TrunkError(
@@ -34,10 +34,16 @@ def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) 
     return tokenizer, model.eval()
 
 
-def foreign_logits(model: Any, tokens: Mapping[str, Any]) -> Any:
-    """The model's logits, without gradients."""
+def foreign_logits(model: Any, tokens: Mapping[str, Any], *, are_options: bool = False) -> Any:
+    """The model's logits, without gradients: (rows, outputs) or (rows, tokens, outputs).
+
+    `are_options`: the rows are the options of one question. The two outputs of an answer's beginning and end come last.
+    """
     with torch.inference_mode():
-        return model(**tokens).logits
+        if are_options:
+            return model(**{name: value[None] for name, value in tokens.items()}).logits[0][:, None]
+        made = model(**tokens)
+        return made.logits if "logits" in made else torch.stack([made.start_logits, made.end_logits], dim=-1)
 
 
 def add_adapter(model: Any, saved: Mapping[str, np.ndarray], maps: Mapping[str, Any]) -> None:

@@ -59,10 +59,26 @@ class Texts(Value, eq=False):
         return np.asarray(self.pairs[(first >= 0) | (second >= 0), 0])
 
     def word_counts(self, entries: np.ndarray) -> np.ndarray:
-        """How many words each of these entries has, int64 (entries,); 0 where no task reads words."""
+        """How many tokens of words are read of each of these entries, int64 (entries,); 0 where no task reads words."""
         if self.reads is None:
             return np.zeros(len(entries), np.int64)
-        return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
+        counts = self.reads.starts[entries + 1] - self.reads.starts[entries]
+        return np.asarray(counts if self.reads.ends is None else 2 * counts)
+
+    def word_tokens(self, entries: np.ndarray) -> np.ndarray:
+        """These tokens, entry after entry: of each word the first one, or the first and the last."""
+        if self.reads is None:
+            return np.zeros(0, np.int64)
+        starts, ends = self.reads.starts, self.reads.ends
+        read = ranges(starts[entries], starts[entries + 1] - starts[entries])
+        tokens = self.reads.tokens[read]
+        return np.asarray(tokens if ends is None else np.stack([tokens, ends[read]], axis=1).ravel())
+
+    def of_words(self, values: np.ndarray) -> np.ndarray:
+        """Outputs of words from those of their tokens: where two are read, one number of the first, one of the last."""
+        if self.reads is None or self.reads.ends is None:
+            return values
+        return np.stack([values[::2, 0], values[1::2, 1]], axis=1)
 
 
 class EncodedInputs(Value, eq=False):
@@ -90,6 +106,7 @@ class TypeReaders(NamedTuple):
     separate: tuple[str, ...] = ()  # those that read pairs as two texts
     windowed: tuple[str, ...] = ()  # those of `tasks` that read long texts in windows
     per_word: bool = False  # whether any of `tasks` answers each word
+    to_last: TypeReaders | None = None  # tasks, none of them above, that read the last token of each word too
 
 
 Readers = Mapping[InputType, TypeReaders]
@@ -104,13 +121,21 @@ def readers_by_type(tasks: Mapping[str, Task]) -> Readers:
     readers: dict[InputType, TypeReaders] = {}
     for input_type, own in by_type.items():
         whole = {name: task for name, task in own.items() if task.pair != "separate"}
-        readers[input_type] = TypeReaders(
-            tasks=tuple(whole),
+        first = {name: task for name, task in whole.items() if task.ends != "last"}
+        to_last = {name: task for name, task in whole.items() if name not in first}
+        readers[input_type] = _type_readers(first)._replace(
             separate=tuple(name for name in own if name not in whole),
-            windowed=tuple(name for name, task in whole.items() if task.long_texts == "windows"),
-            per_word=any(kind_of(task).per_word for task in whole.values()),
+            to_last=_type_readers(to_last) if to_last else None,
         )
     return readers
+
+
+def _type_readers(tasks: Mapping[str, Task]) -> TypeReaders:
+    return TypeReaders(
+        tasks=tuple(tasks),
+        windowed=tuple(name for name, task in tasks.items() if task.long_texts == "windows"),
+        per_word=any(kind_of(task).per_word for task in tasks.values()),
+    )
 
 
 def prepared(
@@ -181,11 +206,14 @@ def readings_of(
         order = [*(input_type for input_type in order if input_type != "text"), "text"]
     readings: list[EncodedInputs] = []
     for input_type in order:
-        source = _Source(input_type, inputs, readers.get(input_type, TypeReaders()), types)
+        reading = readers.get(input_type, TypeReaders())
+        source = _Source(input_type, inputs, reading, types)
         if pairs and input_type == "text":
             source.add_pairs(pairs, separate, inputs)
         if source.texts:
             readings += source.readings(tokenizer, words, start)
+        if reading.to_last is not None:
+            readings += _Source(input_type, inputs, reading.to_last, types).readings(tokenizer, words, start, ends=True)
     return readings
 
 
@@ -223,7 +251,9 @@ class _Source:
         self.options, self.separate = [0] * len(self.rows), tasks
         self.pairs = np.array(triples, np.int64)
 
-    def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[EncodedInputs]:
+    def readings(
+        self, tokenizer: Tokenizer, words: Words, start: int, *, ends: bool = False
+    ) -> Iterator[EncodedInputs]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
         tasks, windowed, per_word = self.reading.tasks, self.reading.windowed, self.reading.per_word
         windows = windows_of(tokenizer.max_tokens) if windowed else None
@@ -239,7 +269,7 @@ class _Source:
             row=(rows if is_whole else rows[encodings.row]) + start,
             option=options if is_whole else options[encodings.row],
             encodings=encodings,
-            reads=read_words(encodings, self._words(words)) if per_word else None,
+            reads=read_words(encodings, self._words(words), ends=ends) if per_word else None,
             unread=unread,
             pairs=self.pairs + np.array([start, 0, 0]) if len(self.pairs) else self.pairs,
             separate=self.separate,
@@ -335,5 +365,5 @@ def _word_tokens(texts: Texts, entries: np.ndarray, rows: int, *, at_least: int,
     words = np.full((rows, -(-longest // multiple_of) * multiple_of), -1, np.int64)
     if texts.reads is not None:
         is_word = np.arange(words.shape[1]) < counts[:, None]
-        words[: len(entries)][is_word] = texts.reads.tokens[ranges(texts.reads.starts[entries], counts)]
+        words[: len(entries)][is_word] = texts.word_tokens(entries)
     return words

@@ -256,7 +256,7 @@ def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tup
     """
     chains = dict.fromkeys((path.nodes[0], *path.layers) for name in names if (path := paths.get(name)) is not None)
     longest = [chain for chain in chains if not any(chain != other and _begins(chain, other) for other in chains)]
-    read = ((tasks[name].pair, tasks[name].long_texts, input_types_of(tasks[name])) for name in names)
+    read = ((tasks[name].pair, tasks[name].long_texts, tasks[name].ends, input_types_of(tasks[name])) for name in names)
     own = (name for name in names if name not in paths)  # that own their models
     return frozenset(longest), frozenset(read), frozenset(own)
 

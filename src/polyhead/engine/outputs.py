@@ -162,7 +162,7 @@ class Gathered:
                 values = values[is_word]  # drops padding positions
             if not are_finite:
                 values = self._finite(task, batch, values, is_word)
-            self._by_task.setdefault(task, []).append((batch, values))
+            self._by_task.setdefault(task, []).append((batch, batch.texts.of_words(values)))
 
     def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
         """The values with 0 for what is no finite number, of whose inputs a note is taken."""

@@ -221,7 +221,7 @@ def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
         task, path = session.records[name].task, session.records[name].path
         is_own = any(node.weights != TRUNK or node.delta for node in path.layers)
         layers = name if is_own else path.embed if path.embed.prompts else None
-        groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
+        groups.setdefault((layers, task.pair, task.long_texts, task.ends, kind_of(task).per_option), []).append(name)
     return groups.values()
 
 

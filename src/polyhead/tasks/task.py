@@ -67,6 +67,8 @@ class Task(Value):
     positive: str | None = None  # single_label: the label of metric 'f1'
     long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # span: whether a text may have no answer
+    # span, imported: an answer's end is read at the last token of its word; unset: at the first, as its beginning
+    ends: Literal["last"] | msgspec.UnsetType = msgspec.UNSET
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or the best allowed BIO sequence
     # tagging, learned: what the best sequence adds for each label that comes first, then for each that follows another
     transitions: tuple[tuple[float, ...], ...] = ()
@@ -166,6 +168,7 @@ class Kind(ABC):
     # The function from a row's outputs to its answer's numbers; None if these depend on other rows or places too.
     scores: ClassVar[ScoresOf | None] = None
     problem_type: ClassVar[str | None] = None  # problem type in the `transformers` config of such a classifier
+    model_class: ClassVar[str] = "SequenceClassification"  # the end of the name of its class in `transformers`
 
     pair: ClassVar[PairMode | None] = None  # the only way in which the kind reads a pair, if there is one
     # whether heads over frozen features read the texts of a pair separately by default

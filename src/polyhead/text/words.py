@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
+import msgspec
 import numpy as np
 
 from polyhead.text.characters import word_pattern
@@ -146,6 +147,7 @@ class WindowWords(Value, eq=False):
     starts: np.ndarray  # int64 (entries + 1,): where each entry's words begin
     # bool (words,): True for words that share the token of the word before, which are not read again
     goes_on: np.ndarray
+    ends: np.ndarray | None = None  # int64 (read,): the last sub-token of each, where it is read beside the first
 
     def of(self, text: int) -> np.ndarray:
         """The words of one text, (words, 2)."""
@@ -156,8 +158,8 @@ class WindowWords(Value, eq=False):
         return np.asarray(self.goes_on[ranges(self.text_starts[texts], np.diff(self.text_starts)[texts])])
 
 
-def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords:
-    """The words that each entry reads; the encodings must have offsets."""
+def read_words(encodings: Encodings, words: Sequence[np.ndarray], *, ends: bool = False) -> WindowWords:
+    """The words that each entry reads, with `ends` their last tokens too; the encodings must have offsets."""
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     text_starts = starts_of(sizes)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
@@ -177,7 +179,7 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
     owner, places, tokens = (np.concatenate(several) for several in zip(*parts, strict=True))
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(encodings.row))
-    return WindowWords(
+    reads = WindowWords(
         words=flat,
         text_starts=text_starts,
         places=places[order],
@@ -185,6 +187,25 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
         starts=starts_of(counts),
         goes_on=goes_on,
     )
+    return msgspec.structs.replace(reads, ends=_last_subtokens(encodings, reads)) if ends else reads
+
+
+def _last_subtokens(encodings: Encodings, reads: WindowWords) -> np.ndarray:
+    """For each word read, int64 (read,): the last token of its entry that overlaps it; NOWHERE is at the first token.
+
+    As in `_first_subtokens`, each entry has its own range of character numbers.
+    """
+    assert encodings.offsets is not None and encodings.sequence is not None
+    real = (encodings.sequence == encodings.texts - 1) & (encodings.offsets[:, 1] > encodings.offsets[:, 0])
+    at = np.flatnonzero(real)
+    entry = np.repeat(np.arange(len(encodings.row)), np.diff(reads.starts))
+    spans = reads.words[reads.text_starts[encodings.row[entry]] + reads.places].astype(np.int64)
+    token_entry = np.repeat(np.arange(len(encodings.row)), encodings.lengths)[at]
+    starts = encodings.offsets[at, 0].astype(np.int64)
+    stretch = 2 + max(int(starts.max(initial=0)), int(spans.max(initial=0)))
+    before = np.searchsorted(starts + token_entry * stretch, spans[:, 1] + entry * stretch, side="left")
+    last = at[before - 1] - encodings.starts[entry] if len(at) else reads.tokens
+    return np.where((spans == NOWHERE).all(axis=1), reads.tokens, last)
 
 
 def _first_subtokens(

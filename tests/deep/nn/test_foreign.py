@@ -102,7 +102,9 @@ def test_token_head_gives_the_logits_of_transformers(family):
 
 def test_every_class_that_is_read_was_tried():
     tried = {f"{f}ForSequenceClassification" for f in SEQUENCE}
-    assert set(classifiers()) == tried | {f"{f}ForTokenClassification" for f in checkpoints.FAMILIES}
+    tried |= {f"{f}ForTokenClassification" for f in checkpoints.FAMILIES}
+    asked = {f"{f}For{form}" for f in checkpoints.ASKED for form in ("QuestionAnswering", "MultipleChoice")}
+    assert set(classifiers()) == tried | asked  # the last: tests/train/test_importing_questions.py
 
 
 def test_ends_of_the_path_read_the_first_position_or_each_word():
@@ -189,7 +191,7 @@ def test_digest_of_the_weights_is_that_of_the_file():
 
 
 REFUSED = {
-    "another class": ({"architectures": ["BertForQuestionAnswering"]}, TrunkError, "BertForQuestionAnswering"),
+    "another class": ({"architectures": ["BertForMaskedLM"]}, TrunkError, "BertForMaskedLM"),
     "no class": ({"architectures": None}, TrunkError, "architectures"),
     "an encoder alone": ({"architectures": ["BertModel"]}, TrunkError, "BertForSequenceClassification"),
     "a class of another type": ({"architectures": ["RobertaForSequenceClassification"]}, TrunkError, "roberta"),

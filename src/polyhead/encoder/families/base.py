@@ -147,6 +147,11 @@ class ClassifierForm(Value):
         }
 
 
+def question_answering(model_type: str) -> ClassifierForm:
+    """The form of `...ForQuestionAnswering`: one dense map from each token to the numbers of a beginning and an end."""
+    return ClassifierForm(model_type=model_type, output="qa_outputs")
+
+
 class EncoderFamily(Value, eq=False):
     """A family of encoders. `{}` in a name is the layer's index, `{last}` in ours that of the last layer."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
 
 KEYS = {
     "layers": "num_hidden_layers",
@@ -48,6 +48,10 @@ def _tokens(model_type: str) -> ClassifierForm:
     return ClassifierForm(model_type=model_type, output="classifier")
 
 
+def _pooled(model_type: str, pooler: str) -> ClassifierForm:
+    return ClassifierForm(model_type=model_type, hidden=pooler, output="classifier")
+
+
 def _two_maps(model_type: str) -> ClassifierForm:
     return ClassifierForm(model_type=model_type, hidden="classifier.dense", output="classifier.out_proj")
 
@@ -61,10 +65,10 @@ register_encoder_family(
         only=ONLY,
         table=TABLE,
         classifiers={  # the dense layer of the first is the encoder's pooler
-            "BertForSequenceClassification": ClassifierForm(
-                model_type="bert", hidden="bert.pooler.dense", output="classifier"
-            ),
+            "BertForSequenceClassification": _pooled("bert", "bert.pooler.dense"),
             "BertForTokenClassification": _tokens("bert"),
+            "BertForQuestionAnswering": question_answering("bert"),
+            "BertForMultipleChoice": _pooled("bert", "bert.pooler.dense"),
         },
     )
 )
@@ -83,6 +87,10 @@ register_encoder_family(
             "XLMRobertaForSequenceClassification": _two_maps("xlm-roberta"),
             "RobertaForTokenClassification": _tokens("roberta"),
             "XLMRobertaForTokenClassification": _tokens("xlm-roberta"),
+            "RobertaForQuestionAnswering": question_answering("roberta"),
+            "XLMRobertaForQuestionAnswering": question_answering("xlm-roberta"),
+            "RobertaForMultipleChoice": _pooled("roberta", "roberta.pooler.dense"),
+            "XLMRobertaForMultipleChoice": _pooled("xlm-roberta", "roberta.pooler.dense"),
         },
     )
 )
@@ -99,6 +107,10 @@ register_encoder_family(
                 model_type="electra", hidden="classifier.dense", output="classifier.out_proj", activation="gelu"
             ),
             "ElectraForTokenClassification": _tokens("electra"),
+            "ElectraForQuestionAnswering": question_answering("electra"),
+            "ElectraForMultipleChoice": ClassifierForm(
+                model_type="electra", hidden="sequence_summary.summary", output="classifier", activation="gelu"
+            ),
         },
     )
 )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import (
+    ClassifierForm,
+    EncoderConfig,
+    EncoderFamily,
+    question_answering,
+    register_encoder_family,
+)
 from polyhead.encoder.families.bert import EMBEDDINGS, KEYS, SECOND_HALF
 from polyhead.encoder.shape import Architecture, Relative
 
@@ -67,6 +73,10 @@ register_encoder_family(
                 model_type="deberta-v2", hidden="pooler.dense", output="classifier", activation="gelu"
             ),
             "DebertaV2ForTokenClassification": ClassifierForm(model_type="deberta-v2", output="classifier"),
+            "DebertaV2ForQuestionAnswering": question_answering("deberta-v2"),
+            "DebertaV2ForMultipleChoice": ClassifierForm(
+                model_type="deberta-v2", hidden="pooler.dense", output="classifier", activation="gelu"
+            ),
         },
     )
 )

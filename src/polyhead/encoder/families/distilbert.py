@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
 
 register_encoder_family(
     EncoderFamily(
@@ -38,6 +38,10 @@ register_encoder_family(
                 model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
             ),
             "DistilBertForTokenClassification": ClassifierForm(model_type="distilbert", output="classifier"),
+            "DistilBertForQuestionAnswering": question_answering("distilbert"),
+            "DistilBertForMultipleChoice": ClassifierForm(
+                model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
+            ),
         },
     )
 )

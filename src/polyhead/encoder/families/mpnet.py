@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
 from polyhead.encoder.families.bert import DEFAULTS, EMBEDDINGS, KEYS, SECOND_HALF
 from polyhead.encoder.shape import Relative
 
@@ -36,6 +36,10 @@ register_encoder_family(
                 model_type="mpnet", hidden="classifier.dense", output="classifier.out_proj"
             ),
             "MPNetForTokenClassification": ClassifierForm(model_type="mpnet", output="classifier"),
+            "MPNetForQuestionAnswering": question_answering("mpnet"),
+            "MPNetForMultipleChoice": ClassifierForm(
+                model_type="mpnet", hidden="mpnet.pooler.dense", output="classifier"
+            ),
         },
     )
 )

@@ -26,6 +26,7 @@ class MultipleChoice(Kind):
     loss = "ranking"
     uses = ()
     per_option = shares_head = True
+    model_class = "MultipleChoice"
     text_column, context_column = "question", "context"
     column_keys = ("choices",)
     cell, cell_key, score_cell = "places", "ranked", "numbers"

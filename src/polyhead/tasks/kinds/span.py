@@ -3,7 +3,8 @@
 The question and the context are read as one pair. An example's places are: first (-1, -1), which means "no answer" and
 is read at the first token, then the context's words as character offsets (`text.words.boundary_places`). The head
 returns two numbers per place, for the answer's first word and its last; NaN rows are places that no token of an
-encoding represents.
+encoding represents. Trained tasks read both at a word's first token; models of `transformers` are taught an answer's
+end at its last token, which a task with `ends` reads.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Span(Kind):
     name = "span"
     other_names = ("qa", "question_answering", "extractive_qa", "squad")
     loss = "span_cross_entropy"
-    uses = ("pair", "null_answers", "long_texts")
+    uses = ("pair", "null_answers", "long_texts", "ends")
     per_word = shares_head = True
     pair = "joined"
+    model_class = "QuestionAnswering"
     text_column, context_column = "question", "context"
     label_key, column_keys = "answers", ("answers",)
 

@@ -37,6 +37,7 @@ class Tagging(Kind):
     scores = "softmax"
     uses = ("labels", "long_texts", "decoder", "transitions")
     per_word = label_is_list = True
+    model_class = "TokenClassification"
     column_keys = ("tokens", "tags", "spans")
 
     def check(self, task: Task) -> None:
