@@ -59,7 +59,7 @@ CASES = {  # of each shape: texts of so many tokens, and whether windows are swi
     ),
     "deberta": (("8 texts of 512", (512,) * 8, False), ("64 texts of 64", (64,) * 64, False)),
 }
-RAGGED = 256  # texts of about 30 tokens
+RAGGED = 64  # texts of about 30 tokens
 Row = dict[str, object]
 
 
