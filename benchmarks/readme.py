@@ -116,6 +116,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Right by default": ("right",),
     "Heads": ("heads",),
     "The first minute": ("minute",),
+    "Encoders": ("encoders_",),
     "Nothing silently wrong": ("silent",),
     "The server": ("server",),
     "The sample": ("sample",),
