@@ -124,7 +124,7 @@ def batch_of(lengths: Sequence[int], vocabulary: int) -> TokenBatch:
 
 
 def ragged() -> tuple[int, ...]:
-    """Lengths as those of messages: a median of 27, a mean of about 30, few beyond 80."""
+    """Lengths of texts, in tokens: log-normal, with a median of 27, a mean of about 30, and few above 80."""
     return tuple(np.random.default_rng(0).lognormal(3.3, 0.5, RAGGED).astype(int).clip(3, 128).tolist())
 
 
@@ -146,7 +146,7 @@ def theirs(model: object) -> dict[str, Callable[[TokenBatch], object]]:
 
 
 def precisions() -> list[str]:
-    """Those of the engine here."""
+    """The precisions that the engine has on this machine, without int8."""
     return [name for name in BACKENDS.named("openvino").precisions if name in ("float32", "bfloat16")]
 
 

@@ -106,7 +106,7 @@ def cascade_on(
     text: str | Sequence[str] = "text",
     text_b: str | None = None,
 ) -> CascadeChoice:
-    """What a cascade of two sessions scores and costs on rows in memory, by threshold, and the cheapest good one."""
+    """The score and cost of a cascade of two sessions on rows in memory, by threshold, and the cheapest good one."""
     deep.task_names([task])
     own = deep.tasks[task]
     with _rows_source(own, texts, labels, text=text, text_b=text_b) as source:

@@ -125,7 +125,7 @@ def _shown(outcome: ImportResult) -> list[str]:
 
 
 def _other_answers(outcome: ImportResult) -> list[str]:
-    """The tasks whose answers are not all those of transformers: whole words, where it takes tokens, or ties."""
+    """Lines about tasks that answer otherwise than transformers: it ends spans inside words, and breaks ties its own way."""
     return [
         f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are those of transformers, in whole words"
         for task in outcome.tasks

@@ -56,7 +56,7 @@ class ForeignHead(Value, eq=False):
 
 
 def classifiers() -> dict[str, ClassifierForm]:
-    """What `read_head` reads: classes of `transformers` that classify, answer questions or choose among options."""
+    """The classes of `transformers` that `read_head` reads: they classify, answer questions or choose among options."""
     return {name: form for family in FAMILIES.values() for name, form in family.classifiers.items()}
 
 

@@ -97,7 +97,7 @@ def texts_digest(texts: Sequence[TaskInput]) -> str:
 
 
 class _Answer(Value, eq=False):
-    """What `transformers` makes of one text, pair or option: its outputs, (1, outputs) or (words, outputs)."""
+    """The outputs of `transformers` for one text, pair or option: (1, outputs) or (words, outputs)."""
 
     outputs: np.ndarray
     span: tuple[int, int] | None = None  # of question answering: characters of the best span over tokens, if any
@@ -118,7 +118,7 @@ def _theirs(
     opened: tuple[Any, Any],
     show: Callable[[str], None],
 ) -> list[_Answer]:
-    """What `transformers` makes of each."""
+    """The outputs of `transformers` for each input."""
     reader, model = opened
     reader.padding_side = "right"  # as positions are counted
     known = set(inspect.signature(model.forward).parameters)

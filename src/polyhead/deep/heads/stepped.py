@@ -127,7 +127,7 @@ def _most_rounds(runs: Sequence[FoldRun]) -> int:
 
 
 def _is_ahead(trials: Trials, best: float) -> bool:
-    """Whether this score is above the best linear head's, if there is one."""
+    """Whether this score is above that of the best linear head; True where there is none."""
     linear = trials.linear
     return linear is None or best > rule.choosing_score(trials.prepared.task, trials.held, linear.outputs)
 

@@ -169,7 +169,7 @@ class EncoderFamily(Value, eq=False):
     only: Mapping[str, tuple[object, ...]] = {}  # settings that change the computation, with their supported values
     activations: Mapping[str, str] = {}  # names of activations beside `ACTIVATIONS`
     current: Callable[[EncoderConfig], Mapping[str, object]] = lambda settings: {}
-    """EncoderConfig of an older form of config.json by the keys of today."""
+    """The settings of an older form of config.json, by the keys of today."""
     more: Callable[[EncoderConfig, Architecture], Mapping[str, object]] = lambda settings, shape: {}
     """Fields that need more than a key, from the shape of all others."""
     pooler: str = "pooler.dense"  # their name of the tanh map of the first position, read where it is there
