@@ -125,7 +125,7 @@ def _shown(outcome: ImportResult) -> list[str]:
 
 
 def _other_answers(outcome: ImportResult) -> list[str]:
-    """Lines about tasks that answer otherwise than transformers: it ends spans inside words, and breaks ties its own way."""
+    """Lines about tasks that answer otherwise than transformers, which ends spans inside words."""
     return [
         f"{task.task}: {100 * task.parity.agreement:.1f} % of its answers are those of transformers, in whole words"
         for task in outcome.tasks
