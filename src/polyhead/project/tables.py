@@ -89,7 +89,7 @@ class TaskEntry(Columns, kw_only=True):
     metric: str | None = None
     positive: str | None = None
     range: tuple[float, float] | None = None
-    threshold: float = 0.5
+    threshold: float | None = None  # multi_label; None: 0.5, or what held-out rows show to be clearly better
     none_below: float = 0.0  # familiarity below which an answer says "none of these"; 0: never
     # None: "none" without `text_b`; else "separate" for frozen features, or "joined"
     pair: Literal["none", "joined", "separate"] | None = None
@@ -137,7 +137,7 @@ class TaskEntry(Columns, kw_only=True):
         shared = {
             name: getattr(self, name)
             for name in Task.__struct_fields__
-            if name not in ("pair", "decoder", "transitions", "ends")
+            if name not in ("pair", "decoder", "transitions", "ends") and getattr(self, name) is not None
         }
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)

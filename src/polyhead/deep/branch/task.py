@@ -28,6 +28,7 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
+from polyhead.train.heads import rule
 from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.runs import SUFFIX, Fitted
@@ -275,6 +276,7 @@ def chosen_part(
     branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     outputs = {split.name: branches.outputs(grown, split) for split in prepared.splits[1:]}
+    prepared = rule.deciding(prepared, outputs["validation"])
     tried = {branch.name: branch.fitted.score for branch in search.kept}
     for branch in search.candidates:
         tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
@@ -285,6 +287,7 @@ def chosen_part(
         fitted=kept.fitted,
         tried=tried if len(tried) > 1 else {},
         held=HeldRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
+        task=prepared.task,
     )
 
 

@@ -19,6 +19,7 @@ from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.events import Events
+from polyhead.train.heads import rule
 from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.record.lines import outlook
@@ -132,13 +133,15 @@ class LiveUnits(Trainer):
         trained = []
         for p in unit:
             outputs = split_outputs(course, p, served)
+            decided = rule.deciding(p, outputs["validation"])
             part = Trained(
                 path=learned.paths[p.task.name],
                 arrays=learned.arrays[p.task.name],
-                scores=p.scores(outputs),
+                scores=decided.scores(outputs),
                 fitted=learned.fitted,
                 tried={},
                 held=HeldRows(examples=p.validation.examples, outputs=outputs["validation"]),
+                task=decided.task,
             )
             trained.append((p, part))
         families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]

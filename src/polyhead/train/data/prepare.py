@@ -143,6 +143,7 @@ def _prepared(
         validation=Split(name="validation", examples=validation),
         test=Split(name="test", examples=test) if test is not None else None,
         whole=whole if halves is not None else None,
+        finds_threshold="threshold" in kind_of(task).uses and entry.threshold is None,
     )
 
 

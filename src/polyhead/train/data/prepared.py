@@ -49,6 +49,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     whole: Examples | None = None  # train and validation together, if the latter is a held-out share
     donor: Donor | None = None  # a donor trained by an earlier run; None: no donor, or this run trains it
     columns: tuple[str, ...] = ()  # digests of a store's features for its heads; (): features of texts
+    finds_threshold: bool = False  # whether held-out rows choose from which probability labels are given
 
     @property
     def folded(self) -> bool:
@@ -97,7 +98,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         columns = {"columns": list(self.columns)} if self.columns else {}
         words = {"label_words": True} if self.reads_label_words else {}
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
-        return (donor | columns | words | tokens) | {
+        threshold = {"finds_threshold": True} if self.finds_threshold else {}
+        return (donor | columns | words | tokens | threshold) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

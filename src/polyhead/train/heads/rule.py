@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.data.read import Examples
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.train.data.prepared import Prepared
 from polyhead.train.heads.linear import Swept
 
 GROUPS = 10  # of rows that are left out in turn
+THRESHOLDS = tuple(share / 20 for share in range(1, 20))  # for all labels of a row that may have several
 FEW = 100  # rows: with fewer, a standard error is itself little more than a guess
 
 
@@ -43,6 +46,25 @@ def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> in
     """
     is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
     return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
+
+
+def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> Task:
+    """The task with the threshold of probabilities at which these held-out outputs score best, if clearly better.
+
+    One threshold for all labels: rare labels alone have too few rows (`polyhead calibrate --goal` fits each label's).
+    """
+    tried = [msgspec.structs.replace(task, threshold=threshold) for threshold in THRESHOLDS]
+    best = tried[int(np.argmax([choosing_score(each, examples, outputs) for each in tried]))]
+    shift = np.float32(np.log(best.threshold / (1 - best.threshold)) - np.log(task.threshold / (1 - task.threshold)))
+    return (task, best)[best_of(task, examples, [outputs, [row - shift for row in outputs]])]
+
+
+def deciding(prepared: Prepared, outputs: Sequence[np.ndarray]) -> Prepared:
+    """The task with the threshold that these outputs of its validation rows choose, where they may."""
+    if not prepared.finds_threshold:
+        return prepared
+    task = with_threshold(prepared.task, prepared.validation.examples, outputs)
+    return msgspec.structs.replace(prepared, task=task)
 
 
 def errors(rows: int) -> float:

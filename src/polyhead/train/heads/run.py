@@ -17,9 +17,9 @@ from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.events import Events
+from polyhead.train.heads import rule
 from polyhead.train.heads.baselines import baselines_of
 from polyhead.train.heads.inputs import scaled
-from polyhead.train.heads.rule import choosing_score
 from polyhead.train.heads.temperature import best_scale
 from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.heads.trials import Trial, Trials
@@ -91,7 +91,7 @@ def train_task(
             if not trials.is_beaten(candidate):
                 several.append(trials.tried(candidate, path))
                 if len(prepared.train.examples.targets) >= TOLD_FROM:
-                    score = choosing_score(task, trials.held, several[-1].outputs)
+                    score = rule.choosing_score(task, trials.held, several[-1].outputs)
                     metric = kind_of(task).default_metric(task)
                     events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
                 continue
@@ -101,17 +101,17 @@ def train_task(
         arrays, fitted = trials.kept(best)
         scale = best_scale(task, best.outputs, trials.held.taught)
         arrays, outputs = scaled(arrays, scale), [np.asarray(row * np.float32(scale)) for row in best.outputs]
-        scores = {"validation": trials.held.scores(task, outputs)}
         baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
         weight = choose_weight(task, trials.sides, outputs)
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
-        if weight:  # the few numbers of the kept task, as `evaluate` scores these rows later
-            task = with_transitions(task, learned.targets, weight)
-            scores["validation"] = trials.held.scores(task, outputs)
+        task = with_transitions(task, learned.targets, weight)
+        tried = {trial.candidate.name: rule.choosing_score(task, trials.held, trial.outputs) for trial in several}
+        if prepared.finds_threshold:
+            task = rule.with_threshold(task, trials.held, outputs)
+        scores = {"validation": trials.held.scores(task, outputs)}  # as `evaluate` scores these rows later
         if prepared.test is not None:
             test = trials.outputs(best.path, arrays, prepared.test)
             scores["test"] = prepared.test.examples.scores(task, test)
-    tried = {trial.candidate.name: choosing_score(task, trials.held, trial.outputs) for trial in several}
     return Trained(
         path=best.path,
         arrays=arrays,
@@ -123,6 +123,6 @@ def train_task(
         refitted=trials.learns_all(best),
         baselines=baselines,
         held=HeldRows(examples=trials.held, outputs=outputs, folds=trials.folds),
-        transitions=task.transitions,
+        task=task,
         scale=scale,
     )

@@ -54,7 +54,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     refitted: bool = False  # whether it was trained on the validation rows too, after they had chosen it
     baselines: Baselines = {}  # baselines -> split -> metric -> value
     held: HeldRows | None = None  # their profile is stored with the task, their outputs in the cache
-    transitions: tuple[tuple[float, ...], ...] = ()  # of the task
+    task: Task | None = None  # with the decisions that held-out rows chose; None: as it was declared
     scale: float = 1.0  # of the head's outputs, in its weights, by which it is as sure as it is right
 
     def notes(self, task: Task) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def drafts_of(
         facts = {**fingerprint, "data": split_rows(p.splits), "numerics": dict(label)}
         facts |= {NO_ROWS: unseen} if (unseen := labels_without_rows(p)) else {}
         record = TaskRecord(
-            task=msgspec.structs.replace(p.task, transitions=trained.transitions),
+            task=trained.task or p.task,
             path=trained.path,
             trunk=data.digest,
             trained_with={"fingerprint": tag(fingerprint), "polyhead": __version__, **facts},
@@ -207,7 +207,7 @@ def _probe(prepared: Prepared, index: int) -> dict[str, object]:
 
 def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Plan, *, learned: bool = False) -> str:
     """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
-    task, path = prepared.task, trained.path
+    task, path = trained.task or prepared.task, trained.path
     added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)
     metric = kind_of(task).default_metric(task)
     return "\n".join(
@@ -253,6 +253,7 @@ def _off(task: Task, trained: Trained) -> str:
 def about_task(task: Task) -> list[str]:
     """Lines about the task's labels or range."""
     labels = [f"Labels, in order: {', '.join(task.labels)}."] if task.labels else []
+    labels += [f"A label is given from {task.threshold:g} on."] if "threshold" in kind_of(task).uses else []
     return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])
 
 

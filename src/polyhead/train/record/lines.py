@@ -149,11 +149,19 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
     line = f"{prepared.task.name}: {shown}{_how(prepared, trained)}, {duration(trained.fitted.seconds)}"
     return [
         line,
+        *_decided(prepared, trained),
         *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
         *_too_few(prepared.task.name, rows.get("validation", FEW)),
         *_advice(prepared),
         *_little(prepared, trained),
     ]
+
+
+def _decided(prepared: Prepared, trained: Trained) -> list[str]:
+    """A line if held-out rows moved the threshold."""
+    task = trained.task or prepared.task
+    told = f"{task.name}: labels are given from {task.threshold:g} on, which scores best on held-out rows"
+    return [] if task.threshold == prepared.task.threshold else [told]
 
 
 def _too_few(task: str, rows: int) -> list[str]:
