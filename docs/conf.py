@@ -17,7 +17,7 @@ HOME = "docs/index"
 project = "Polyhead"
 author = "The Polyhead authors"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 root_doc = HOME
 include_patterns = ["CHANGELOG.md", "docs/*.md", "docs/start/*.md", "docs/guides/*.md", "docs/reference/*.md"]
 include_patterns += ["docs/project/bundle-format.md", "docs/project/compat.md", "examples/**.md"]
@@ -25,6 +25,9 @@ exclude_patterns = ["**/__pycache__"]
 html_theme = "furo"
 html_title = f"Polyhead {release}"
 html_copy_source = False
+# The button of a block copies commands alone: neither their prompt nor what they print.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 html_show_sourcelink = False
 html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}

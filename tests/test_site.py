@@ -83,6 +83,13 @@ def test_nothing_is_loaded_from_another_server(site):
         assert not [address for address in imported_by(style.read_text(encoding="utf-8")) if is_elsewhere(address)]
 
 
+def test_a_button_copies_commands_without_their_prompt(site):
+    assert "copybutton.js" in (site / "docs/start/command-line.html").read_text(encoding="utf-8")
+    script = (site / "_static/copybutton.js").read_text(encoding="utf-8")
+    (prompt,) = re.findall(r"formatCopyText\(text, '(.*?)', true, true, true,", script)
+    assert re.match(prompt.replace("\\\\", "\\"), "$ polyhead demo")
+
+
 def test_what_a_page_loads_is_found():
     """By hand: a script, a style sheet, a font in a style; a link that a reader may follow is none."""
     text = (
