@@ -41,6 +41,7 @@ RUNS = {
     "defaults.run_encoders": "Score the default over a larger encoder beside the default one.",
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
+    "defaults.run_quick": "Score linear heads alone beside the default.",
     "defaults.run_setfit": "Score the default beside SetFit and logistic regression, the same encoder.",
     "defaults.run_pairs": "Score spans and choices: the default, what advise finds, and the constant answer.",
     "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",

@@ -30,7 +30,7 @@ from polyhead.data.read import Examples
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
 from polyhead.project.pretrained import MINILM, load_trunk
-from polyhead.project.recipes import Training
+from polyhead.project.recipes import Effort, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
@@ -124,27 +124,38 @@ def main() -> None:
 
 def run(name: str, size: str, draw: int, trunk: str = MINILM) -> dict[str, object]:
     """The default's test score, and those of all baselines, on the same labelled rows and over the same trunk."""
-    source = SETS[name]
-    rows = labelled(source, size, draw)
     with tempfile.TemporaryDirectory() as folder:
-        entry = written(source, rows, Path(folder), labels_of(source))
-        chosen = TrunkChoice(name=trunk, max_tokens=MAX_TOKENS)
-        project = Project(tasks=(entry,), trunk=chosen, training=Training(seed=draw))
-        began = time.perf_counter()
-        outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say))
-        seconds = time.perf_counter() - began
+        project = project_of(name, size, draw, Path(folder), trunk=trunk)
+        row = {"rows": sum(1 for _ in (Path(folder) / "train.jsonl").open()), **learned(project, Path(folder))}
         ready = prepare(project, Path(folder))[0]
-        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(source.kind, "accuracy")
-        scores = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
-        return {
-            "rows": len(rows),
-            "metric": metric,
-            "default": outcome.trained["task"]["test"][metric],
-            "chosen": scores.get("chosen"),
-            "tried": scores.get("tried"),
-            "seconds": round(seconds - outcome.extraction.seconds, 1),
-            "baselines": baselines(ready, metric, draw, opened(trunk)),
-        }
+        return {**row, "baselines": baselines(ready, str(row["metric"]), draw, opened(trunk))}
+
+
+def project_of(
+    name: str, size: str, draw: int, folder: Path, *, trunk: str = MINILM, effort: Effort = "default"
+) -> Project:
+    """A project over these labelled rows and the whole test split, which are written into the folder."""
+    source = SETS[name]
+    entry = written(source, labelled(source, size, draw), folder, labels_of(source))
+    chosen = TrunkChoice(name=trunk, max_tokens=MAX_TOKENS)
+    return Project(tasks=(entry,), trunk=chosen, training=Training(seed=draw, effort=effort))
+
+
+def learned(project: Project, folder: Path) -> dict[str, object]:
+    """The test score of the project's task, its metric, the heads that were tried, and seconds without encoding."""
+    began = time.perf_counter()
+    outcome = train_project(project, folder=folder, cache=RUNS / "right-cache", events=Events(say=say))
+    seconds = time.perf_counter() - began
+    metric = prepare(project, folder)[0].task.metric
+    metric = metric or {"regression": "pearson", "tagging": "span_f1"}.get(project.tasks[0].kind, "accuracy")
+    scores = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
+    return {
+        "metric": metric,
+        "default": outcome.trained["task"]["test"][metric],
+        "chosen": scores.get("chosen"),
+        "tried": scores.get("tried"),
+        "seconds": round(seconds - outcome.extraction.seconds, 1),
+    }
 
 
 def labelled(source: Set, size: str, draw: int) -> list[dict]:
