@@ -222,7 +222,7 @@ def test_a_blank_line_between_two_kinds_of_line_end_is_counted(home):
 
 
 def test_a_file_of_lines_is_named_with_the_line_that_cannot_be_read(tmp_path):
-    """`polyhead quantize --texts` named no file, and advised an option that it has not."""
+    """`polyhead tasks quantize --texts` named no file, and advised an option that it has not."""
     from polyhead.store.jobs.lines import read_lines
 
     file = tmp_path / "texts.txt"

@@ -1,4 +1,4 @@
-"""`polyhead quantize` and `polyhead tasks agree`: what they say, keep and refuse."""
+"""`polyhead tasks quantize` and `polyhead tasks agree`: what they say, keep and refuse."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def texts(tmp_path_factory):
 
 def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, tmp_path):
     words = ("--texts", texts, "--data", home / "polyhead.toml", "--bound", "100", *LOOSE)
-    done = run("quantize", bundle, *words, "--rows", "8", "--json", tmp_path / "said.json")
+    done = run("tasks", "quantize", bundle, *words, "--rows", "8", "--json", tmp_path / "said.json")
     assert done.code == 0, done.err
     said = json.loads((tmp_path / "said.json").read_text())
     assert set(said["tasks"]) == {"mood", "topics", "urgency", "names", "same", "alike"}
@@ -49,10 +49,10 @@ def test_texts_of_a_table_are_calibrated_on(bundle, tmp_path):
     """`--texts` refused tables, which every other command takes."""
     (tmp_path / "texts.csv").write_text("message\n" + "\n".join(f'"{text}"' for text in TEXTS[:20]))
     words = ("--texts", tmp_path / "texts.csv", "--text", "message", "--rows", "8", *LOOSE)
-    done = run("quantize", bundle, *words)
+    done = run("tasks", "quantize", bundle, *words)
     assert done.code == 0, done.err
     assert "calibrated on 8 texts" in done.out
-    run("quantize", bundle, *words[:2], "--text", "body", *LOOSE).refuses("body", "texts.csv")
+    run("tasks", "quantize", bundle, *words[:2], "--text", "body", *LOOSE).refuses("body", "texts.csv")
 
 
 def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts, tmp_path):
@@ -60,7 +60,7 @@ def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts
     words = ("--texts", texts, "--rows", "8", "--bound", "100", *LOOSE)
     rows = home / "data" / "messages-test.jsonl"
     for name, data in (("project", [home / "polyhead.toml"]), ("rows", [rows, "--label", "names=tags"])):
-        done = run("quantize", bundle, *words, "--data", *data, "--json", tmp_path / name)
+        done = run("tasks", "quantize", bundle, *words, "--data", *data, "--json", tmp_path / name)
         assert done.code == 0, done.err
         said[name] = json.loads((tmp_path / name).read_text())["tasks"]
     scored = [name for name, task in said["rows"].items() if task["metric"]]
@@ -68,39 +68,41 @@ def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts
     for name in scored:
         for key in ("metric", "float32", "int8"):
             assert said["rows"][name][key] == said["project"][name][key], (name, key)
-    run("quantize", bundle, *words, "--data", home / "polyhead.toml", "--label", "mood").refuses(
+    run("tasks", "quantize", bundle, *words, "--data", home / "polyhead.toml", "--label", "mood").refuses(
         "its own columns", code=2
     )
 
 
 def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
-    run("quantize", bundle, "--texts", texts, "--rows", "4", "--agreement", "100").refuses(
+    run("tasks", "quantize", bundle, "--texts", texts, "--rows", "4", "--agreement", "100").refuses(
         "int8 changes these tasks too much", "nothing was written", "%", "--agreement"
     )
     assert not (bundle / "cache").exists()
-    run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses("polyhead quantize")
+    run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses(
+        "polyhead tasks quantize"
+    )
 
 
 def test_quantize_refuses_tasks_that_no_text_fits_unless_told_otherwise(bundle, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:12]))
     words = ("--texts", tmp_path / "texts.txt", "--rows", "4", "--agreement", "0")
-    run("quantize", bundle, *words).refuses(
+    run("tasks", "quantize", bundle, *words).refuses(
         "same (no text to measure on fits it)", "nothing was written", "--unmeasured"
     )
     assert not (bundle / "cache").exists()
-    done = run("quantize", bundle, *words, "--unmeasured")
+    done = run("tasks", "quantize", bundle, *words, "--unmeasured")
     assert done.code == 0 and "not measured, as no text to measure on fits: same" in done.out
 
 
 def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):
     (tmp_path / "one.txt").write_text("my lamp\n")
-    run("quantize", bundle, "--texts", tmp_path / "one.txt").refuses("texts", "two")
-    run("quantize", bundle, "--texts", tmp_path / "none.txt").refuses("none.txt", code=2)
+    run("tasks", "quantize", bundle, "--texts", tmp_path / "one.txt").refuses("texts", "two")
+    run("tasks", "quantize", bundle, "--texts", tmp_path / "none.txt").refuses("none.txt", code=2)
 
 
 def test_a_merged_bundle_has_neither_scales_nor_agreements_of_its_sources(bundle, texts, tmp_path):
     """They belong to versions and weights that are read elsewhere: what is merged is measured anew."""
-    assert run("quantize", bundle, "--texts", texts, "--rows", "4", *LOOSE).code == 0
+    assert run("tasks", "quantize", bundle, "--texts", texts, "--rows", "4", *LOOSE).code == 0
     assert run("tasks", "agree", bundle, "--backend", "reference").code == 0
     done = run("tasks", "merge", tmp_path / "made", f"{bundle}:mood,topics")
     assert done.code == 0, done.err

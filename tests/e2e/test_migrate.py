@@ -143,7 +143,7 @@ def flips_are_what_differs(folder):
     """The naive way: both encoders read every text again."""
     words = ("old-store", "new-store", "--old", "old", "--new", "new")
     flips = ("--flips", "flips.jsonl", "--texts", "corpus.jsonl")
-    done = run("migrate", "compare", *words, *flips, "--json", "-", cwd=folder)
+    done = run("features", "compare", *words, *flips, "--json", "-", cwd=folder)
     assert done.code == 0, done.err
     inputs = [(row["text"],) for row in tiny_project.messages(60, seed=3)]
     old, new = (Session(folder / name, backend="reference").columns(inputs, tasks=TASKS) for name in ("old", "new"))

@@ -103,7 +103,7 @@ def test_scales_found_on_texts_change_answers_little(tmp_path):
 
 
 def test_precisions_that_it_has_not_are_refused():
-    with pytest.raises(BackendError, match="polyhead quantize"):
+    with pytest.raises(BackendError, match="polyhead tasks quantize"):
         OnnxRuntime(precision="int8")
     with pytest.raises(BackendError, match="bfloat16"):
         open_backend("onnxruntime", tiny_trunk(), {}, precision="bfloat16")

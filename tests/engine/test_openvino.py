@@ -72,7 +72,7 @@ def test_other_precisions_are_refused(precision):
 
 def test_int8_and_scales_go_together():
     for options in ({"precision": "int8"}, {"precision": "float32", "scales": Scales({})}):
-        with pytest.raises(BackendError, match="polyhead quantize"):
+        with pytest.raises(BackendError, match="polyhead tasks quantize"):
             OpenVINORuntime(**options)
 
 

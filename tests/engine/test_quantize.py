@@ -329,7 +329,7 @@ def test_session_says_by_which_scales_it_computes_whatever_lies_beside_the_bundl
 
 
 def test_session_needs_scales_for_int8(made):
-    with pytest.raises(BackendError, match="polyhead quantize"):
+    with pytest.raises(BackendError, match="polyhead tasks quantize"):
         Session(made, backend="openvino", precision="int8")
 
 
@@ -347,7 +347,7 @@ def test_damaged_scales_are_refused_with_what_to_do(kept, damage):
         raw = bytearray(file.read_bytes())
         raw[-1] ^= 1
         file.write_bytes(raw[:-8] if damage == "cut" else raw)
-    with pytest.raises(BackendError, match="damaged.*polyhead quantize"):
+    with pytest.raises(BackendError, match="damaged.*polyhead tasks quantize"):
         Session(kept, backend="openvino", precision="int8")
 
 
@@ -367,7 +367,7 @@ def test_task_that_came_after_the_calibration_is_named(kept, trunk, caplog):
     pool = tiny_paths(Pooled(positions="mean", hidden=4), trunk)["mood"].pool
     add_tiny(kept.root, trunk, task, tiny_path(task, trunk, pool=pool), seed=3)
     session = Session(kept.root, backend="openvino", precision="int8")
-    assert "late" in caplog.text and "polyhead quantize" in caplog.text
+    assert "late" in caplog.text and "polyhead tasks quantize" in caplog.text
     assert session.predict([TEXTS[0]])[0].answers["late"]["label"] in task.labels
 
 
@@ -387,7 +387,7 @@ def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, 
         for one in come:
             one()
         (said,) = [record.message for record in caplog.records]
-        wanted = "run `polyhead quantize` again" if number else "it is in no bundle"
+        wanted = "run `polyhead tasks quantize` again" if number else "it is in no bundle"
         assert said.endswith(f"changes for {name}: {wanted}")
         caplog.clear()
     assert session.refresh() == exact.refresh() and not caplog.records

@@ -78,7 +78,7 @@ def test_a_session_on_a_machine_of_another_kind_says_so_once_and_what_to_do(bund
     assert said(bundle, caplog) == []
     on("narrow")
     (line,) = said(bundle, caplog)
-    assert "weights of 7 bits" in line and "mood, topics" in line and "polyhead quantize --measure" in line
+    assert "weights of 7 bits" in line and "mood, topics" in line and "polyhead tasks quantize --measure" in line
 
 
 def test_what_is_measured_on_each_kind_of_machine_stands_beside_the_other(bundle, scales, on, caplog):
@@ -183,7 +183,7 @@ def test_measure_keeps_scales_and_says_what_they_change_on_this_machine(bundle, 
 
 def test_measure_past_the_limits_is_refused_and_keeps_what_was_known(bundle, texts, monkeypatch):
     words = ("quantize", bundle.root, "--texts", texts, "--rows", "4")
-    run(*words, "--measure").refuses("no scales", "polyhead quantize")
+    run(*words, "--measure").refuses("no scales", "polyhead tasks quantize")
     assert run(*words, "--agreement", "0").code == 0
     before = (bundle.root / CACHE / RECORD).read_bytes()
     monkeypatch.setattr(calibrate, "measured", lambda *words, **options: changes_of(bundle, 0.5))

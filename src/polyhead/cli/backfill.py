@@ -29,7 +29,7 @@ def command(
     tasks: TaskArguments = option(metavar="[TASK]...", default=()),
     *,
     store: Store = option(
-        "The store whose documents are answered, or a file of `polyhead migrate switch` that names it.",
+        "The store whose documents are answered, or a file of `polyhead features switch` that names it.",
         "--features",
         metavar="STORE",
         required=True,

@@ -12,6 +12,7 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import VerbGroup, option, verb
+from polyhead.cli.migrate import command as migrate
 from polyhead.cli.options import (
     Backend,
     BackendOptions,
@@ -68,6 +69,10 @@ def command() -> None:
 
     STORE is a folder of plain files, or a Lance dataset if its name ends in .lance or is a URL of an object store, such
     as s3://bucket/corpus.
+
+    Another encoder needs a second store and a second bundle, and the old store answers until the new one does all that
+    it does: extract the same texts, train the tasks with `polyhead train --features NEW`, answer them with `polyhead
+    backfill`, `compare`, and `switch`.
     """
 
 
@@ -210,6 +215,10 @@ def near_command(
     if texts is not None and absent:
         note(f"{texts} has no text for {counted(absent, 'document')} of these")
     return nearest
+
+
+for name, moving in migrate.commands.items():
+    command.add_command(moving, name)
 
 
 def _opened(

@@ -42,16 +42,14 @@ GROUPS = {
         "drift": "Show which tasks see other texts than they learned from.",
     },
     "Corpus": {
-        "features": "Keep the features of a corpus in a store.",
+        "features": "Keep the features of a corpus in a store; change encoders.",
         "backfill": "Answer tasks for every document of a store.",
-        "migrate": "Move a corpus to another encoder.",
     },
     "Bundles": {
-        "tasks": "List, add, update, remove, roll back, merge and verify tasks.",
+        "tasks": "List, add, update, remove, roll back, merge, verify, quantize.",
         "inspect": "Show a bundle's plan and costs, or what checkpoints share.",
         "import": "Turn checkpoints into tasks of one bundle.",
         "export": "Write tasks as ONNX files that run without polyhead.",
-        "quantize": "Prepare a bundle for int8 with your own texts.",
     },
 }
 UNLISTED = {"allocate": "Choose how deep each task's branch is, by a rule or within a budget."}
@@ -61,6 +59,8 @@ MOVED = {
     "merge": "tasks merge",
     "agree": "tasks agree",
     "scan": "inspect FOLDER...",
+    "quantize": "tasks quantize",
+    "migrate": "features",
 }
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 FAILED, STOPPED = 1, 130

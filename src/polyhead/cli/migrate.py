@@ -1,4 +1,4 @@
-"""`polyhead migrate`."""
+"""`polyhead features compare`, `labels` and `switch`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task 
 
 @click.group("migrate", cls=VerbGroup)
 def command() -> None:
-    """Move a corpus to another encoder: its features in a second store, its tasks in a second bundle.
-
-    The old store answers until the new one does all that it does. Extract the same texts into NEW with `polyhead
-    features extract`, train the tasks with `polyhead train --features NEW`, answer them with `polyhead backfill`,
-    compare, and switch.
-    """
+    """Move a corpus to another encoder: the part of `polyhead features` that compares two stores and switches."""
 
 
 @verb("compare", group=command)

@@ -80,7 +80,7 @@ Precision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     option(
         "Precision of the encoder; by default the one of training, if this machine supports it. For int8, run "
-        "`polyhead quantize` first."
+        "`polyhead tasks quantize` first."
     ),
 ]
 Tokens = Annotated[

@@ -1,4 +1,4 @@
-"""`polyhead quantize`."""
+"""`polyhead tasks quantize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polyhead tasks`: list, add, update, remove, rollback, verify, certificate, pack; merge and agree have own files."""
+"""`polyhead tasks`, but for merge, agree and quantize, which have files of their own."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.merge import command as merge
 from polyhead.cli.options import Actor, Folder, RequiredFile
 from polyhead.cli.output import Printer, counted, note
+from polyhead.cli.quantize import command as quantize
 from polyhead.errors import BundleError
 from polyhead.files import replacing
 
@@ -241,6 +242,7 @@ def pack(
 
 command.add_command(merge)
 command.add_command(agree)
+command.add_command(quantize)
 
 
 def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:

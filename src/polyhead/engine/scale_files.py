@@ -1,6 +1,6 @@
 """Scales beside a bundle: `cache/int8.json` says what they are, and names the file that holds them.
 
-Nothing in a bundle depends on them; they may be deleted at any time, and found again with `polyhead quantize`.
+Nothing in a bundle depends on them; they may be deleted at any time, and found again with `polyhead tasks quantize`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: ScalesReco
     if moved:
         log.warning(
             "nobody measured what int8 on %s with weights of %d bits, as on this processor, changes for %s: run "
-            "`polyhead quantize --measure`",
+            "`polyhead tasks quantize --measure`",
             backend,
             bits,
             ", ".join(moved),
@@ -140,7 +140,9 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: ScalesReco
     unknown = [name for name in tasks if name not in elsewhere | measured_here]
     if unknown:
         log.warning(
-            "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again", backend, ", ".join(unknown)
+            "nobody measured what int8 on %s changes for %s: run `polyhead tasks quantize` again",
+            backend,
+            ", ".join(unknown),
         )
 
 
@@ -241,5 +243,5 @@ def _damaged(root: FilePath, error: Exception) -> BackendError:
 
 def _missing(what: str, *, got: object = None) -> BackendError:
     return BackendError(
-        what, got=got, do="find them on your own texts with `polyhead quantize`, or use another --precision"
+        what, got=got, do="find them on your own texts with `polyhead tasks quantize`, or use another --precision"
     )

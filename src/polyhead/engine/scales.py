@@ -52,7 +52,7 @@ class Scale(Value, eq=False):
                 "a product cannot be computed in 8 bits by these scales",
                 got=f"divisors from {least:g}, a step of {self.step:g}",
                 allowed=f"finite numbers of {LEAST_DIVISOR:g} or more",
-                do="find them again with `polyhead quantize`",
+                do="find them again with `polyhead tasks quantize`",
             )
         if not 0 <= self.zero <= 255:
             raise BackendError("8 bits hold no such zero point", got=self.zero, allowed="0 to 255")

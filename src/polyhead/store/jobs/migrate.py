@@ -42,7 +42,7 @@ def read_pointer(path: Path | str) -> Pointer:
     try:
         content = read_plain(path, limit=LARGEST_CONFIG)
     except FileNotFoundError:
-        raise StoreError(f"no file at {path}", do="write it with `polyhead migrate switch`") from None
+        raise StoreError(f"no file at {path}", do="write it with `polyhead features switch`") from None
     except OSError as error:
         raise StoreError(f"cannot read {path}", got=error.strerror, do="name the file of `migrate switch`") from None
     pointer = from_json(content, Pointer, source=str(path))
@@ -118,7 +118,7 @@ def _opened(path: Path, place: StoreBundle) -> StoredAnswers:
             f"{path} names a store and a bundle over another trunk than it says",
             got=f"trunk {opened.trunk}",
             allowed=f"trunk {place.trunk}",
-            do="they were replaced: switch to them with `polyhead migrate switch`",
+            do="they were replaced: switch to them with `polyhead features switch`",
         )
     return opened
 

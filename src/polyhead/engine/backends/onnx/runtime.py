@@ -81,7 +81,7 @@ class OnnxRuntime:
             raise BackendError(
                 "ONNX Runtime runs layers in float32, or in 8 bits by scales that were found on texts",
                 got=f"precision {self.precision} {'without' if scales is None else 'with'} scales",
-                do="find scales with `polyhead quantize`, or choose float32",
+                do="find scales with `polyhead tasks quantize`, or choose float32",
             )
         self.tolerance = TOLERANCES[self.precision]
         self.calibration = "" if scales is None else scales.digest

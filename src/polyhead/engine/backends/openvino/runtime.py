@@ -144,7 +144,7 @@ class OpenVINORuntime:
                 "layers run in 8 bits by scales that were found on texts",
                 got=f"precision {self.precision} {'without' if scales is None else 'with'} scales",
                 allowed="both int8 and scales, or neither",
-                do="find them with `polyhead quantize`",
+                do="find them with `polyhead tasks quantize`",
             )
 
 
