@@ -91,7 +91,7 @@ def _pals(name: str, title: str, *, base: Base = "learned", **fields: object) ->
 
 
 def _on_top(name: str, title: str, **fields: object) -> Method:
-    strategy = OnTop(layers=6, width=204, pooler="shared")
+    strategy = OnTop(layers=6, width=204, heads=6, pooler="shared")
     return Method(name=name, title=title, strategy=msgspec.structs.replace(strategy, **fields))
 
 
