@@ -130,7 +130,9 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     live = {ready.task.name: with_codec(path, Codec(name="float32"))}
     rows, heads, whole = [], [], []
     for repeat in range(REPEATS):
-        part = PooledPart(path, data.architecture.width, dropout=0.1, generator=torch.Generator().manual_seed(repeat))
+        part = PooledPart(
+            path, data.architecture.width, dropouts=(0.1, 0.1), generator=torch.Generator().manual_seed(repeat)
+        )
         heads.append(speed(part, cached, Training(epochs=HEAD_EPOCHS, patience=HEAD_EPOCHS, seed=repeat)))
         tuning = Training(epochs=1, patience=1, learning_rate=2e-5, dropout=0.1, seed=repeat)
         recipe = Joint(layer_dropout=0.0)

@@ -212,7 +212,7 @@ def head_over(held: Held, path: TaskPath, seed: int) -> dict[str, object]:
     module = PooledPart(
         path,
         held.values["train"][0].values.shape[-1],
-        dropout=training.dropout,
+        dropouts=training.dropouts,
         generator=torch.Generator().manual_seed(seed),
     )
     train, validation, test = (held.examples(split) for split in ("train", "validation", "test"))

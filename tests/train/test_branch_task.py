@@ -161,6 +161,18 @@ def test_a_teacher_and_its_students_are_grown_and_kept(home, kept, tmp_path):
         assert one.fitted.score == wanted[one.name].fitted.score
 
 
+def test_a_student_is_the_best_of_its_seeds(home, kept, tmp_path):
+    strategy = msgspec.structs.replace(FIXED, students=(1,), seeds=3)
+    prepared, grove = grown(home, kept, tmp_path, strategy=strategy)
+    branches = branches_of(home, kept, "mood", strategy=strategy, depths=())
+    seeds = range(prepared.training.seed, prepared.training.seed + 3)
+    teacher = max((branches.teacher(3, seed=seed) for seed in seeds), key=lambda one: one.fitted.score)
+    students = [branches.student(teacher, 1, seed=seed) for seed in seeds]
+    best = max(students, key=lambda one: one.fitted.score)
+    assert len({tuple(bytes_of(one.arrays).values()) for one in students}) == 3
+    assert bytes_of(chosen(prepared, grove, "student-1", kept, tmp_path).arrays) == bytes_of(best.arrays)
+
+
 def chosen(prepared, grove, name, kept, folder):
     option = next(option for option in grove.options() if option.name == name)
     return chosen_part(prepared, grove, option, kept, precision="float32", folder=folder)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from polyhead.deep.loop.optimizer import adamw
@@ -14,7 +15,7 @@ from polyhead.deep.loop.optimizer import adamw
 from polyhead.project.recipes import Training
 
 layer = torch.nn.Linear(3, 2)
-optimizer = adamw(layer, Training(), lambda name: 1.0, epsilon=1e-8)
+optimizer = adamw(layer, Training(), lambda name: 1.0)
 layer(torch.ones(1, 3)).sum().backward()
 optimizer.step()
 optimizer.zero_grad()
@@ -28,14 +29,17 @@ def test_an_update_leaves_the_compiler_of_torch_unloaded():
     assert done.stdout == "False\n"
 
 
-def test_updates_are_those_of_torch_to_the_bit():
+@pytest.mark.parametrize("adam", [{}, {"betas": (0.8, 0.95), "epsilon": 1e-3}], ids=["default", "given"])
+def test_updates_are_those_of_torch_to_the_bit(adam):
     torch.manual_seed(1)
-    one, training = torch.nn.Linear(5, 4), Training(learning_rate=0.01, weight_decay=0.1)
+    one, training = torch.nn.Linear(5, 4), Training(learning_rate=0.01, weight_decay=0.1, **adam)
     other = torch.nn.Linear(5, 4)
     other.load_state_dict(one.state_dict())
-    ours = adamw(one, training, lambda name: 1.0, epsilon=1e-8)
+    ours = adamw(one, training, lambda name: 1.0)
     groups = [{"params": [other.bias], "weight_decay": 0.0}, {"params": [other.weight], "weight_decay": 0.1}]
-    theirs = torch.optim.AdamW(groups, lr=0.01, eps=1e-8, fused=True)
+    theirs = torch.optim.AdamW(
+        groups, lr=0.01, betas=adam.get("betas", (0.9, 0.999)), eps=adam.get("epsilon", 1e-8), fused=True
+    )
     inputs = torch.randn(20, 3, 5)
     for batch in inputs:
         for layer, optimizer in ((one, ours), (other, theirs)):

@@ -50,7 +50,7 @@ def path_on(shape, strategy, task="mood"):
     [
         (
             OnTop(),
-            Layers(start=12, stop=18, weights="task:mood", width=204, feed_forward=0, heads=6, enter=True, leave=True),
+            Layers(start=12, stop=18, weights="task:mood", width=204, feed_forward=0, heads=12, enter=True, leave=True),
         ),
         (
             OnTop(form="feed_forward", residual=False),

@@ -6,7 +6,8 @@ import torch
 
 from polyhead.deep.sharing.part import PooledPart, pair_features
 from polyhead.encoder.shape import Architecture
-from polyhead.plan import Codec, Embed, Head, Layers, Pool
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
 from polyhead.tasks.task import Task, owner_of
@@ -135,7 +136,7 @@ def test_outputs_are_one_a_label_or_one_a_label_of_each_word():
 
 
 def test_dropout_acts_in_training_alone():
-    part = part_of(path_of(shape=SMALL, positions="first"), dropout=0.5)
+    part = part_of(path_of(shape=SMALL, positions="first"), dropouts=(0.5, 0.0))
     values, mask = stored(tokens=1)
     assert torch.equal(part(values, mask), part(values, mask))
     part.train()
@@ -158,3 +159,22 @@ def test_a_tasks_name_is_the_owner_of_all_its_nodes():
     assert isinstance(renamed, Task)
     path = Pooled().path(renamed, trunk="d", shape=SHAPE, codec=Codec())
     assert path.pool.part == path.head.part == "task:other"
+
+
+@cases("given, expected", [({"dropout": 0.5}, (0.5, 0.5)), ({"dropout": 0.0, "output_dropout": 0.5}, (0.0, 0.5))])
+def test_dropout_before_the_output_layer_may_be_another_than_on_the_pooled_vector(given, expected):
+    pool, head = Pool(positions="mean"), Head(kind="single_label", width=3, part="task:a", hidden=4)
+    path = Path(nodes=(Embed(trunk="t"), Layers(start=0, stop=1), pool, head))
+    values, mask = torch.ones(64, 1, 1, 8), torch.ones(64, 1, dtype=torch.bool)
+    assert Training(**given).dropouts == expected
+    part = PooledPart(path, 8, dropouts=expected, generator=torch.Generator().manual_seed(1)).train()
+    hidden = torch.tanh(part.head.hidden(part.inputs(values, mask)))
+    seen = []
+    for layer in (part.head.hidden, part.head.output):
+        layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    part(values, mask)
+    read, written = seen
+    assert ((read == 0).any() and (read == 2).any()) == (expected[0] > 0)
+    assert ((written == 0).float().mean() - 0.5).abs() < 0.15
+    if not expected[0]:
+        torch.testing.assert_close(written[written != 0], 2 * hidden[written != 0])

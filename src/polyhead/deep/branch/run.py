@@ -130,7 +130,7 @@ class Branches:
         part = BranchPart(
             path,
             self.extractor.data.architecture,
-            dropout=training.dropout,
+            dropouts=training.dropouts,
             layer_dropout=self.strategy.dropout,
             generator=generator,
         )

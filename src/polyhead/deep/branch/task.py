@@ -167,21 +167,22 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
         return known
     strategy = as_branch(prepared.strategy)
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
-    depths = depths_of(prepared, extractor.data.architecture)
+    depths, first = depths_of(prepared, extractor.data.architecture), prepared.training.seed
+    seeds = range(first, first + strategy.seeds)
     candidates: tuple[DepthCandidate, ...] = ()
     others: tuple[TrainedBranch, ...] = ()
     if len(depths) == 1 and strategy.seeds == 1:
         teacher = branches.teacher(depths[0])
     else:
-        first = prepared.training.seed
         find = halving if strategy.search == "halving" else grid
-        result = find(branches, depths, range(first, first + strategy.seeds))
+        result = find(branches, depths, seeds)
         teacher, candidates = result.best, result.candidates
         others = tuple(branch for branch in result.ended if branch.layers != teacher.layers)
     grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
     for layers in strategy.students:
         if layers < teacher.layers:
-            grown[f"student-{layers}"] = branches.student(teacher, layers)
+            several = (branches.student(teacher, layers, seed=seed) for seed in seeds)
+            grown[f"student-{layers}"] = max(several, key=lambda student: student.fitted.score)
         else:
             reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
             events.line(f"{prepared.task.name}: {reason}")

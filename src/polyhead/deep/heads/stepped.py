@@ -146,7 +146,7 @@ def _module(trials: Trials, path: Path) -> PooledPart:
     training = trials.prepared.training
     generator = torch.Generator().manual_seed(stream(training.seed, "init", trials.prepared.task.name))
     width = trials.source.facts.architecture.width
-    return PooledPart(path, width, dropout=training.dropout, generator=generator)
+    return PooledPart(path, width, dropouts=training.dropouts, generator=generator)
 
 
 def _arrays(module: PooledPart) -> dict[str, np.ndarray]:

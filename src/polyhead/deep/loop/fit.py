@@ -39,7 +39,6 @@ SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
 SAVE_COST = 0.1  # multiplied if a checkpoint takes longer than this many seconds to write
 ASKED_EVERY = 64  # updates after which several processes agree on whether to save
 STEP_SECONDS = 2.0  # a longer epoch shows its steps
-EPSILON = 1e-8  # of Adam
 
 
 class Curriculum:
@@ -66,7 +65,6 @@ class Curriculum:
         events: Events | None = None,
         meter: Meter | None = None,
         label: str = "training",
-        epsilon: float = EPSILON,
         last: bool = False,
     ) -> None:
         """`schedule` None: the epochs of `training`, however few updates they have."""
@@ -74,7 +72,7 @@ class Curriculum:
         self.training, self.checkpoint, self.last = training, checkpoint, last
         self.schedule = schedule or training.schedule(feed.steps, passes=1)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
-        self.optimizer = adamw(self.module, training, rate, epsilon=epsilon)
+        self.optimizer = adamw(self.module, training, rate)
         self.history: list[dict[str, float]] = []
         self.best_state = copied(self.module)
         self.best_score, self.best_epoch = -float("inf"), 0

@@ -19,12 +19,10 @@ from polyhead.project.recipes import Training
 PROMPTS = ("prompt.weight", ".key", ".value")  # rows that are read directly; the last two belong to a prefix
 
 
-def adamw(
-    module: nn.Module, training: Training, rate: Callable[[str], float], *, epsilon: float
-) -> torch.optim.Optimizer:
+def adamw(module: nn.Module, training: Training, rate: Callable[[str], float]) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters; `rate` returns each one's factor of the learning rate, by name."""
     groups = groups_of(module, training.weight_decay, rate)
-    return _AdamW(groups, lr=training.learning_rate, eps=epsilon, fused=True)
+    return _AdamW(groups, lr=training.learning_rate, betas=training.betas, eps=training.epsilon, fused=True)
 
 
 class _AdamW(torch.optim.AdamW):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polyhead.data.read import Examples
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.loop.devices import devices_of, gathered
-from polyhead.deep.loop.fit import EPSILON, Curriculum
+from polyhead.deep.loop.fit import Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.recipes.paths import joint_paths, with_trunk
 from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
@@ -91,7 +91,6 @@ class JointCourse:
         checkpoint: FilePath | None = None,
         events: Events | None = None,
         place: ProcessRank | None = None,
-        epsilon: float = EPSILON,
         frozen: bool = False,
     ) -> None:
         self.prepared = {p.task.name: p for p in prepared}
@@ -99,7 +98,7 @@ class JointCourse:
         self.paths, self.data, self.recipe, self.training = dict(paths), data, recipe, training
         self.place, self._checkpoint, self.events = place or ProcessRank(), checkpoint, events or Events()
         self.precision = precision
-        self._epsilon, self.frozen = epsilon, frozen  # Adam's
+        self.frozen = frozen
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
         self.module = self.together(
             data,
@@ -153,7 +152,6 @@ class JointCourse:
             events=self.events,
             meter=self._meter,
             label=label,
-            epsilon=self._epsilon,
             last=self.recipe.scheme == "dataset" or self.recipe.sampling.kind == "schedule",
         )
         for names in (n for epoch in range(curriculum.done) for n in self.mixture.updates(epoch)):

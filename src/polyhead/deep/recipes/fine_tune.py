@@ -34,6 +34,8 @@ from polyhead.train.record.lines import outlook
 from polyhead.train.runs import SUFFIX, ProcessRank, cache_folder
 from polyhead.train.training import Bundles, CandidateResult, TrainingRun, candidate_name
 
+SEARCHED = ("learning_rate", "epsilon", "dropout")  # of a training, in place of its own
+
 
 def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> Bundles:
     """Fine-tunes the trunk for each task separately and writes it as the bundle `<project.bundle>/<task>`.
@@ -80,10 +82,8 @@ class TunedTrunk(LearnedTrunk):
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _fingerprint(self, prepared: Prepared) -> str:
-        """A short digest of what determines the task's trunk; learning rate and dropout are those of the search."""
-        plain = msgspec.structs.replace(
-            prepared.training, learning_rate=Training().learning_rate, dropout=Training().dropout
-        )
+        """A short digest of what determines the task's trunk; the search brings numbers of its own."""
+        plain = msgspec.structs.replace(prepared.training, **{name: getattr(Training(), name) for name in SEARCHED})
         own = fingerprint_of([msgspec.structs.replace(prepared, training=plain)], self.recipe.joint, self.data)
         head = arrays_digest(self.head) if self.head is not None else None
         content = [own, msgspec.to_builtins(self.recipe.search), head]
@@ -140,7 +140,7 @@ def refine(
         name = candidate_name(candidate)
         tuned = _with_candidate(prepared, candidate)
         recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
-        tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
+        tag = _tag(fingerprint_of([tuned], recipe, data), head, precision)
         course = JointCourse(
             [tuned],
             joint_paths([tuned], data, recipe),
@@ -151,7 +151,6 @@ def refine(
             checkpoint=checkpoints / f"{name.replace(' ', '-')}-{tag}{SUFFIX}" if checkpoints else None,
             events=None if events is None else events.within(name),
             place=place,
-            epsilon=candidate.epsilon,
         )
         if head is not None:
             _start(course, head, tuned)
@@ -185,16 +184,15 @@ def _all_failed(prepared: Prepared, tried: Sequence[CandidateResult]) -> NotFini
 
 
 def _with_candidate(prepared: Prepared, candidate: SearchPoint) -> Prepared:
-    training = msgspec.structs.replace(
-        prepared.training, learning_rate=candidate.learning_rate, dropout=candidate.dropout
-    )
+    tuned = {name: getattr(candidate, name) for name in SEARCHED}
+    training = msgspec.structs.replace(prepared.training, **tuned)
     return msgspec.structs.replace(prepared, training=training)
 
 
-def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float, precision: str) -> str:
+def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, precision: str) -> str:
     """A short digest of what determines a candidate's run."""
     started = ["as it is", arrays_digest(head)] if head is not None else None
-    content = [fingerprint, started, epsilon, precision]
+    content = [fingerprint, started, precision]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 

@@ -64,7 +64,7 @@ class JointModel(nn.Module):
                     data.architecture,
                     strategy=strategies.get(task),
                     families=families,
-                    dropout=training.dropout,
+                    dropouts=training.dropouts,
                     layer_dropout=recipe.layer_dropout,
                     generator=drawn(owner),
                 )

@@ -24,13 +24,14 @@ def make_part(
     *,
     strategy: Strategy | None = None,
     families: Mapping[str, Family] | None = None,
-    dropout: float = 0.0,
+    dropouts: tuple[float, float] = (0.0, 0.0),
     layer_dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> OwnedPart:
     """The module with the arrays of a path's own part; `families` (`make_families`) have the other owners' arrays.
 
-    `strategy` determines initial values and dropout of deltas and layers; `dropout` is before the head, `layer_dropout`
+    `strategy` determines initial values and dropout of deltas and layers; `dropouts` are before the head and before its
+    output layer, `layer_dropout`
     in layers for which the strategy sets none. Without a `generator` prompts, deltas and layers are zeros to be filled.
     """
     private, owner = private_layers(path), path.head.part
@@ -43,7 +44,7 @@ def make_part(
         families=families,
         starts=delta_starts({owner: path}, {owner: strategy} if strategy else {}),
         norm_init=strategy.norm_init if strategy is not None else "one",
-        dropout=dropout,
+        dropouts=dropouts,
         layer_dropout=layer_dropout if own_dropout is None else own_dropout,
         generator=generator,
     )

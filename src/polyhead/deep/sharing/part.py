@@ -40,7 +40,7 @@ class PooledPart(nn.Module):
         width: int,
         *,
         hidden: Dense | None = None,
-        dropout: float = 0.0,
+        dropouts: tuple[float, float] = (0.0, 0.0),
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class PooledPart(nn.Module):
         self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
         self.mix = LearnedMix(depth) if node.layers == "learned" else None
         self.pool = AttentionPooler(width, node.heads, generator=generator) if node.positions == "attention" else None
-        self.dropout = dropout
+        self.dropout = dropouts[0]
         self.head = HeadModule(
             head_inputs(head, width * node.of if node.layers == "beside" else width),
             head.width,
@@ -61,7 +61,7 @@ class PooledPart(nn.Module):
             bias=head.bias,
             activation=head.activation,
             shared=hidden,
-            dropout=dropout,
+            dropout=dropouts[1],
             generator=generator,
         )
         self.words = HashedWords(head.words, head.width) if head.words else None
@@ -139,14 +139,14 @@ class OwnedPart(PooledPart):
         families: Mapping[str, Family] | None = None,
         starts: Mapping[Delta, DeltaStart] | None = None,
         norm_init: Literal["one", "legacy"] = "one",
-        dropout: float = 0.0,
+        dropouts: tuple[float, float] = (0.0, 0.0),
         layer_dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         families, owner = families or {}, path.head.part
         shared = families.get(path.head.hidden_part or "")
         hidden = shared.hidden if shared is not None else None
-        super().__init__(path, shape.width, hidden=hidden, dropout=dropout, generator=generator)
+        super().__init__(path, shape.width, hidden=hidden, dropouts=dropouts, generator=generator)
         self.prompt = _prompt(owner, [path], shape, generator)
         places = delta_layers([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}

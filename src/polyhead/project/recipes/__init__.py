@@ -72,16 +72,30 @@ class Training(Value):
     learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/project/log.md)
     weight_decay: float = 0.01
     warmup: float = 0.06  # share of all steps
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    epsilon: float = 1e-8  # of Adam
     dropout: float = 0.1  # on the pooled vector and before the output layer, as in heads of RoBERTa
+    output_dropout: float | None = None  # before the output layer of a head with a hidden one; None: as `dropout`
     class_weights: bool = False  # balanced: n / (labels * n of the label)
     clip: float = 1.0  # global norm of the gradients
     # precision of the frozen trunk; auto: bfloat16 if native
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive("training.", self, "epochs", "patience", "batch", "learning_rate", "clip")
+        check_positive("training.", self, "epochs", "patience", "batch", "learning_rate", "clip", "epsilon")
         check_least("training.", self, {"least_updates": 0, "weight_decay": 0})
         check_shares("training.", self, "dropout", "warmup")
+        if self.output_dropout is not None:
+            check_shares("training.", self, "output_dropout")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(
+                "training.betas are shares of Adam's means that stay", got=self.betas, allowed="0 to below 1"
+            )
+
+    @property
+    def dropouts(self) -> tuple[float, float]:
+        """Dropout on the pooled vector, and before the output layer."""
+        return self.dropout, self.dropout if self.output_dropout is None else self.output_dropout
 
     @property
     def most_epochs(self) -> int:

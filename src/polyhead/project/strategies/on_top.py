@@ -24,7 +24,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     form: Literal["attention", "feed_forward", "layer"] = "attention"
     layers: int | None = None  # None: 6 of attention, else 1
     width: int | None = None  # of narrow layers; None: 204 of 768, scaled to the trunk's width
-    heads: int = 6
+    heads: int = 12
     feed_forward: int | None = None  # of that form; None: as many parameters as attention: 408, or twice 252, for 204
     hidden_layers: int = 1  # of that form
     residual: bool = True  # False: no residual and no norm
