@@ -7,6 +7,7 @@ import torch
 
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.loss import distilled
+from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes.together import JointModel
 from polyhead.encoder.data import arrays_digest
 from polyhead.plan import Embed, Head, Layers, Pool
@@ -60,7 +61,7 @@ def test_the_path_is_first_position_tanh_layer_output(home):
 
 def test_every_array_moves_the_embeddings_too_and_the_shared_trunk_does_not(home, extractor, whole):
     before = arrays_digest(load_trunk(str(home / "trunk")).arrays)
-    assert arrays_digest(extractor.backend._trunk.to_arrays()) == before == arrays_digest(extractor.data.arrays)
+    assert arrays_digest(extractor.data.arrays) == before
     moved = {name: value.numpy() for name, value in whole.weights["trunk"].state_dict().items()}
     assert set(moved) == set(extractor.data.arrays)
     still = {name for name, array in moved.items() if np.array_equal(array, extractor.data.arrays[name])}
@@ -162,8 +163,9 @@ def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(ho
     examples = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
     (batch,) = examples.batch(np.arange(32)).arguments
     with torch.inference_mode():
-        states = extractor.backend._trunk.start(batch.ids, batch.mask, segments=batch.segments)
-        hidden, mask = extractor.backend._trunk.go_on(states, stop=layers).last, batch.mask[..., None]
+        trunk = Trunk.from_data(extractor.data).eval()
+        states = trunk.start(batch.ids, batch.mask, segments=batch.segments)
+        hidden, mask = trunk.go_on(states, stop=layers).last, batch.mask[..., None]
         pooled = hidden[:, 0] if positions == "first" else (hidden * mask).sum(dim=1) / mask.sum(dim=1)
         expected = module.model.parts["mood"](pooled[:, None, None], batch.mask[:, :1])
         torch.testing.assert_close(module("mood", batch), expected, atol=1e-5, rtol=0)
