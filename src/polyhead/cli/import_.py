@@ -25,8 +25,8 @@ def command(
     folders: tuple[str, ...] = option(type=click.Path()),
     *,
     base: str | None = option(
-        "The encoder of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; "
-        "else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
+        "The encoder of a new bundle: a folder, a hub id, or a name such as 'minilm' [default: the base that a LoRA "
+        "folder names; else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
         metavar="NAME",
     ),
     texts: File = option(
