@@ -10,10 +10,11 @@ import msgspec
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.init_tasks import summary
+from polyhead.cli.options import trunk_name
 from polyhead.cli.output import Printer, check_writable, writing_file
 from polyhead.errors import ConfigError
-from polyhead.project.declare import place_from, project_head
-from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM, NAMES
+from polyhead.project.declare import project_head
+from polyhead.project.encoders import MINILM, NAMES
 from polyhead.project.init import ProjectDraft, split_groups
 from polyhead.project.tables import TrunkChoice, read_project
 from polyhead.tasks.kinds import KINDS
@@ -134,7 +135,7 @@ def _check_model(task: TaskOptions) -> None:
 def _before(target: Path, trunk: str | None) -> str:
     """The text of the project file that is there, or else the head of a new one."""
     folder = target.resolve().parent
-    name = None if trunk is None else _encoder(trunk, folder)
+    name = None if trunk is None else trunk_name(trunk, folder)
     if not target.exists():
         return project_head(name or MINILM)
     there = read_project(target).trunk
@@ -146,12 +147,3 @@ def _before(target: Path, trunk: str | None) -> str:
             do="leave --trunk out, change `name` in [trunk], or write another file with --output",
         )
     return target.read_text(encoding="utf-8-sig")
-
-
-def _encoder(name: str, folder: Path) -> str:
-    """The encoder as a project file in `folder` names it."""
-    if name not in ENCODERS and Path(name).is_dir():
-        return place_from(name, folder)
-    if not HUB_ID.fullmatch(name):
-        raise click.UsageError(f"--trunk: no encoder '{name}'; allowed: {NAMES}, a folder that exists, or a hub id")
-    return name
