@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from polyhead.encoder.configs import architecture_of
-from polyhead.encoder.data import TextSettings
 from polyhead.project.encoders import ENCODERS, LARGER, MINILM, OTHER_LANGUAGES, unread_line
 from polyhead.project.pretrained import MINILM_PACKAGE
 from polyhead.project.tables import TrunkChoice
 from polyhead.testing import tiny_trunk
-from polyhead.text.tokenize import Tokenizer
 from support.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +62,7 @@ def test_a_short_name_is_never_a_folder(tmp_path):
 @pytest.mark.parametrize(("share", "said"), [(0, False), (4, False), (20, True), (100, True)])
 def test_many_texts_in_unknown_letters_are_told_with_the_encoder_that_reads_them(share, said):
     """The tiny encoder's tokenizer knows Latin letters."""
-    tokenizer = Tokenizer(tiny_trunk(seed=1).tokenizer, TextSettings(max_tokens=24))
+    tokenizer = tiny_trunk(seed=1).tokenizer
     rows = [("доставка опоздала на два дня",)] * share + [("the red lamp is big",)] * (100 - share)
     line = unread_line({"mood": rows, "plain": rows[-1:] if share < 100 else []}, tokenizer, "mine")
     assert (line is not None) == said

@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,17 @@ from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.output import counted
 from polyhead.data.read import read
 from polyhead.data.rows import Rows
-from polyhead.encoder.data import TextSettings
-from polyhead.errors import EmptyData
+from polyhead.errors import EmptyData, PolyheadError
 from polyhead.progress import short
 from polyhead.project.encoders import ENCODERS, LARGER, MINILM, OTHER_LANGUAGES, unread_line
 from polyhead.project.init import InitTask, ProjectDraft
-from polyhead.project.pretrained import DEFAULT_TOKENS, tokenizer_at_hand
+from polyhead.project.pretrained import tokenizer_at_hand
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import other_spelling
 from polyhead.text.question import Question, TaskInput, texts_of
-from polyhead.text.tokenize import Tokenizer
 from polyhead.values import to_value
 
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
@@ -71,11 +70,10 @@ def _plan(project: Project, inputs: Mapping[str, Sequence[TaskInput]], folder: P
         return []
     name, place = project.trunk.name, project.trunk.place(folder)
     lines = [f"train learns a small head for each task over the encoder '{name}', which stays as it is"]
-    content = tokenizer_at_hand(place)
-    settings = TextSettings(max_tokens=project.trunk.max_tokens or DEFAULT_TOKENS)
-    unread = None if content is None else unread_line(inputs, Tokenizer(content, settings), name)
-    if unread is not None:
-        return [*lines, unread, f"--trunk {ENCODERS[OTHER_LANGUAGES].line}"]
+    with suppress(PolyheadError):  # of a broken file, which training refuses
+        content = tokenizer_at_hand(place)
+        if content is not None and (unread := unread_line(inputs, content, name)):
+            return [*lines, unread, f"--trunk {ENCODERS[OTHER_LANGUAGES].line}"]
     if name == MINILM:
         return [*lines, f"instead of it, --trunk {ENCODERS[LARGER].line}"]
     return [*lines, *(f"beside {MINILM}, {each.line}" for each in ENCODERS.values() if each.name == name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from polyhead.encoder.data import TextSettings
 from polyhead.encoder.shape import Architecture, Relative
 from polyhead.plan import TRUNK, Embed, Path, merge, shared_layers
 from polyhead.plan.cost import flops
@@ -18,6 +19,7 @@ LARGER = "mpnet"
 OTHER_LANGUAGES = "multilingual"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TOKENS = 32  # of the text whose work is compared
+MAX_TOKENS = 512  # of a text whose letters are looked at
 SAMPLE, TELLING = 200, 0.1  # inputs of a task that are looked at, and the share of their texts that is worth a word
 
 
@@ -86,13 +88,16 @@ ENCODERS = {
 NAMES = f"one of {', '.join(ENCODERS)}"
 
 
-def unread_line(inputs: Mapping[str, Sequence[TaskInput]], tokenizer: Tokenizer, encoder: str) -> str | None:
+def unread_line(inputs: Mapping[str, Sequence[TaskInput]], tokenizer: bytes, encoder: str) -> str | None:
     """A line about tasks, of these inputs, with many texts in scripts that the encoder hardly knows; None for none."""
-    shares = dict[str, float]()
+    opened, told = None, list[str]()
     for task, own in inputs.items():
-        texts = [text for each in own[:: -(-len(own) // SAMPLE)] for text in texts_of(each)] if own else []
-        shares[task] = len(unread_texts(texts, tokenizer)) / max(1, len(texts))
-    told = [f"{share:.0%} of the texts of {task}" for task, share in shares.items() if share >= TELLING]
+        texts = [text for each in own[:: max(1, -(-len(own) // SAMPLE))] for text in texts_of(each)]
+        if all(map(str.isascii, texts)):
+            continue
+        opened = opened or Tokenizer(tokenizer, TextSettings(max_tokens=MAX_TOKENS))
+        share = len(unread_texts(texts, opened)) / len(texts)
+        told += [f"{share:.0%} of the texts of {task}"] if share >= TELLING else []
     if not told:
         return None
     other = f", such as '{OTHER_LANGUAGES}'" if encoder != OTHER_LANGUAGES else ""

@@ -140,9 +140,8 @@ def tiny_trunk(
 ) -> TrunkData:
     """A trunk of two layers, 16 wide, with two heads, in the form of a family; its weights are drawn from `seed`."""
     fields = {"layers": layers, "width": width, "heads": 2, "feed_forward": 2 * width, "vocabulary": len(PIECES)}
-    if family in FORMS:
-        shape = Architecture(**{**fields, **FORMS[family]}, family=family)
-    else:
+    shape = Architecture(**{**fields, **FORMS.get(family, {})}, family=family)
+    if family not in FORMS:
         own = FAMILIES.named(family)
         config = {"model_type": own.model_types[0], **{own.keys[name]: size for name, size in fields.items()}}
         shape = architecture_of(json.dumps(config).encode(), source=f"the tiny trunk of '{family}'")

@@ -14,7 +14,6 @@ from polyhead.project.encoders import unread_line
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import StoredScores, known_trunk
@@ -99,7 +98,7 @@ def _tell(run: TrainingRun) -> None:
     if run.store is None:
         data = run.load()
         inputs = {p.task.name: p.train.examples.inputs for p in chosen if not kind_of(p.task).owns_model}
-        if line := unread_line(inputs, Tokenizer(data.tokenizer, data.settings), data.name):
+        if line := unread_line(inputs, data.tokenizer, data.name):
             run.events.line(line)
     for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
         run.events.line(line)
