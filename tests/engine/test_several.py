@@ -5,7 +5,7 @@ import pytest
 
 from polyhead.bundle import write
 from polyhead.engine.session import Session
-from polyhead.engine.several import SessionSet, bundle_names, confidence, numbered
+from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
 from polyhead.errors import BadValue, ConfigError, UnknownTask
 from polyhead.tasks.calibration import Calibration
 from support.admin_server import TASKS, draft
@@ -154,10 +154,13 @@ def test_a_cascade_of_tasks_that_differ_is_refused(tmp_path, bundles):
 
 
 def test_errors_name_an_input_by_its_number_in_the_call():
-    with pytest.raises(BadValue, match=r"^a text of input 31 is too long\. Got: 11\.") as raised, numbered([5, 31]):
+    with (
+        pytest.raises(BadValue, match=r"^a text of input 31 is too long\. Got: 11\.") as raised,
+        errors_of_call([5, 31]),
+    ):
         raise BadValue("a text of input 1 is too long", got=11, row=1)
     assert raised.value.row == raised.value.facts["row"] == 31
-    with pytest.raises(BadValue, match="^something else about input 1"), numbered([5, 31]):
+    with pytest.raises(BadValue, match="^something else about input 1"), errors_of_call([5, 31]):
         raise BadValue("something else about input 1")
 
 

@@ -98,7 +98,7 @@ class SessionSet:
                 limits = none_below
                 if isinstance(limits, Mapping):
                     limits = {name: limit for name, limit in limits.items() if name in names}
-                with numbered(rows):
+                with errors_of_call(rows):
                     results = session.predict(
                         [listed[row] for row in rows],
                         tasks=names,
@@ -228,7 +228,7 @@ class Turns:
 
 
 @contextmanager
-def numbered(rows: Sequence[int]) -> Iterator[None]:
+def errors_of_call(rows: Sequence[int]) -> Iterator[None]:
     """A context in which an error of one of these inputs names it by its number in the whole call."""
     try:
         yield

@@ -16,7 +16,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
-from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, homes_of, numbered
+from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, errors_of_call, homes_of
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, Overloaded
 from polyhead.serve.changes import ChangeState
@@ -146,7 +146,7 @@ class ServiceSet(Service):
             for bundle, member in self.members.items():
                 for rows, names in turns.questions(bundle):
                     try:
-                        with numbered(rows):
+                        with errors_of_call(rows):
                             answered = await member.ask(
                                 [inputs[row] for row in rows],
                                 TaskSelection.of(names, loaded.parts[bundle]),
