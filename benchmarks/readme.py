@@ -31,6 +31,7 @@ from polyhead.plan import Embed, Layers, Path, Plan, cost, merge
 from polyhead.project import recipes as recipe
 from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
+from polyhead.project.encoders import ENCODERS
 from polyhead.tasks.task import Task, owner_of
 from studies.defaults.table import quality_table
 from studies.results import Claim, Results, read_results
@@ -158,6 +159,7 @@ def pages() -> dict[FilePath, str]:
         reference / "metrics.md": {"metrics": metric_table},
         reference / "python-api.md": {"api": lambda _: list(api_reference.lines())},
         guides / "operations.md": {"limits": limit_table},
+        guides / "choosing.md": {"encoders": lambda _: encoder_table()},
         guides / "conditioning.md": {"costs": lambda _: cost_table()},
         project_pages / "billion-documents.md": {"scale": lambda _: store_scale.table()},
     }
@@ -270,6 +272,19 @@ def _help(command: click.Command, name: str) -> list[str]:
     context = click.Context(command, info_name=name, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
     context.help_option_names = ["-h", "--help"]
     return [f"## {name}", "", "```text", *command.get_help(context).splitlines(), "```"]
+
+
+def encoder_table() -> list[str]:
+    """The encoders that have a short name."""
+    lines = [
+        "| name | encoder | layers, width | languages | work for a text | beside `minilm` |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in ENCODERS.values():
+        place = f"[{each.hub.split('/')[1]}](https://huggingface.co/{each.hub})"
+        shape = f"{each.shape.layers}, {each.shape.width}"
+        lines.append(f"| `{each.name}` | {place} | {shape} | {each.languages} | {each.work:.0f} | {each.about} |")
+    return lines
 
 
 def cost_table() -> list[str]:

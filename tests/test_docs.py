@@ -210,6 +210,7 @@ OWN_TESTS = {  # pages whose blocks of these kinds are run by a test of their ow
     "docs/guides/clients.md": ("python", "sh", "yaml"),  # tests/serve/test_clients_page.py
     "docs/guides/decisions-api.md": ("py", "toml"),  # tests/serve/test_decisions_page.py
     "docs/guides/serving.md": ("console", "json"),  # tests/serve/test_serving_guide.py
+    "docs/project/a-family.md": ("py",),  # tests/parity/test_own_family.py
 }
 SHOWN = ("text", "http")  # drawings, formulas, and what programs print
 UNRUN = re.compile(r"<!-- not run: \S.+ -->\n+$")
@@ -376,7 +377,7 @@ def test_the_layers_told_in_conditioning_are_those_of_its_projects(tmp_path):
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 12
+    assert len(pages) == 13
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 

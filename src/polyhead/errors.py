@@ -61,9 +61,9 @@ class PolyheadError(Exception):
 ErrorT = TypeVar("ErrorT", bound=PolyheadError)
 
 
-def reworded(error: ErrorT, change: Callable[[str], str]) -> ErrorT:
-    """The error with its sentences changed: a file or an option is then called what a user calls it."""
-    made, facts = type(error).__new__(type(error)), dict(error.facts)
+def reworded(error: ErrorT, change: Callable[[str], str], **more: object) -> ErrorT:
+    """The error with its sentences changed, and facts: a file or an option is then called what a user calls it."""
+    made, facts = type(error).__new__(type(error)), {**error.facts, **more}
     source = facts.get("source")
     facts |= {"source": change(source)} if isinstance(source, str) else {}
     got, allowed = (change(part) if isinstance(part, str) else part for part in (error.got, error.allowed))

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from support import head_search
+from polyhead.project.tables import read_project
+from polyhead.testing import tiny_trunk
+from support import head_search, tiny_project
 from support.commands import run, write_project
 
 
@@ -54,6 +56,24 @@ def test_advice_is_a_project_that_trains(project, work):
         assert f"{name}: {task['chosen']}, since {task['why']}" in done.out
     trained = run("train", "polyhead-advised.toml")
     assert trained.code == 0, trained.err
+
+
+@pytest.mark.slow
+def test_advice_shows_each_encoder_and_names_the_one_taken(project, work):
+    tiny_project.write_trunk(work / "deep", tiny_trunk(layers=4, width=32, seed=3))
+    done = run(
+        "advise", project, "--layers", "4", "--frozen", "--epochs", "1", "--trunk", "deep", "--json", "report.json"
+    )
+    assert done.code == 0, done.err
+    report = json.loads((work / "report.json").read_text())
+    own, deep = report["trunks"]
+    assert (own["layers"], deep["layers"], deep["name"]) == (2, 4, "deep")
+    for trial in (own, deep):
+        assert f"{trial['score']:.2f}" in done.out and trial["name"] in done.out
+    (why,) = report["why_trunk"]
+    taken = "deep" if why.startswith("deep over") else "trunk"
+    assert why in done.out and read_project("polyhead-advised.toml").trunk.name == str(work / taken)
+    run("advise", project, "--trunk", "./nowhere").refuses("no encoder './nowhere'", code=2)
 
 
 def test_advice_takes_one_amount(project):

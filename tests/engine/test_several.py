@@ -5,8 +5,8 @@ import pytest
 
 from polyhead.bundle import write
 from polyhead.engine.session import Session
-from polyhead.engine.several import SessionSet, bundle_names, confidence
-from polyhead.errors import ConfigError, UnknownTask
+from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
+from polyhead.errors import BadValue, ConfigError, UnknownTask
 from polyhead.tasks.calibration import Calibration
 from support.admin_server import TASKS, draft
 from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
@@ -151,6 +151,17 @@ def test_a_cascade_of_tasks_that_differ_is_refused(tmp_path, bundles):
     topics = bundle_of(tmp_path / "topics", CHEAP, {"topics": 1})
     with pytest.raises(ConfigError, match="task 'topics' cannot be a cascade. Got: kind 'multi_label'"):
         set_of([topics, bundles[1]], topics=0.9)
+
+
+def test_errors_name_an_input_by_its_number_in_the_call():
+    with (
+        pytest.raises(BadValue, match=r"^a text of input 31 is too long\. Got: 11\.") as raised,
+        errors_of_call([5, 31]),
+    ):
+        raise BadValue("a text of input 1 is too long", got=11, row=1)
+    assert raised.value.row == raised.value.facts["row"] == 31
+    with pytest.raises(BadValue, match="^something else about input 1"), errors_of_call([5, 31]):
+        raise BadValue("something else about input 1")
 
 
 def test_bundles_are_named_by_what_tells_them_apart(tmp_path):

@@ -9,7 +9,8 @@ from polyhead.api.showing import cascade_on
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.evaluate.cascade import NEVER, thresholds_of
-from support.bundle_sets import EXACT, WORDS, set_of, two_bundles
+from polyhead.testing import tiny_trunk
+from support.bundle_sets import EXACT, WORDS, bundle_of, set_of, two_bundles
 from support.commands import run
 
 ROWS = 60
@@ -51,10 +52,31 @@ def test_points_go_from_one_bundle_to_the_other(choice):
     assert [point.share for point in choice.points] == sorted(point.share for point in choice.points)
 
 
+def test_work_counts_what_a_layer_multiplies(tmp_path):
+    """A layer of half the width is about a quarter of the work; counted by hand, at the tokens that were read."""
+    narrow, wide = tiny_trunk(layers=4, width=16), tiny_trunk(layers=4, width=32, seed=3)
+    bundles = bundle_of(tmp_path / "cheap", narrow, {"mood": 0}), bundle_of(tmp_path / "deep", wide, {"mood": 5})
+    texts, labels = drawn()
+    found = cascade_on(*(Session(root, **EXACT) for root in bundles), "mood", texts, labels, points_lost=100)
+    tokens = 5 + 2  # words that are a token each, and two special tokens
+
+    def products(width, layers=4, feed_forward=2):
+        return layers * tokens * (4 * width**2 + 2 * feed_forward * width**2 + 2 * tokens * width)
+
+    own, deep = 2 * products(16), 2 * products(32)  # a product and a sum each
+    alone, last = found.points[0], found.points[-1]
+    assert alone.work == pytest.approx(deep, rel=0.05) and last.work == pytest.approx(own, rel=0.05)
+    for point in found.points[1:]:
+        assert point.work == pytest.approx(last.work + (1 - point.share) * alone.work)
+        assert point.layers == pytest.approx(4 + (1 - point.share) * 4)
+    assert found.chosen == min(found.points, key=lambda point: point.work)
+    assert found.work == pytest.approx(last.work / alone.work) and 0.2 < found.work < 0.3
+
+
 def test_the_cheapest_that_loses_little_is_taken(choice):
     alone = choice.points[0]
     fits = [point for point in choice.points if point.score >= alone.score - 0.02]
-    assert choice.chosen in fits and all(choice.chosen.layers <= point.layers for point in fits)
+    assert choice.chosen in fits and all(choice.chosen.work <= point.work for point in fits)
 
 
 def test_where_every_threshold_loses_too_much_the_deeper_bundle_stays_alone(bundles):
@@ -95,7 +117,7 @@ def test_the_command_prints_how_to_serve_it(bundles, tmp_path):
     words = ("evaluate", deep, "--data", rows, "--cascade", cheap, "--points-lost", "2", "--backend", "reference")
     done = run(*words)
     assert done.code == 0, done.err
-    assert f"polyhead serve {cheap} {deep} --cascade mood=" in done.out
+    assert f"polyhead serve {cheap} {deep} --cascade mood=" in done.out and "% of the work of deep alone" in done.out
     (found,) = json.loads(run(*words, "--json", "-").out)["cascades"]
     assert f"mood={found['chosen']['threshold']:g}" in done.out
     assert found["points_lost"] == 2 and len(found["points"]) > 10

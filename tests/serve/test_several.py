@@ -5,6 +5,7 @@ import contextlib
 import json
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,8 +18,9 @@ from polyhead.serve.service import Service
 from polyhead.serve.settings import Renamed, ServeSettings
 from polyhead.serve.several import ServiceSet
 from polyhead.tasks.task import Task
+from polyhead.testing import tiny_trunk
 from support.admin_server import ADMIN, draft, in_a_thread, lines, upload
-from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, set_of, two_bundles
+from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
 
 PAIR = {"text": "is the lamp good?", "text_b": "the lamp is late"}
 
@@ -121,6 +123,26 @@ def test_a_cascade_answers_as_in_python(bundles):
     assert counts["polyhead_encoder_layers_total", "cheap"] == 2 * 2 * len(TEXTS)  # asked twice
     assert counts["polyhead_encoder_layers_total", "deep"] == 2 * 4 * deep
     assert counts["polyhead_ready", None] == 1
+
+
+def test_an_error_of_the_deeper_trunk_names_the_input_of_the_call(tmp_path):
+    """It was named by its place among the texts that went on."""
+    short = tiny_trunk(layers=4, seed=3, max_tokens=8)  # which reads fewer tokens
+    cheap, deep = bundle_of(tmp_path / "cheap", CHEAP, {"mood": 0}), bundle_of(tmp_path / "deep", short, {"mood": 5})
+    sure = [result.answers["mood"]["scores"] for result in Session(cheap, **EXACT).predict(TEXTS)]
+    texts = sorted(TEXTS, key=lambda text: -max(sure[TEXTS.index(text)].values()))  # the surest first
+    long = f"{texts[-1]} {texts[-1]}"
+    (scores,) = (result.answers["mood"]["scores"] for result in Session(cheap, **EXACT).predict([long]))
+    first = Session(cheap, **EXACT).predict(texts[:1])[0].answers["mood"]["scores"]
+    threshold = (max(scores.values()) + max(first.values())) / 2
+    assert max(scores.values()) < threshold < max(first.values())
+
+    async def work(client, _):
+        return await client.post("/v1/predict", json={"inputs": [texts[0], texts[0], long], "tasks": ["mood"]})
+
+    settings = msgspec.structs.replace(ADMIN, long_texts="refuse")
+    response = ask((cheap, deep), work, settings, mood=threshold)
+    assert response.status_code == 422 and "input 2 is longer than the encoder reads" in response.text
 
 
 def test_routes_tell_which_bundle_has_a_task(bundles):

@@ -103,6 +103,7 @@ FAMILIES = {
     "DistilBert": (wordpiece_without_segments, DISTIL | {"vocab_size": 110, "max_position_embeddings": 64}),
     "Roberta": (byte_pairs, ROBERTA),
     "XLMRoberta": (byte_pairs, ROBERTA),
+    "Camembert": (byte_pairs, ROBERTA),
     "MPNet": (byte_pairs, WIDTHS | {"vocab_size": 260, "max_position_embeddings": 258}),
     "DebertaV2": (wordpiece, BERT | DISTANCES),
     "Gte": (byte_pairs, WIDTHS | {"vocab_size": 260, "max_position_embeddings": 256}),

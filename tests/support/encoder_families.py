@@ -35,6 +35,7 @@ CASES = {
     "bert-tanh": ("Bert", BERT | {"hidden_act": "gelu_new"}),
     "roberta": ("Roberta", ROBERTA),
     "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "camembert": ("Camembert", ROBERTA),
     "electra": ("Electra", BERT | {"embedding_size": 32}),
     "electra-narrow": ("Electra", BERT | {"embedding_size": 16}),
     "distilbert": ("DistilBert", DISTILBERT),

@@ -15,6 +15,7 @@ import transformers
 
 from polyhead.bundle.read import Bundle
 from polyhead.convert.folders import scan_folders
+from polyhead.convert.hugging_face import read_head
 from polyhead.convert.run import import_folders
 from polyhead.convert.task import ImportRequest
 from polyhead.engine.export.write import export_bundle
@@ -312,6 +313,22 @@ def test_classes_whose_head_is_more_than_two_maps_are_refused_by_name(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["ModernBertForQuestionAnswering"]}))
     with pytest.raises(TrunkError, match="no head that can be read.*ModernBertForQuestionAnswering"):
         imported(tmp_path / "b", folder, given=PASSAGES)
+
+
+@pytest.mark.parametrize("name", ["SequenceClassification", "TokenClassification"])
+def test_a_head_of_modernbert_is_refused_for_its_norm(name, tmp_path):
+    """A norm divides by the spread of each row, which no linear map does: it folds into no neighbour."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+    model = getattr(transformers, f"ModernBertFor{name}")(
+        transformers.ModernBertConfig(vocab_size=50, **sizes, **special)
+    )
+    assert isinstance(model.head.norm, torch.nn.LayerNorm)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        TrunkError, match=rf"a layer norm stands between.*Got: ModernBertFor{name}\. Do: give trunk.name"
+    ):
+        read_head(tmp_path / "model")
 
 
 def test_export_says_that_it_reads_two_tokens_of_a_word(tmp_path):

@@ -60,6 +60,18 @@ class TaskAdvice(Value):
     says: str = ""  # which of the two helps more
 
 
+class TrunkTrial(Value):
+    """Every task's default over one encoder."""
+
+    name: str
+    tasks: dict[str, float]  # points on validation
+    score: float  # their mean
+    tokens: int  # of the text that is counted
+    flops: int  # of that text and all tasks
+    layers: int
+    is_affordable: bool  # within the budget
+
+
 class Advice(Value):
     """All choices, their cost, the options tried and those left out."""
 
@@ -73,6 +85,8 @@ class Advice(Value):
     next: Improvement | None
     left_out: tuple[str, ...]
     seconds: float  # of work
+    trunks: tuple[TrunkTrial, ...] = ()  # the encoders that were tried, if several were given
+    why_trunk: tuple[str, ...] = ()
 
 
 def scale_of(price: LayerPrice) -> int:

@@ -86,6 +86,20 @@ class Ladder:
             )
         return self._advice(options, self._learned(price), price, curves)
 
+    def defaults(self) -> dict[str, TaskScore] | None:
+        """Every task's default over this encoder; None where there is no time for it."""
+        return self._trained(POOLED) if self._has_time(POOLED) else None
+
+    def has_room(self) -> bool:
+        """Whether one pass of the whole encoder is within the budget; in milliseconds, once something is trained."""
+        return self._affords_trunk(self._price(self._price(None)))
+
+    @property
+    def last(self) -> Path:
+        """The bundle that was trained last."""
+        assert self._last is not None
+        return self._last
+
     def project_text(self, advice: Advice, bundle: str) -> str:
         """The project file of the choice."""
         if advice.learned:

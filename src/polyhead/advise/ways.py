@@ -196,9 +196,9 @@ def project_file(project: Project, home: Path) -> str:
             table[key] = _placed(table[key], home)
         table |= {key: table.pop(key) for key in ("strategy", "training") if key in table}  # sub-tables come last
     tables = plain.pop("tasks")
-    trunk = home / project.trunk.name
-    if project.trunk.name != "minilm" and trunk.is_dir():
-        plain["trunk"] = {**plain.get("trunk", {}), "name": str(trunk.resolve())}
+    place = project.trunk.place(home)
+    if place != project.trunk.name:
+        plain["trunk"] = {**plain.get("trunk", {}), "name": str(Path(place).resolve())}
     head: str = tomli_w.dumps(plain)
     return head + "".join(f"\n[[tasks]]\n{_task_text(table)}" for table in tables)
 

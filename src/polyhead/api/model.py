@@ -42,10 +42,11 @@ class Model:
         model.fit("topics", texts, labels)
         model.predict(["where is my parcel?"])  # {"topics": ["delivery"]}
 
-    `trunk` is `minilm`, a Hugging Face folder or hub id, or a bundle's folder, for its trunk. The bundle is in
-    `folder`, or else in a temporary folder until `save`. An existing bundle in `folder` is kept. `cache` keeps the
-    encoder's features and the rows of each fit, so that later programs need not encode them again and can `add` to
-    them. `verbose` reports guesses and the progress of training on standard error.
+    `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
+    folder, for its trunk. The bundle is in `folder`, or else in a temporary folder until `save`. An existing bundle
+    in `folder` is kept. `cache` keeps the encoder's features and the rows of each fit, so that later programs need
+    not encode them again and can `add` to them. `verbose` reports guesses and the progress of training on standard
+    error.
     """
 
     keeps_rows = True  # for later fits that add to them

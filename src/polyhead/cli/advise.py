@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import File, OptionalFolder
+from polyhead.cli.options import File, OptionalFolder, names_of, trunk_name
 from polyhead.cli.output import Printer, check_apart, check_writable, text_table, writing_file
 from polyhead.project.tables import data_files
 from polyhead.train.events import Events
@@ -26,6 +26,9 @@ def command(
     size: float | None = option("Bytes of weights (float32), the encoder's included.", "--bytes", ge=1),
     minutes: float | None = option("Minutes of work to spend: what would take longer is left out.", gt=0),
     epochs: int | None = option("Passes at most where layers run as they learn.", ge=1),
+    trunks: tuple[str, ...] = option(
+        "Other encoders to choose from, with commas between them.", "--trunk", metavar="NAMES", callback=names_of
+    ),
     frozen: bool = option("Try no encoder that learns, to which all tasks would be bound."),
     output: File = option("The project file to write; by default NAME-advised.toml."),
     folder: OptionalFolder = option(
@@ -39,13 +42,16 @@ def command(
     that learns with all tasks. Prints the choice for each task, why, what the next better one would cost, and whether
     more labels would help more than more layers. Then writes a project file for `polyhead train`.
 
+    With --trunk each task's default is tried over every encoder first. The rest stands on the one that is taken: over
+    which all tasks gain, or which is worth its work.
+
     Choices are made on validation rows; the test split is not looked at to choose. Without a budget a layer must be
     worth one point. Give at most one of --layers, --ms and --bytes. `polyhead allocate` chooses depths from scores that
     you have already.
     """
     import msgspec
 
-    from polyhead.advise.ladder import Ladder
+    from polyhead.advise.trunks import advised
     from polyhead.advise.ways import read_task_set
 
     file = Path(project).resolve()
@@ -56,8 +62,8 @@ def command(
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-advise")
     budget = budget_of(layers, ms, size)
     budget = msgspec.structs.replace(budget, minutes=minutes, epochs=epochs, frozen=frozen)
-    ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
-    advice = ladder.run()
+    names = [trunk_name(name, file.parent) for name in trunks]
+    ladder, advice = advised(tasks, home, budget, Events(say=printer.line, show=printer.show), trunks=names)
     with writing_file(str(target)) as out:
         out.write(ladder.project_text(advice, f"{target.stem}-bundle").encode())
     printer.lines(["", *advice_lines(advice), "", f"project file: {target}"])
@@ -79,10 +85,19 @@ def advice_lines(advice: Advice) -> list[str]:
     """The choices, their cost, and what would be better."""
     from polyhead.advise.choice import UNITS
 
+    lines = list[str]()
+    if advice.trunks:
+        names = list(advice.tasks)
+        head = ["encoder", *names, "mean", "MFLOP a text", "layers"]
+        trials = [
+            [t.name, *(f"{t.tasks[name]:.2f}" for name in names), f"{t.score:.2f}", f"{t.flops / 1e6:,.0f}", t.layers]
+            for t in advice.trunks
+        ]
+        lines += [*text_table([head, *trials]), "", *advice.why_trunk, ""]
     rows = [["task", "choice", "points"], *([n, t.chosen, f"{t.score:.2f}"] for n, t in advice.tasks.items())]
     unit = UNITS[advice.unit]
     within = "" if advice.budget is None else f" of {advice.budget:,g}"
-    lines = [
+    lines += [
         *text_table(rows, left=2),
         "",
         f"mean {advice.score:.2f} points on validation, {advice.cost:,g}{within} {unit}",

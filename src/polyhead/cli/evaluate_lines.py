@@ -33,13 +33,14 @@ def label_lines(score: SplitScore) -> list[str]:
 
 def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
     """The cascades of a task by threshold, and how to serve the one to take."""
-    head = ("", "threshold", f"{Path(cheap).name} answers", choice.metric, "layers a text")
+    head = ("", "threshold", f"{Path(cheap).name} answers", choice.metric, "work", "layers a text")
     rows: list[Sequence[object]] = [head]
+    alone, chosen = choice.points[0], choice.chosen
     for point in choice.points:
         threshold = f"{point.threshold:g}" if point.share else "never"
         mark = "*" if point == choice.chosen else ""
-        rows.append((mark, threshold, f"{point.share:.0%}", f"{point.score:.4f}", f"{point.layers:.2f}"))
-    alone, chosen = choice.points[0], choice.chosen
+        work = f"{point.work / alone.work:.0%}"
+        rows.append((mark, threshold, f"{point.share:.0%}", f"{point.score:.4f}", work, f"{point.layers:.2f}"))
     lines = section(
         f"{choice.task}: a cascade, by threshold, on {counted(choice.rows, 'row')}; * is the cheapest that loses at "
         f"most {choice.points_lost:g} points",
@@ -49,7 +50,8 @@ def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
         return [*lines, f"no threshold loses at most {choice.points_lost:g} points: serve {deep} alone"]
     return [
         *lines,
-        f"{chosen.layers / alone.layers:.0%} of the layers of {Path(deep).name}, {chosen.score - alone.score:+.4f} "
+        f"{choice.work:.0%} of the work of {Path(deep).name} alone, {chosen.layers:.1f} layers a text beside "
+        f"{alone.layers:.1f}, {chosen.score - alone.score:+.4f} "
         f"{choice.metric}: polyhead serve {cheap} {deep} --cascade {choice.task}={chosen.threshold:g}",
     ]
 

@@ -25,8 +25,8 @@ def command(
     folders: tuple[str, ...] = option(type=click.Path()),
     *,
     base: str | None = option(
-        "The encoder of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; "
-        "else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
+        "The encoder of a new bundle: a folder, a hub id, or a name such as 'minilm' [default: the base that a LoRA "
+        "folder names; else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
         metavar="NAME",
     ),
     texts: File = option(
@@ -54,10 +54,10 @@ def command(
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
     BUNDLE is a new bundle, or one whose encoder they share. FOLDERS are what `save_pretrained` of transformers wrote:
-    sequence or token classification, question answering or multiple choice with BERT, RoBERTa, XLM-R, ELECTRA,
-    DistilBERT, MPNet or DeBERTa v3, classification with GTE or Nomic BERT too. A task uses the encoder's layers where
-    its own are equal bit for bit; the other layers become the task's own. A folder may also hold a LoRA adapter written
-    by PEFT: its task runs the encoder, which must be the adapter's base, with the low-rank matrices in the layers.
+    sequence or token classification, question answering or multiple choice with BERT, RoBERTa and other encoders;
+    docs/guides/scan-and-import.md lists the classes. A task uses the encoder's layers where its own are equal bit for
+    bit; the other layers become the task's own. A folder may also hold a LoRA adapter written by PEFT: its task runs
+    the encoder, which must be the adapter's base, with the low-rank matrices in the layers.
 
     Before anything is written, each task's answers are compared with those of transformers; the result is stored with
     the task. Either all folders are imported or none.

@@ -10,10 +10,13 @@ import msgspec
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.init_tasks import summary
+from polyhead.cli.options import trunk_name
 from polyhead.cli.output import Printer, check_writable, writing_file
 from polyhead.errors import ConfigError
+from polyhead.project.declare import project_head
+from polyhead.project.encoders import MINILM, NAMES
 from polyhead.project.init import ProjectDraft, split_groups
-from polyhead.project.tables import read_project
+from polyhead.project.tables import TrunkChoice, read_project
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 from polyhead.values import Value
@@ -75,6 +78,9 @@ def command(
     data: tuple[str, ...] = option(type=click.Path()),
     *,
     task: TaskOptions,
+    trunk: Word = option(
+        f"The encoder: {NAMES}, a folder or a hub id [default: minilm, or that of the project file].", metavar="NAME"
+    ),
     replace: bool = option("Replace a task of the same name; the rest of the file stays as it is."),
     output: str = option("Project file.", "polyhead.toml", "--output", "-o", metavar="FILE"),
     printer: Printer,
@@ -96,7 +102,7 @@ def command(
     options = msgspec.structs.asdict(task)
     labels, one_hot = options.pop("labels"), options.pop("one_hot")
     options["soft"] = tuple(part.strip() for part in one_hot.split(",") if part.strip()) or None
-    before = _before(Path(output))
+    before = _before(Path(output), trunk)
     try:
         groups = split_groups(data)
     except ConfigError as error:
@@ -114,7 +120,8 @@ def command(
         for each in made
         if each.declared is not None
     ]
-    return {"file": output, **facts[0]} if len(facts) == 1 else {"file": output, "tasks": facts}
+    told = {"file": output, "trunk": read_project(output).trunk.name}
+    return {**told, **facts[0]} if len(facts) == 1 else {**told, "tasks": facts}
 
 
 def _check_model(task: TaskOptions) -> None:
@@ -125,9 +132,18 @@ def _check_model(task: TaskOptions) -> None:
         raise click.UsageError("--task names one task; several --label are tasks named as their columns")
 
 
-def _before(target: Path) -> str:
-    """The text of the project file that is there; "" for none."""
+def _before(target: Path, trunk: str | None) -> str:
+    """The text of the project file that is there, or else the head of a new one."""
+    folder = target.resolve().parent
+    name = None if trunk is None else trunk_name(trunk, folder)
     if not target.exists():
-        return ""
-    read_project(target)
+        return project_head(name or MINILM)
+    there = read_project(target).trunk
+    if name is not None and there.place(folder) != TrunkChoice(name=name).place(folder):
+        raise ConfigError(
+            f"{target} has an encoder, which all its tasks share",
+            got=f"--trunk {trunk}",
+            allowed=there.name,
+            do="leave --trunk out, change `name` in [trunk], or write another file with --output",
+        )
     return target.read_text(encoding="utf-8-sig")

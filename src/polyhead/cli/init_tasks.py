@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.output import counted
 from polyhead.data.read import read
 from polyhead.data.rows import Rows
-from polyhead.errors import EmptyData
+from polyhead.errors import EmptyData, PolyheadError
 from polyhead.progress import short
+from polyhead.project.encoders import ENCODERS, LARGER, MINILM, OTHER_LANGUAGES, unread_line
 from polyhead.project.init import InitTask, ProjectDraft
+from polyhead.project.pretrained import tokenizer_at_hand
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import other_spelling
-from polyhead.text.question import Question, texts_of
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import to_value
 
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
@@ -37,20 +40,22 @@ LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
     """What was guessed and found, three rows of each task as it reads them, and the next commands."""
-    output, lines, first = draft.output, list[str](), ""
+    output, lines, first, inputs = draft.output, list[str](), "", dict[str, Sequence[TaskInput]]()
     project = to_value(tomllib.loads(draft.text), Project, source=output)
     for task in made:
         assert task.declared is not None
         (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
-        shown, example = _rows(entry, draft.folder)
-        first = first or example
+        shown, read_inputs = _rows(entry, draft.folder)
+        first = first or _example(entry, read_inputs)
+        if not entry.known_kind.owns_model:
+            inputs[entry.name] = read_inputs
         lines += [*_lines(task, output), *shown]
     has_test = all(entry.test for entry in project.tasks)
     bundle = shlex.quote(str(Path(output).parent / project.bundle))
     config = shlex.quote(output)
     return [
         *lines,
-        *_plan(project),
+        *_plan(project, inputs, draft.folder),
         "next:",
         f"  polyhead check {config}",
         f"  polyhead train {config}",
@@ -59,16 +64,23 @@ def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
     ]
 
 
-def _plan(project: Project) -> list[str]:
-    """What training will do, where the file says nothing of its own."""
-    shares = [entry for entry in project.tasks if not entry.known_kind.owns_model]
-    if not shares or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
+def _plan(project: Project, inputs: Mapping[str, Sequence[TaskInput]], folder: Path) -> list[str]:
+    """What training will do where the file says nothing of its own, and what other encoders cost and bring."""
+    if not inputs or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
         return []
-    return [f"train learns a small head for each task over the encoder '{project.trunk.name}', which stays as it is"]
+    name, place = project.trunk.name, project.trunk.place(folder)
+    lines = [f"train learns a small head for each task over the encoder '{name}', which stays as it is"]
+    with suppress(PolyheadError):  # of a broken file, which training refuses
+        content = tokenizer_at_hand(place)
+        if content is not None and (unread := unread_line(inputs, content, name)):
+            return [*lines, unread, f"--trunk {ENCODERS[OTHER_LANGUAGES].line}"]
+    if name == MINILM:
+        return [*lines, f"instead of it, --trunk {ENCODERS[LARGER].line}"]
+    return [*lines, *(f"beside {MINILM}, {each.line}" for each in ENCODERS.values() if each.name == name)]
 
 
-def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], str]:
-    """The first rows of train as the task reads them, and the first input as an argument that `predict` takes."""
+def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], Sequence[TaskInput]]:
+    """Lines with the first rows of train as the task reads them, and its first inputs."""
     assert isinstance(entry.train, str)
     source = entry.source(entry.train, folder)
     try:
@@ -87,7 +99,7 @@ def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], str]:
         texts = " | ".join(_short(text) for text in texts_of(item))
         options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
         lines.append(f"  {texts}{options} -> {label}")
-    return lines, _example(entry, examples.inputs)
+    return lines, examples.inputs
 
 
 def _label(entry: TaskEntry, values: Mapping[str, object], column: str) -> str:

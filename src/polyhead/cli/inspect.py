@@ -33,7 +33,7 @@ def command(
     tokens: Tokens = 32,
     verify: bool = option("Also hash every file; a changed file is an error that names it."),
     base: str | None = option(
-        "Of checkpoints: also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'.",
+        "Of checkpoints: also compare with this encoder, and merge over it: a name, a folder or a hub id.",
         metavar="NAME",
     ),
     printer: Printer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
@@ -16,6 +17,8 @@ from polyhead.data.columns import Columns, Source
 from polyhead.engine.backends import BACKENDS
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
+from polyhead.project.declare import place_from
+from polyhead.project.encoders import ENCODERS, HUB_ID, NAMES
 from polyhead.store.jobs.migrate import store_named
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -44,7 +47,7 @@ def names_of(context: click.Context, parameter: click.Parameter, values: tuple[s
     names = tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
     if values and not names:
         hint = parameter.opts[0] if isinstance(parameter, click.Option) else "TASK"
-        raise click.BadParameter("it names no task", param_hint=f"'{hint}'")
+        raise click.BadParameter("it names none", param_hint=f"'{hint}'")
     return names
 
 
@@ -226,3 +229,12 @@ def labelled_sources(
         if "argument" in error.facts:
             raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
         raise
+
+
+def trunk_name(name: str, folder: Path) -> str:
+    """An encoder that is named on the command line as a project file in `folder` names it."""
+    if name not in ENCODERS and Path(name).is_dir():
+        return place_from(name, folder)
+    if not HUB_ID.fullmatch(name):
+        raise click.UsageError(f"--trunk: no encoder '{name}'; allowed: {NAMES}, a folder that exists, or a hub id")
+    return name

@@ -27,7 +27,8 @@ def command(
     folders: tuple[str, ...] = option(type=click.Path()),
     *,
     base: str | None = option(
-        "Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'.", metavar="NAME"
+        "Also compare with this encoder, and merge over it: a folder, a hub id, or a name such as 'minilm'.",
+        metavar="NAME",
     ),
     tokens: Tokens = 32,
     printer: Printer,

@@ -161,7 +161,7 @@ class BaseEncoders:
             raise TrunkNotFound(
                 f"{adapter}: the encoder that the adapter was trained on is no folder here",
                 got=named or "no base_model_name_or_path in adapter_config.json",
-                do="give it with --base: a folder, a hub id, or 'minilm'",
+                do="give it with --base: a folder, a hub id, or a name such as 'minilm'",
             )
         return find_encoder(self._base)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.convert.peft import MERGE, WEIGHTS, Lora, check_ends, is_adapter, naming
 from polyhead.encoder.data import TrunkData, check_arrays
-from polyhead.encoder.families import FAMILIES, ClassifierForm
+from polyhead.encoder.families import FAMILIES, ClassifierForm, family_of
 from polyhead.encoder.shape import linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
@@ -162,12 +162,7 @@ def _form(config: _Config) -> tuple[str, ClassifierForm]:
     named = next(iter(config.architectures or ()), None)
     form = classifiers().get(named or "")
     if named is None or form is None:
-        raise TrunkError(
-            "its model class has no head that can be read",
-            got=named or "no 'architectures' in config.json",
-            allowed=sorted(classifiers()),
-            do="give a folder that one of these classes saved with `save_pretrained`",
-        )
+        raise _no_form(config, named)
     if config.model_type != form.model_type:
         raise TrunkError(
             f"config.json names the class {named} and another model type",
@@ -176,6 +171,26 @@ def _form(config: _Config) -> tuple[str, ClassifierForm]:
             do="give the config.json that belongs to the weights",
         )
     return named, form
+
+
+def _no_form(config: _Config, named: str | None) -> TrunkError:
+    """The error for a class whose head is not read: what of its family is, and why its own is not."""
+    family = family_of(config.model_type)
+    why = family.unread_head if family is not None and named is not None else ""
+    return TrunkError(
+        "its model class has no head that can be read" + (f": {why}" if why else ""),
+        got=named or "no 'architectures' in config.json",
+        allowed=(sorted(family.classifiers) or None)
+        if family is not None
+        else sorted(set(map(_ending, classifiers()))),
+        do="give trunk.name = FOLDER, and train the task anew over its encoder"
+        if why
+        else "give a folder that one of these classes saved with `save_pretrained`",
+    )
+
+
+def _ending(name: str) -> str:
+    return "..." + name[name.rindex("For") :]
 
 
 def _outputs(config: _Config) -> int:

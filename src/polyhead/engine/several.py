@@ -6,7 +6,9 @@ label reaches a threshold; the other texts go to the next bundle, and the last o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path as FilePath
 from time import monotonic
@@ -23,7 +25,7 @@ from polyhead.engine.inputs import Inputs, Words, checked_deadline, checked_inpu
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.receipt import Receipt, added_up
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, suggestion
+from polyhead.errors import ConfigError, PolyheadError, reworded, suggestion
 from polyhead.tasks.calibration import KEY, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
@@ -96,15 +98,16 @@ class SessionSet:
                 limits = none_below
                 if isinstance(limits, Mapping):
                     limits = {name: limit for name, limit in limits.items() if name in names}
-                results = session.predict(
-                    [listed[row] for row in rows],
-                    tasks=names,
-                    words=None if own_words is None else [own_words[row] for row in rows],
-                    deadline=None if end is None else max(0.0, end - monotonic()),
-                    calibrated={name: name in self.cascades or wish_of(calibrated, name) for name in names},
-                    familiar=familiar,
-                    none_below=limits,
-                )
+                with errors_of_call(rows):
+                    results = session.predict(
+                        [listed[row] for row in rows],
+                        tasks=names,
+                        words=None if own_words is None else [own_words[row] for row in rows],
+                        deadline=None if end is None else max(0.0, end - monotonic()),
+                        calibrated={name: name in self.cascades or wish_of(calibrated, name) for name in names},
+                        familiar=familiar,
+                        none_below=limits,
+                    )
                 turns.take(bundle, rows, names, results)
         return [self._wished(result, loaded, calibrated) for result in turns.results()]
 
@@ -222,6 +225,19 @@ class Turns:
             return Result(answers={}, receipt=NOTHING)
         answers = {name: result.answers[name] for name in self._tasks if name in result.answers}
         return msgspec.structs.replace(result, answers=answers)
+
+
+@contextmanager
+def errors_of_call(rows: Sequence[int]) -> Iterator[None]:
+    """A context in which an error of one of these inputs names it by its number in the whole call."""
+    try:
+        yield
+    except PolyheadError as error:
+        row = error.facts.get("row")
+        if type(row) is not int or not 0 <= row < len(rows):
+            raise
+        own = re.compile(rf"\binput {row}\b")
+        raise reworded(error, lambda words: own.sub(f"input {rows[row]}", words), row=rows[row]) from error
 
 
 def _both(one: Result, other: Result) -> Result:

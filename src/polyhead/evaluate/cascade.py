@@ -11,6 +11,8 @@ from polyhead.engine.session import Session
 from polyhead.engine.several import check_alike, confidence
 from polyhead.errors import BadValue, EmptyData
 from polyhead.evaluate.scores import PIECE
+from polyhead.plan import merge
+from polyhead.plan.cost import flops
 from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
 
@@ -26,7 +28,8 @@ class CascadePoint(Value):
     threshold: float  # probability from which the first bundle's answer stands
     share: float  # of the rows, that the first bundle answered
     score: float
-    layers: float  # layer evaluations a text, of both trunks
+    work: float  # FLOPs a text, of both trunks
+    layers: float  # layer evaluations a text; those of a narrow trunk are less work
 
 
 class CascadeChoice(Value):
@@ -40,6 +43,11 @@ class CascadeChoice(Value):
     chosen: CascadePoint  # the cheapest that loses no more on these rows
 
     @property
+    def work(self) -> float:
+        """Of the cascade to take, over the work of the second bundle alone."""
+        return self.chosen.work / self.points[0].work
+
+    @property
     def is_worth_it(self) -> bool:
         """Whether the first bundle takes any text off the second."""
         return self.chosen.share > 0
@@ -51,6 +59,7 @@ class _Answered(Value, eq=False):
     outputs: list[np.ndarray]
     confidence: np.ndarray  # float64 (rows,)
     layers: np.ndarray  # int64 (rows,)
+    work: np.ndarray  # float64 (rows,): FLOPs
 
 
 def cascade_of(
@@ -64,8 +73,8 @@ def cascade_of(
 ) -> CascadeChoice:
     """The scores and costs of a cascade on labelled rows, which neither bundle should have been trained on.
 
-    Each row is answered once by each bundle; layers are counted as a cascade would run them. Raises ConfigError for
-    tasks that cannot be a cascade.
+    Each row is answered once by each bundle; work and layers are counted as a cascade would run them, the work of a
+    pass at the mean number of tokens of a bundle's passes. Raises ConfigError for tasks that cannot be a cascade.
     """
     for session in (cheap, deep):
         session.task_names([task])
@@ -84,6 +93,7 @@ def cascade_of(
                 threshold=threshold,
                 share=float(is_sure.mean()),
                 score=examples.scores(own, outputs)[metric],
+                work=float(np.mean(first.work + np.where(is_sure, 0, second.work))),
                 layers=float(np.mean(first.layers + np.where(is_sure, 0, second.layers))),
             )
         )
@@ -91,6 +101,7 @@ def cascade_of(
         threshold=NEVER,
         share=0.0,
         score=examples.scores(own, second.outputs)[metric],
+        work=float(second.work.mean()),
         layers=float(second.layers.mean()),
     )
     fits = [point for point in points if point.score >= alone.score - points_lost / 100]
@@ -100,7 +111,7 @@ def cascade_of(
         metric=metric,
         points=(alone, *points),
         points_lost=points_lost,
-        chosen=min((alone, *fits), key=lambda point: (point.layers, -point.score)),
+        chosen=min((alone, *fits), key=lambda point: (point.work, -point.score)),
     )
 
 
@@ -113,7 +124,7 @@ def thresholds_of(confidence: np.ndarray) -> list[float]:
 
 
 def _answered(session: Session, task: str, examples: Examples, show: Callable[[str], None]) -> _Answered:
-    outputs, sure, layers = list[np.ndarray](), list[float](), list[np.ndarray]()
+    outputs, sure, costs = list[np.ndarray](), list[float](), list[np.ndarray]()
     for start in range(0, len(examples.inputs), PIECE):
         show(f"{task}: {start:,} of {len(examples.inputs):,} texts")
         inputs: Sequence[object] = examples.inputs[start : start + PIECE]
@@ -125,5 +136,8 @@ def _answered(session: Session, task: str, examples: Examples, show: Callable[[s
             raise BadValue(f"task '{task}' has no answer to row {examples.rows[start + row]}", got=reasons[row])
         outputs += list(column.outputs)
         sure += [confidence(answer) for answer in column.answers]
-        layers.append(table.receipts.layers)
-    return _Answered(outputs=outputs, confidence=np.array(sure), layers=np.concatenate(layers))
+        costs.append(np.stack([table.receipts.layers, table.receipts.passes, table.receipts.tokens]))
+    layers, passes, tokens = np.concatenate(costs, axis=1)  # (rows,) each
+    plan, mean = merge({task: session.loaded.records[task].path}), round(tokens.sum() / max(1, passes.sum()))
+    work = passes * float(flops(plan, session.shape, max(1, mean), folded=True))
+    return _Answered(outputs=outputs, confidence=np.array(sure), layers=layers, work=work)

@@ -147,9 +147,9 @@ def _table(options: InitOptions, folder: Path, facts: Mapping[str, Any]) -> dict
     if options.overlaps and options.spans:
         entry["overlaps"] = options.overlaps
     if options.model is not None:
-        entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
+        entry["model"] = place_from(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
-    return entry | {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
+    return entry | {key: place_from(name, folder) for key, name in files.items() if name} | _columns(options)
 
 
 def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
@@ -163,17 +163,22 @@ def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
             yield from _labels_of(options, value, from_cells=rows.has_cells, where=path)
 
 
-def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
-    """TOML for the entry, after a commented head if it is the first in its file."""
+def project_head(trunk: str) -> str:
+    """The beginning of a project file, before its tasks."""
     import tomli_w
 
-    head = (
+    return (
         "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
-        'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n'
+        f'bundle = "bundle"\n\n[trunk]\n{tomli_w.dumps({"name": trunk})}\n'
     )
+
+
+def task_text(entry: dict[str, Any]) -> str:
+    """TOML for a task."""
+    import tomli_w
+
     # A list of short tables would be written on one line, after which no second task could follow.
-    body = f"[[tasks]]\n{tomli_w.dumps(entry)}"
-    return head + body if is_first else body
+    return f"[[tasks]]\n{tomli_w.dumps(entry)}"
 
 
 def _columns(options: InitOptions) -> dict[str, Any]:
@@ -377,7 +382,8 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
     return counts
 
 
-def _place(path: str, folder: Path) -> str:
+def place_from(path: str, folder: Path) -> str:
+    """A path from here, as a file in `folder` names it."""
     if is_address(path):
         return path
     resolved = Path(path).resolve()

@@ -7,7 +7,7 @@ import tomllib
 from typing import Any
 
 from polyhead.errors import BadName, ConfigError
-from polyhead.project.declare import project_text
+from polyhead.project.declare import task_text
 from polyhead.project.tables import Project
 from polyhead.values import to_value
 
@@ -24,7 +24,7 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
     Raises BadName if a task of that name exists and `replace` is not given, ConfigError for a file whose tasks are not
     [[tasks]] tables.
     """
-    tasks = tomllib.loads(before).get("tasks", []) if before else []
+    tasks = tomllib.loads(before).get("tasks", [])
     same = [task for task in tasks if str(task.get("name")).casefold() == entry["name"].casefold()]
     if same and not replace:
         do = "give another name with --task, or replace the task with --replace"
@@ -35,10 +35,9 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
         if kept.get("positive") not in entry.get("labels", ()):
             kept.pop("positive", None)
         entry = entry | kept
-        after = _replaced(before, old["name"], project_text(entry, is_first=False))
+        after = _replaced(before, old["name"], task_text(entry))
     else:
-        text = project_text(entry, is_first=not before)
-        after = before.rstrip() + "\n\n" + text if before else text
+        after = before.rstrip() + "\n\n" + task_text(entry)
     _check(before, after, entry, output, is_new=not same)
     written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}
     return after, tuple(key for task in same for key in task if key not in written)
@@ -78,7 +77,7 @@ def _check(before: str, after: str, entry: dict[str, Any], output: str, *, is_ne
     others = [[task for task in c.pop("tasks", []) if task["name"].casefold() != name] for c in (content, earlier)]
     written = [task for task in tomllib.loads(after)["tasks"] if task["name"].casefold() == name]
     is_whole = len(written) == 1 and all(written[0].get(key) == _plain(value) for key, value in entry.items())
-    if others[0] != others[1] or (before and content != earlier) or not is_whole:
+    if others[0] != others[1] or content != earlier or not is_whole:
         raise ConfigError(f"cannot {'add' if is_new else 'replace'} a task of {output}", got=entry["name"], do=do)
     to_value(tomllib.loads(after), Project, source=output)
 

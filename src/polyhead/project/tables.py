@@ -14,6 +14,7 @@ from polyhead.data.columns import Columns, Source
 from polyhead.data.tables import file_endings, is_address
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
+from polyhead.project.encoders import ENCODERS, MINILM
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
@@ -26,9 +27,9 @@ LEAST_TOKENS = 8  # for a pair: two pieces of each text, and the special tokens
 
 
 class TrunkChoice(Value):
-    """Which encoder: `minilm`, a Hugging Face folder, a hub id, or a bundle's folder, for its trunk."""
+    """Which encoder: a short name, a Hugging Face folder, a hub id, or a bundle's folder, for its trunk."""
 
-    name: str = "minilm"
+    name: str = MINILM
     max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
 
     def __post_init__(self) -> None:
@@ -38,7 +39,7 @@ class TrunkChoice(Value):
     def place(self, folder: Path) -> str:
         """The name for `load_trunk`: a folder's path, relative to the project file's `folder`, or the name."""
         inside = folder / os.path.expanduser(self.name)
-        return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
+        return str(inside) if self.name not in ENCODERS and inside.is_dir() else self.name
 
 
 class AllocationRule(Value):

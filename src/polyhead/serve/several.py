@@ -16,7 +16,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
-from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, homes_of
+from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, errors_of_call, homes_of
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, Overloaded
 from polyhead.serve.changes import ChangeState
@@ -146,16 +146,17 @@ class ServiceSet(Service):
             for bundle, member in self.members.items():
                 for rows, names in turns.questions(bundle):
                     try:
-                        answered = await member.ask(
-                            [inputs[row] for row in rows],
-                            TaskSelection.of(names, loaded.parts[bundle]),
-                            words=None if words is None else [words[row] for row in rows],
-                            deadline=max(0.0, end - monotonic()),
-                            stage=None if stage is None else partial(_staged, stage, turns, bundle, rows),
-                            is_gone=is_gone,
-                            familiar=familiar,
-                            none_below=_limits(none_below, names),
-                        )
+                        with errors_of_call(rows):
+                            answered = await member.ask(
+                                [inputs[row] for row in rows],
+                                TaskSelection.of(names, loaded.parts[bundle]),
+                                words=None if words is None else [words[row] for row in rows],
+                                deadline=max(0.0, end - monotonic()),
+                                stage=None if stage is None else partial(_staged, stage, turns, bundle, rows),
+                                is_gone=is_gone,
+                                familiar=familiar,
+                                none_below=_limits(none_below, names),
+                            )
                     except Overloaded:
                         if ticket.taken is None:
                             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import string
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,9 @@ import tokenizers
 
 from polyhead import codecs
 from polyhead.codecs import EXACT, FeatureCodec, TokenCodec
+from polyhead.encoder.configs import architecture_of
 from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.families import FAMILIES
 from polyhead.encoder.shape import Architecture, Relative, Rotary, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import (
@@ -129,7 +132,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "nomic_bert": {**_ROTARY, **_NO_BIAS, "norm_bias": True, "segments": 2, "activation": "silu"},
     "static": {"layers": 0, "heads": 1, "segments": 0, "position_table": False, "embedding_norm": False},
 }
-"""What sets the tiny trunk of a family apart from BERT's."""
+"""What sets the tiny trunk of a family apart from BERT's; others have what a config.json of these sizes says."""
 
 
 def tiny_trunk(
@@ -137,8 +140,12 @@ def tiny_trunk(
 ) -> TrunkData:
     """A trunk of two layers, 16 wide, with two heads, in the form of a family; its weights are drawn from `seed`."""
     fields = {"layers": layers, "width": width, "heads": 2, "feed_forward": 2 * width, "vocabulary": len(PIECES)}
-    form = FORMS[family]
-    shape = Architecture(**{**fields, **form}, family=family, positions=max_tokens + form.get("first_position", 0))
+    shape = Architecture(**{**fields, **FORMS.get(family, {})}, family=family)
+    if family not in FORMS:
+        own = FAMILIES.named(family)
+        config = {"model_type": own.model_types[0], **{own.keys[name]: size for name, size in fields.items()}}
+        shape = architecture_of(json.dumps(config).encode(), source=f"the tiny trunk of '{family}'")
+    shape = msgspec.structs.replace(shape, positions=max_tokens + shape.first_position)
     rng = np.random.default_rng(seed)
     arrays = {name: _drawn(name, size, rng) for name, size in trunk_arrays(shape)}
     settings = TextSettings(max_tokens=max_tokens)

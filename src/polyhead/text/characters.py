@@ -34,6 +34,16 @@ def word_pattern(text: str) -> re.Pattern[str]:
     return _PLAIN if text.isascii() else _of_all_scripts()
 
 
+def stands_alone(letter: str) -> bool:
+    """Whether the letter is one of a script in which each is a word."""
+    return _alone().match(letter) is not None
+
+
+@cache
+def _alone() -> re.Pattern[str]:
+    return re.compile(f"[{_ALONE}]")
+
+
 @cache
 def marks() -> str:
     """All marks, as the inside of a pattern's character set; computed once: it tests every character."""

@@ -30,6 +30,7 @@ Input = tuple[str] | tuple[str, str]
 
 AT_ONCE = 8192  # characters or tokens processed without a pause in which other threads can run
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2_000_000  # per call to the library: bounds the memory of its results
+UNKNOWN = ("[UNK]", "<unk>")  # for models of the library that do not say it
 _LONE = re.compile("[\ud800-\udfff]")
 
 
@@ -96,6 +97,13 @@ class Tokenizer:
         self.most_kept = 0  # how many of the last results of `encodings` are kept
         self._kept: dict[tuple[object, ...], Encodings] = {}
         self._keeping = threading.Lock()
+
+    @property
+    def unknown_ids(self) -> frozenset[int]:
+        """The ids that stand for characters without a piece of their own."""
+        names = {getattr(self._tokenizer.model, "unk_token", None), *UNKNOWN}
+        ids = [self._tokenizer.token_to_id(name) for name in names if name is not None]
+        return frozenset(number for number in ids if number is not None)
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Encodings of all inputs in order; with `windows`, several for an input longer than a window."""

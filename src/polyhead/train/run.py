@@ -10,8 +10,10 @@ import msgspec
 from polyhead.arguments import typed
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
+from polyhead.project.encoders import unread_line
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
+from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import StoredScores, known_trunk
@@ -85,13 +87,19 @@ def train_project(
         only=only,
         options=options,
     )
-    _tell_effort(run)
+    _tell(run)
     outcome = _bundle_training(run).train()
     return _with_report(run, outcome) if report and place.is_first else outcome
 
 
-def _tell_effort(run: TrainingRun) -> None:
+def _tell(run: TrainingRun) -> None:
+    """How hard it tries, and which texts the encoder does not know."""
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
+    if run.store is None:
+        data = run.load()
+        inputs = {p.task.name: p.train.examples.inputs for p in chosen if not kind_of(p.task).owns_model}
+        if line := unread_line(inputs, data.tokenizer, data.name):
+            run.events.line(line)
     for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
         run.events.line(line)
 

@@ -23,7 +23,7 @@ def theirs(data):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """The cache layout of huggingface_hub, offline; `add` puts a folder there under a hub id."""
-    constants = importlib.import_module("huggingface_hub").constants
+    constants = importlib.import_module("huggingface_hub.constants")
     cache = tmp_path / "cache"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -210,7 +210,7 @@ def test_minilm_from_the_package_is_never_imported(monkeypatch, tmp_path, make_f
     digest = load.hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(load, "MINILM_PACKAGE", "fake_minilm")
-    monkeypatch.setattr(load, "MINILM_SHA256", digest)
+    monkeypatch.setitem(load.ENCODERS, "minilm", msgspec.structs.replace(load.ENCODERS["minilm"], sha256=digest))
     assert load_trunk("minilm").name == "minilm"
     (folder / "model.safetensors").write_bytes(b"changed")
     with pytest.raises(WeightsMismatch, match=digest):
@@ -229,3 +229,16 @@ def test_minilm_reads_512_tokens_and_its_digest_is_that_of_its_content(monkeypat
     assert found.settings.max_tokens == 512
     assert found.digest == msgspec.structs.replace(found, name="other").digest
     assert MINILM_PACKAGE not in sys.modules
+
+
+def test_mpnet_is_one_set_of_weights_from_the_hub(hub, make_folder):
+    with pytest.raises(TrunkNotFound, match="connect to the network, for sentence-transformers/all-mpnet-base-v2"):
+        load_trunk("mpnet")
+    hub.add("sentence-transformers/all-mpnet-base-v2", make_folder())
+    with pytest.raises(WeightsMismatch, match="78c0197b6159d926"):
+        load_trunk("mpnet")
+
+
+def test_multilingual_is_read_from_the_hub_as_it_is(hub, make_folder, data):
+    hub.add("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", make_folder())
+    assert load_trunk("multilingual").digest == data.digest

@@ -176,6 +176,7 @@ class EncoderFamily(Value, eq=False):
     ignored: str = ""  # expression of names inside the encoder that are not read, beside poolers and buffers
     surplus: tuple[str, ...] = ()  # arrays, by our names, that a checkpoint may hold and a shape lack
     classifiers: Mapping[str, ClassifierForm] = {}  # by the class in `transformers`; they read position 0 or words
+    unread_head: str = ""  # why heads of its classes in `transformers` are none of `classifiers`
     finished: Callable[[dict[str, np.ndarray], ArrayReader, bytes], dict[str, np.ndarray]] = lambda arrays, *_: arrays
     """The trunk's arrays from those of the table and the tokenizer file, for a format that stores them in parts."""
     tokenizer: Callable[[bytes], bytes] = lambda content: content

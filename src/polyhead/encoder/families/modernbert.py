@@ -90,5 +90,6 @@ register_encoder_family(
             ("layers.{}.mlp.Wo", "layers.{}.feed_forward.outer"),
             ("final_norm", "layers.{last}.norm"),
         ),
+        unread_head="a layer norm stands between its two dense maps, and a head here has none",
     )
 )

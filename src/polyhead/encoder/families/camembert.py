@@ -1,0 +1,30 @@
+"""CamemBERT (Martin et al. 2020): RoBERTa for French, with another model type."""
+
+from __future__ import annotations
+
+from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
+from polyhead.encoder.families.bert import DEFAULTS, KEYS, ONLY, TABLE
+
+register_encoder_family(
+    EncoderFamily(
+        name="camembert",
+        model_types=("camembert",),
+        prefix="roberta",
+        keys=KEYS,
+        defaults=DEFAULTS,
+        only=ONLY,
+        # Positions are counted from the padding index + 1.
+        more=lambda settings, shape: {"first_position": settings.count("pad_token_id", 1) + 1},
+        table=TABLE,
+        classifiers={
+            "CamembertForSequenceClassification": ClassifierForm(
+                model_type="camembert", hidden="classifier.dense", output="classifier.out_proj"
+            ),
+            "CamembertForTokenClassification": ClassifierForm(model_type="camembert", output="classifier"),
+            "CamembertForQuestionAnswering": question_answering("camembert"),
+            "CamembertForMultipleChoice": ClassifierForm(
+                model_type="camembert", hidden="roberta.pooler.dense", output="classifier"
+            ),
+        },
+    )
+)
