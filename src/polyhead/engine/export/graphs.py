@@ -237,7 +237,11 @@ class TextOps(OnnxOps):
             "added": self._added,
             "turns": self._turns,
             "buckets": self._buckets,
+            "reads": self._reads,
             "near": self._near,
+            "asks": self._asks,
+            "asked": self._asked,
+            "back": self._back,
             "placed": self._placed,
             "keep": self._keep,
             "share": self._share,
@@ -349,6 +353,29 @@ class TextOps(OnnxOps):
         up = self.subtract(self._up_to(count, (1, -1)), last)
         distances = self.concat([self.multiply(up, self._number(-1)), up], 0)
         return self.gather(table, self.add(distances, self._number(most)))
+
+    def _reads(self) -> Tensor:
+        """All places of each row, which is one block, (rows, positions)."""
+        rows, positions = self.size(self._mask(), 0), self.size(self._places_in_row(), 0)
+        return self.reshape(self._up_to(self.multiply(rows, positions), (-1,)), (-1, positions))
+
+    def _asks(self) -> Tensor:
+        """The prompt rows' places, (rows, prompt rows)."""
+        return self.slice(self._reads(), 1, 0, self._prompts)
+
+    def _asked(self) -> Tensor:
+        """What is added to their scores."""
+        added = self.input("added", "float", (-1, 1, -1, -1))
+        return self.slice(added, 2, 0, self._prompts) if self._isolated else added
+
+    def _back(self) -> Tensor:
+        """Prompt rows stand behind their row's positions, (rows, positions)."""
+        rows, positions = self.size(self._mask(), 0), self.size(self._places_in_row(), 0)
+        each = self.add(positions, self._number(self._prompts))
+        starts = self.multiply(self._up_to(rows, (-1, 1)), each)
+        asked = self.add(self._up_to(self._number(self._prompts), (1, -1)), positions)
+        tokens = self.add(self._up_to(self._tokens(), (1, -1)), self._number(self._prompts))
+        return self.add(starts, self.concat([asked, tokens], 1))
 
     def _near(self) -> Tensor:
         """`added` in the window and at prompt rows, else a low number, (rows, 1, positions, positions)."""
