@@ -78,9 +78,10 @@ def measured(way: str, tokens: int, whole: bool, layers: int, threads: int) -> R
     read(SHORT)
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     read(tokens)
-    return {"seconds": round(time.perf_counter() - began, 4), "bytes": memory("VmHWM") - before}
+    seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    return {"seconds": round(seconds, 4), "processor": round(busy, 4), "bytes": memory("VmHWM") - before}
 
 
 def memory(name: str) -> int:

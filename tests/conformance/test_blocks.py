@@ -27,5 +27,10 @@ def make(name, trunk, tasks, *, deterministic=False):
 @pytest.mark.parametrize("name", [*BACKENDS])
 def test_blocks_pass_every_check_of_backends(name, block):
     for check in yield_backend_checks(name, partial(make, name), family="modernbert"):
-        if check.name.startswith("equals the reference, float32") or "prompts and adapters" in check.name or "alike" in check.name or "padding" in check.name:
+        if (
+            check.name.startswith("equals the reference, float32")
+            or "prompts and adapters" in check.name
+            or "alike" in check.name
+            or "padding" in check.name
+        ):
             check.run()

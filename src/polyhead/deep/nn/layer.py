@@ -217,13 +217,7 @@ class SelfAttention(nn.Module):
         return added if self.form.norm_first or self.norm is None else self.norm(added)
 
     def _near(
-        self,
-        query: Tensor,
-        keys: AttentionKeys,
-        seen: Tensor,
-        prefix: Prefix | None,
-        places: RowPlaces,
-        window: int,
+        self, query: Tensor, keys: AttentionKeys, seen: Tensor, prefix: Prefix | None, places: RowPlaces, window: int
     ) -> Tensor:
         """The values that queries (rows, heads, positions, head width) of the row's first positions read near them."""
         asked = query.shape[2]

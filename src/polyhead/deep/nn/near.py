@@ -50,7 +50,7 @@ class Blocks:
         return _as_rows(torch.cat([prompts, left, self._cut(tokens), right], dim=3))
 
     def _cut(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """(rows, heads, tokens, width) from a token on, as (rows, heads, blocks, size, width); zeros beyond the ends."""
+        """The tokens from one on, as (rows, heads, blocks, size, width); zeros beyond the ends."""
         more = self.count * self._size + start - self._tokens
         return functional.pad(tokens, (0, 0, -start, more)).unflatten(2, (self.count, self._size))
 

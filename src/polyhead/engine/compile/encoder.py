@@ -220,49 +220,44 @@ class LayerRun:
     def _attention(
         self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: PlaceGraphs
     ) -> Tensor:
-        form, ends = self.forms[index], functools.partial(self._mixed, ops, index, inside)
+        form = self.forms[index]
+        heads, width = form.key_heads or form.heads, form.query_width // form.heads
+        mixed = functools.partial(self._mixed, ops, form, inside)
         query, key, value = (
             self._dense(ops, entered, index, target, inside)
             for target in ("attention.query", "attention.key", "attention.value")
         )
+        keys, values = (split_heads(ops, part, heads, width) for part in (key, value))
         if self.text is not None:  # prompt rows have no place
             text, name = self._entered(ops, self.text, index), f"layers.{index}.attention"
-            seen, read = (dense_ops(ops, text, self.weights, f"{name}.{leaf}") for leaf in ("key", "value"))
-            seen = places.turned(seen, form.rotary, form.key_heads or form.heads)
-            mixed = ends(query, ops.concat([seen, key], 1), ops.concat([read, value], 1), added)
+            seen, read = (
+                split_heads(ops, dense_ops(ops, text, self.weights, f"{name}.{leaf}"), heads, width)
+                for leaf in ("key", "value")
+            )
+            keys = ops.concat([places.turned(seen, form.rotary), keys], 2)
+            values = ops.concat([read, values], 2)
+            out = mixed(split_heads(ops, query, form.heads, width), keys, values, added)
         else:
-            query = places.turned(query, form.rotary, form.heads)
-            key = places.turned(key, form.rotary, form.key_heads or form.heads)
-            if form.window is None:
-                mixed = ends(query, key, value, places.added(form), places=places)
+            keys = places.turned(keys, form.rotary)
+            if form.window is not None:
+                out = places.near(form, query, keys, values, mixed)
             else:
-                mixed = places.near(form, query, key, value, ends)
-        return self._dense(ops, mixed, index, "attention.output", inside)
+                query = places.turned(split_heads(ops, query, form.heads, width), form.rotary)
+                added = places.added(form)
+                if form.relative is not None and form.relative.kind == "disentangled":
+                    mapped = functools.partial(self._of_table, ops, index, inside)
+                    added = ops.add(added, places.disentangled(form, query, keys, mapped, self._table_groups(inside)))
+                out = mixed(query, keys, values, added)
+        return self._dense(ops, out, index, "attention.output", inside)
 
     def _mixed(
-        self,
-        ops: Ops,
-        index: int,
-        inside: Inside,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        added: Tensor,
-        *,
-        places: PlaceGraphs | None = None,
+        self, ops: Ops, form: LayerForm, inside: Inside, query: Tensor, key: Tensor, value: Tensor, added: Tensor
     ) -> Tensor:
-        """Attention of all heads side by side, of queries, keys and values (rows, positions, width)."""
-        form = self.forms[index]
-        heads, width = form.key_heads or form.heads, form.query_width // form.heads
-        query = split_heads(ops, query, form.heads, width)
-        key, value = (split_heads(ops, part, heads, width) for part in (key, value))
-        if places is not None and form.relative is not None and form.relative.kind == "disentangled":
-            mapped = functools.partial(self._of_table, ops, index, inside)
-            added = ops.add(added, places.disentangled(form, query, key, mapped, self._table_groups(inside)))
+        """The values that queries read by their scores, all heads side by side, (rows, queries, width)."""
         key, value, added = inside.prefixed(ops, key, value, added)
         key, value = (_by_query(ops, part, form) for part in (key, value))
         terms = 1 if form.relative is None else form.relative.terms
-        scale = float((width * terms) ** -0.5)
+        scale = float((form.query_width // form.heads * terms) ** -0.5)
         return joined_heads(ops, ops.attention(query, key, value, added, scale), form.query_width)
 
     def _table_groups(self, inside: Inside) -> int:

@@ -29,6 +29,7 @@ class Shape(Value):
     fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
     relative: Relative | None = None  # of the trunk
     window: int | None = None  # of the trunk's layers with one
+    heads: int = 1  # of their keys
 
 
 class RowLayout:
@@ -121,8 +122,10 @@ class RowLayout:
 
     @property
     def reads(self) -> np.ndarray:
-        """(rows * blocks, keys) int64: the places that a block of a row reads in layers with a window."""
-        return self._read[0]
+        """(rows * blocks, heads, keys) int64: of (rows, heads, positions) what a block reads within its window."""
+        (places, _), positions, heads = self._read, self.size[1], self._shape.heads
+        each = places + (heads - 1) * (places - places % positions)
+        return np.asarray(each[:, None] + positions * np.arange(heads)[:, None])
 
     @property
     def near(self) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyhead.encoder.relative import frequencies
 from polyhead.encoder.shape import RELATIVE, Architecture, LayerForm, Rotary
-from polyhead.engine.compile.maps import Arrays
+from polyhead.engine.compile.maps import Arrays, split_heads
 from polyhead.engine.compile.ops import InputKind, Ops, Tensor
 
 Mixed = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # attention of queries, keys, values, and what is added
@@ -35,11 +35,11 @@ class PlaceGraphs:
 
     Inputs, where a form reads them: `turns` (rows, tokens), positions in the text from 0, 0 for prompt rows; `buckets`
     (2, 2 tokens - 1), rows of the table for distances i - j from tokens - 1 down, and from -(tokens - 1) up; `placed`
-    (rows, 1, tokens, tokens), 1 where neither is a prompt row. For windows `reads` (rows * blocks, keys), the places of
-    all rows, laid end to end, that a block of a row reads, and `near` (rows * blocks, 1, tokens of a block, keys), as
-    `added` where a token is in the window, else a low number. Prompt rows, which read all, ask apart: `asks` (rows,
-    prompt rows), their places, `asked`, what is added to their scores, and `back` (rows, tokens), where each token
-    stands among those of its row and its prompt rows behind them. Rows are `lanes` times those of the inputs.
+    (rows, 1, tokens, tokens), 1 where neither is a prompt row. For windows `reads` (rows * blocks, heads, keys), the
+    vectors of rows by head, laid end to end, that a block of a row reads, and `near` (rows * blocks, 1, tokens of a
+    block, keys), as `added` where a token is in the window, else a low number. Prompt rows, which read all, ask apart:
+    `asks` (rows, prompt rows), their places, `asked`, what is added to their scores, and `back` (rows, tokens), where
+    each token stands among those of its row and its prompt rows behind them. Rows are `lanes` times those of the inputs.
     """
 
     def __init__(
@@ -56,46 +56,48 @@ class PlaceGraphs:
         return self._once("biased", lambda: self._ops.add(self._added, self._once("bias", self._bias)))
 
     def near(self, form: LayerForm, query: Tensor, key: Tensor, value: Tensor, mixed: Mixed) -> Tensor:
-        """What tokens read in a window: as `mixed` of all, (rows, tokens, width) each."""
-        ops, width, each = self._ops, form.query_width, form.key_width
+        """What tokens read in a window, (rows, tokens, width), of keys and values by head and queries that are not."""
+        ops, width, each = self._ops, form.query_width, form.query_width // form.heads
         near = self._each_lane("near", "float", (-1, 1, -1, -1))
-        blocks = ops.reshape(query, (-1, ops.size(near, 2), width))
+        blocks = split_heads(ops, ops.reshape(query, (-1, ops.size(near, 2), width)), form.heads, each)
+        blocks = self.turned(blocks, form.rotary, cut=True)
         out = mixed(blocks, self._at("reads", key, each), self._at("reads", value, each), near)
         out = ops.reshape(out, (-1, ops.size(query, 1), width))
         if not self._by_row:
             return out
         asked = self._each_lane("asked", "float", (-1, 1, -1, -1))
-        prompts = mixed(self._at("asks", query, width), key, value, asked)
-        return self._at("back", ops.concat([out, prompts], 1), width)
+        prompts = split_heads(ops, self._at("asks", query, width), form.heads, each)
+        if form.rotary is not None:  # by an angle of 0
+            prompts = ops.multiply(prompts, ops.constant(np.array(form.rotary.scale, np.float32)))
+        return self._at("back", ops.concat([out, mixed(prompts, key, value, asked)], 1), width)
 
     def _at(self, name: str, x: Tensor, width: int) -> Tensor:
-        """Vectors of (rows, positions, width) at the places of an input."""
+        """Vectors of this width, of all laid end to end, at the places of an input."""
         flat = self._ops.reshape(x, (-1, width))
-        return self._ops.gather(flat, self._once(("places", name), lambda: self._places(name, x)))
+        return self._ops.gather(flat, self._once(("places", name), lambda: self._places(name, flat)))
 
     def _places(self, name: str, x: Tensor) -> Tensor:
-        """The input once for each lane, whose rows follow each other."""
-        ops = self._ops
-        read = ops.input(name, "int", (-1, -1))
+        """The input once for each lane; vectors of a lane follow those of the one before."""
+        ops, shape = self._ops, (-1, -1, -1) if name == "reads" else (-1, -1)
+        read = ops.input(name, "int", shape)
         if self._lanes == 1:
             return read
-        step = ops.multiply(ops.size(ops.input("added", "float", (-1, 1, -1, -1)), 0), ops.size(x, 1))
-        lanes = [ops.constant(np.array(lane)) for lane in range(self._lanes)]
-        return ops.concat([ops.add(read, ops.multiply(step, lane)) for lane in lanes], 0)
+        lane = ops.size(ops.slice(ops.reshape(x, (self._lanes, -1, 1)), 0, 0, 1), 1)
+        return ops.concat(
+            [ops.add(read, ops.multiply(lane, ops.constant(np.array(number)))) for number in range(self._lanes)], 0
+        )
 
-    def turned(self, x: Tensor, rotary: Rotary | None, heads: int) -> Tensor:
-        """Queries or keys (rows, tokens, heads * head width) turned by their position (Su et al. 2021)."""
+    def turned(self, x: Tensor, rotary: Rotary | None, *, cut: bool = False) -> Tensor:
+        """Queries or keys (rows, heads, tokens, width) turned by their position (Su et al. 2021); `cut`: in blocks."""
         if rotary is None:
             return x
         ops, half = self._ops, (self._shape.head_width or self._shape.width // self._shape.heads) // 2
-        cosine = self._once((rotary, "cosine"), lambda: self._angles(rotary, half, np.cos))
-        sine = self._once((rotary, "sine"), lambda: self._angles(rotary, half, np.sin))
-        by_head = ops.reshape(x, (-1, ops.size(x, 1), heads, 2 * half))
-        first, second = ops.slice(by_head, 3, 0, half), ops.slice(by_head, 3, half, 2 * half)
+        cosine = self._once((rotary, "cosine", cut), lambda: self._angles(rotary, half, np.cos, cut=cut))
+        sine = self._once((rotary, "sine", cut), lambda: self._angles(rotary, half, np.sin, cut=cut))
+        first, second = ops.slice(x, 3, 0, half), ops.slice(x, 3, half, 2 * half)
         minus = self._once("minus", lambda: ops.constant(np.array(-1.0, np.float32)))
         other = ops.concat([ops.multiply(second, minus), first], 3)
-        turned = ops.add(ops.multiply(by_head, cosine), ops.multiply(other, sine))
-        return ops.reshape(turned, (-1, ops.size(x, 1), 2 * half * heads))
+        return ops.add(ops.multiply(x, cosine), ops.multiply(other, sine))
 
     def disentangled(
         self, form: LayerForm, query: Tensor, key: Tensor, mapped: Callable[[Tensor, str], Tensor], groups: int
@@ -172,14 +174,17 @@ class PlaceGraphs:
     def _placed(self) -> Tensor:
         return self._each_lane("placed", "float", (-1, 1, -1, -1))
 
-    def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-        """(rows, tokens, 1, 2 half), of each position's cosines or sines."""
+    def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray], *, cut: bool) -> Tensor:
+        """(rows, 1, tokens, 2 half), of each position's cosines or sines; `cut`: of rows of a block each."""
         ops = self._ops
+        read = self._once((rotary, of), lambda: self._all_angles(rotary, half, of))
+        tokens = ops.size(ops.input("near", "float", (-1, 1, -1, -1)), 2) if cut else ops.size(read, 1)
+        return ops.reshape(read, (-1, 1, tokens, 2 * half))
+
+    def _all_angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
         angles = np.arange(self._shape.positions, dtype=np.float32)[:, None] * frequencies(rotary, half)
         table = (rotary.scale * of(np.concatenate([angles, angles], axis=1))).astype(np.float32)
-        turns = self._each_lane("turns", "int", (-1, -1))
-        read = ops.gather(ops.constant(table), turns)
-        return ops.reshape(read, (-1, ops.size(turns, 1), 1, 2 * half))
+        return self._ops.gather(self._ops.constant(table), self._each_lane("turns", "int", (-1, -1)))
 
     def _each_lane(self, name: str, kind: InputKind, shape: Sequence[int]) -> Tensor:
         """An input, its rows once for each lane."""
