@@ -6,7 +6,7 @@ import pytest
 
 from polyhead.encoder import near
 from polyhead.engine.backends import open_backend
-from polyhead.testing import yield_backend_checks, yield_deterministic_checks
+from polyhead.testing import yield_backend_checks
 from support.numpy_graphs import NumpyRuntime
 
 BACKENDS = {"numpy": NumpyRuntime, "torch": lambda: "torch", "onnxruntime": lambda: "onnxruntime"}

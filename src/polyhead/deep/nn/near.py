@@ -52,7 +52,8 @@ class Blocks:
     def _cut(self, tokens: Tensor, start: int = 0) -> Tensor:
         """The tokens from one on, as (rows, heads, blocks, size, width); zeros beyond the ends."""
         more = self.count * self._size + start - self._tokens
-        return functional.pad(tokens, (0, 0, -start, more)).unflatten(2, (self.count, self._size))
+        padded = functional.pad(tokens, (0, 0, -start, more))
+        return padded.reshape(*tokens.shape[:2], self.count, self._size, tokens.shape[-1])
 
     def _places(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Tokens that each block asks for (blocks, size), and those that it reads, with the ends' beyond the row."""

@@ -39,7 +39,7 @@ class PlaceGraphs:
     vectors of rows by head, laid end to end, that a block of a row reads, and `near` (rows * blocks, 1, tokens of a
     block, keys), as `added` where a token is in the window, else a low number. Prompt rows, which read all, ask apart:
     `asks` (rows, prompt rows), their places, `asked`, what is added to their scores, and `back` (rows, tokens), where
-    each token stands among those of its row and its prompt rows behind them. Rows are `lanes` times those of the inputs.
+    each token stands among its row's tokens and, behind them, prompt rows. Rows are `lanes` times those of the inputs.
     """
 
     def __init__(

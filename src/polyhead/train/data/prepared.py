@@ -14,6 +14,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import read_alone
+from polyhead.train.data.windows import reads_windows
 
 TRAINER = 2  # incremented when the same declaration and data would train another part
 
@@ -97,7 +98,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         columns = {"columns": list(self.columns)} if self.columns else {}
         words = {"label_words": True} if self.reads_label_words else {}
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
-        return (donor | columns | words | tokens) | {
+        windows = {"windows": True} if reads_windows(self.task) and not kind_of(self.task).per_word else {}
+        return (donor | columns | words | tokens | windows) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
