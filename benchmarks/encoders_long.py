@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -159,7 +160,32 @@ def in_torch(trunk: TrunkData, way: str, threads: int) -> Callable[[int], object
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    return []
+    """What windows save at the longest length of each way, and how memory grows when a text is twice as long."""
+    claimed = []
+    for way in dict.fromkeys(str(row["way"]) for row in rows):
+        lengths = sorted({int(str(row["tokens"])) for row in rows if row["way"] == way})
+        longest, half = lengths[-1], lengths[-1] // 2
+        saved = middle(rows, way, longest, "seconds", windows=False) / middle(rows, way, longest, "seconds")
+        text = f"{way}, {longest:,} tokens: seconds without windows over those with them"
+        claimed.append(_claim(f"encoders.long_seconds_{way}", text, saved, target=1.5, is_least=True))
+        if half in lengths:
+            grown = middle(rows, way, longest, "bytes") / middle(rows, way, half, "bytes")
+            text = f"{way}: memory of {longest:,} tokens over that of {half:,}"
+            claimed.append(_claim(f"encoders.long_memory_{way}", text, grown, target=2.5, is_least=False))
+    return claimed
+
+
+def middle(rows: Sequence[Row], way: str, tokens: int, what: str, *, windows: bool = True) -> float:
+    """The median of all repeats."""
+    wanted = (way, tokens, windows)
+    return statistics.median(
+        float(str(row[what])) for row in rows if (row["way"], row["tokens"], row["windows"]) == wanted
+    )
+
+
+def _claim(id: str, text: str, value: float, *, target: float, is_least: bool) -> Claim:
+    holds = value >= target if is_least else value <= target
+    return Claim(id=id, text=text, target=target, value=round(value, 3), unit="ratio", holds=holds)
 
 
 if __name__ == "__main__":

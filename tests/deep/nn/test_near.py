@@ -1,4 +1,4 @@
-"""Attention with a window over blocks, against the same layer over whole rows and against the formula."""
+"""Attention over long rows, with a window in blocks and without one in pieces, against the same over whole rows."""
 
 import itertools
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from polyhead.deep.nn import attention
+from polyhead.deep.nn.attention import AttentionKeys, attend
 from polyhead.deep.nn.places import RowPlaces
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder import near
@@ -75,3 +77,32 @@ def test_rows_are_cut_where_it_pays():
         blocks = -(-positions // block)
         assert block >= max(near.BLOCK, window) and 0 <= blocks * block - positions < block
         assert blocks * block - positions <= blocks  # little is filled up
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("is_biased", [True, False])
+def test_pieces_of_long_rows_give_what_whole_rows_give(is_biased, is_packed, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 70, 8, generator=generator, requires_grad=True) for _ in range(3))
+    seen = torch.rand(2, 1, 70 if is_packed else 1, 70, generator=generator) > 0.3
+    bias = torch.randn(1, 3, 70, 70, generator=generator) if is_biased else None
+    found = []
+    for long in (1000, 1):
+        monkeypatch.setattr(attention, "LONG", long)
+        monkeypatch.setattr(attention, "PIECE", 16)
+        out = attend(query, AttentionKeys(key=key, value=value), seen, dropout=0.0, learns=True, bias=bias)
+        found.append((out, *torch.autograd.grad((out**2).sum(), (query, key, value))))
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(pieces, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_pieces_drop_the_same_when_they_are_computed_again(monkeypatch):
+    """The sum of what is read is linear in the values: its gradient times these is itself, with the same dropout."""
+    monkeypatch.setattr(attention, "LONG", 1)
+    monkeypatch.setattr(attention, "PIECE", 16)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 70, 8, generator=generator, requires_grad=True) for _ in range(3))
+    seen = torch.ones(2, 1, 1, 70, dtype=torch.bool)
+    out = attend(query, AttentionKeys(key=key, value=value), seen, dropout=0.5, learns=True)
+    (gradient,) = torch.autograd.grad(out.sum(), value)
+    torch.testing.assert_close((gradient * value).sum(), out.sum(), atol=1e-3, rtol=1e-4)
