@@ -31,7 +31,7 @@ class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
         outputs = module(*self.arguments)
         if not self.windows:
             return outputs
-        return torch.stack([part.mean(dim=0) for part in torch.split(outputs, self.windows)])
+        return torch.stack([part.mean(dim=0) for part in torch.split(outputs, list(self.windows))])
 
 
 class Feed(Protocol):
