@@ -2,13 +2,17 @@
 
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.encoder import near
 from polyhead.engine.backends import open_backend
 from polyhead.engine.compile.layout import RowLayout, Shape
+from polyhead.plan import Pool, merge
+from polyhead.plan.cost import flops
 from polyhead.testing import tiny_batch, tiny_trunk, yield_backend_checks, yield_deterministic_checks
+from polyhead.testing.tiny import tiny_path, tiny_tasks
 from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(family="modernbert")
@@ -106,3 +110,16 @@ def test_what_blocks_read_grows_with_the_row_and_not_with_its_square():
         assert laid.near.shape == (tokens // 128, 1, 128, 256) and laid.reads.shape == (tokens // 128, 1, 256)
         sizes.append(laid.near.size)
     assert sizes == [256 * tokens for tokens in (2048, 4096, 8192)]
+
+
+@pytest.mark.parametrize("tokens", [100, 600, 2048])
+def test_costs_count_the_pairs_that_are_in_a_window_and_blocks_compute_few_more(tokens):
+    trunk = tiny_trunk(family="modernbert", max_tokens=tokens)
+    windows, whole = (msgspec.structs.replace(trunk.architecture, window=window) for window in (64, tokens))
+    plan = merge({"mood": tiny_path(tiny_tasks()[0], trunk, pool=Pool())})
+    fewer = flops(plan, whole, tokens) - flops(plan, windows, tokens)
+    counted = tokens**2 - fewer // (4 * windows.width)  # one of its two layers has a window
+    settings = {"first_position": 0, "segments": 1, "width": 16, "window": 64, "pack": False}
+    laid = RowLayout(tiny_batch(trunk, (tokens,)), Shape(**settings))
+    assert counted == (laid.near == 0).sum()
+    assert tokens < 512 or laid.near.size < 2.4 * counted
