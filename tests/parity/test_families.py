@@ -31,7 +31,7 @@ from support.tiny_project import write_trunk
 
 transformers = pytest.importorskip("transformers")
 LENGTHS = (12, 1, 7, 28, 3)
-FAR = {"mpnet": 170, "deberta-v2": 48, "deberta-v3": 48, "deberta-v2-c2p": 48, "modernbert": 48}
+FAR = {"mpnet": 170, "deberta-v2": 48, "deberta-v3": 48, "deberta-v2-c2p": 48, "modernbert": 48, "modernbert-long": 601}
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ CASES = {
         "ModernBert",
         MODERN | {"global_rope_theta": 1e4, "local_rope_theta": 1e4, "rope_scaling": YARN},
     ),
+    "modernbert-long": ("ModernBert", MODERN | {"max_position_embeddings": 700}),  # in blocks
     "deberta-v3": ("DebertaV2", DEBERTA_3),
     "deberta-v2": ("DebertaV2", DEBERTA | {"type_vocab_size": 2}),
     "deberta-v2-c2p": ("DebertaV2", DEBERTA | {"pos_att_type": ["c2p"], "position_buckets": 8}),

@@ -18,20 +18,20 @@ from polyhead.deep.nn.trunk import States
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
+from polyhead.text.hashing import HashedText
 from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.batches import (
     LengthSorted,
     batch_targets,
-    option_rows,
     outputs_of,
     outputs_of_each,
     padded_words,
     soft_targets,
 )
 from polyhead.train.data.kept import KeptExamples, options_in
-from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.data.windows import WordWindows
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +54,8 @@ class FeatureExamples(LengthSorted[TrainingBatch]):
     ) -> None:
         """`soft` are a teacher's outputs, one array per example; `teacher` answers each batch anew instead."""
         self._kept, self._soft, self._teacher, self.windows = kept, soft, teacher, kept.windows
-        super().__init__(kept.lengths)  # of an example with options, its longest
-        self.options = kept.options
+        super().__init__(kept.lengths)  # of an example with options or windows, its longest
+        self.options, self.several = kept.options, kept.several
 
     def unread(self, member: int) -> np.ndarray | None:
         """As of what is kept."""
@@ -75,15 +75,26 @@ class FeatureExamples(LengthSorted[TrainingBatch]):
                 arguments = (*arguments, _tapped(batch.second, None))
         else:
             second = None if batch.second is None else _tensors(batch.second)
-            hashed = None if batch.hashed is None else WordRows.of(batch.hashed)
+            hashed = None if batch.hashed is None else WordRows.of(_of_rows(batch.hashed, batch.windows))
             read = (second, hashed) if hashed is not None else (second,) if second is not None else ()
             arguments = (*_tensors(batch.features), *read)
         soft = None
         if self._soft is not None:
             soft = torch.from_numpy(soft_targets([self._soft[i] for i in members], self.options))
-        if self._teacher is not None:
-            soft = self._teacher(*arguments)
-        return TrainingBatch(arguments=arguments, targets=torch.from_numpy(batch.targets), members=members, soft=soft)
+        made = TrainingBatch(
+            arguments=arguments,
+            targets=torch.from_numpy(batch.targets),
+            members=members,
+            soft=soft,
+            windows=batch.windows,
+        )
+        return made if self._teacher is None else msgspec.structs.replace(made, soft=made.answered(self._teacher))
+
+
+def _of_rows(hashed: list[HashedText], windows: tuple[int, ...]) -> list[HashedText]:
+    """The words of a whole text beside each of its windows."""
+    each = zip(hashed, windows or (1,) * len(hashed), strict=True)
+    return [text for text, count in each for _ in range(count)]
 
 
 def _tensors(features: FeatureBatch) -> tuple[Tensor, Tensor]:
@@ -110,17 +121,19 @@ class TextExamples(LengthSorted[TrainingBatch]):
     ) -> None:
         """`soft` are a teacher's outputs, (labels,) or (options,), one array per example.
 
-        `windowed` is the task, if each window of a text is an example (`train.data.windows`); it needs `words`.
+        `windowed` is the task, if it learns from all windows of a text (`train.data.windows`).
         """
         self._soft = soft
         self.kept: Callable[[np.ndarray], States] | None = None  # facts about texts, by their indices
         windows = None if windowed is None else windows_of(tokenizer.max_tokens)
         self._encoded, self._targets = tokenizer.encode(read_alone(inputs), windows=windows), targets
         self._pad_id = tokenizer.pad_id
-        lengths = np.array([len(e.ids) for e in self._encoded])
-        super().__init__(lengths, options=options_in(inputs))
+        lengths, several = np.array([len(e.ids) for e in self._encoded]), None
+        if windowed is not None and words is None and len(lengths) > len(inputs):
+            several = np.bincount([encoding.row for encoding in self._encoded])
+        super().__init__(lengths, options=options_in(inputs), several=several)
         if windowed is not None and words is not None:
-            self.windows = WindowedExamples(windowed, self._encoded, words)
+            self.windows = WordWindows(windowed, self._encoded, words)
             self._targets, self._words = self.windows.targets(targets), self.windows.tokens
         elif words is not None:
             self._words = [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)]
@@ -132,28 +145,35 @@ class TextExamples(LengthSorted[TrainingBatch]):
 
     def batch(self, members: np.ndarray) -> TrainingBatch:
         """These texts as ids, padded to the longest of them."""
-        rows = members if self.options is None else option_rows(members, self.options)
+        rows = self.rows_of(members)
         encoded = [self._encoded[i] for i in rows]
         piece = next(batches(encoded, token_budget=1, pad_id=self._pad_id, fixed_rows=len(encoded)))
         order = np.arange(len(rows))
-        if self.options is None:
-            members = members[piece.members]
+        if self._rows is None:
+            members = rows = members[piece.members]
         else:
-            order = np.argsort(piece.members)  # an example's options stay together
+            order = np.argsort(piece.members)  # an example's options or windows stay together
         words = None if self._words is None else torch.from_numpy(padded_words([self._words[i] for i in members]))
         texts = TextBatch(
             ids=torch.from_numpy(piece.ids[order]),
             mask=torch.from_numpy(piece.mask[order]),
             segments=torch.from_numpy(piece.segments[order]),
             words=words,
-            states=None if self.kept is None else self.kept(members if self.options is None else rows),
+            states=None if self.kept is None else self.kept(rows),
         )
         targets = torch.from_numpy(batch_targets(self._targets, members, self.unread, self.options))
         soft = None
         if self._soft is not None:
             soft = torch.from_numpy(soft_targets([self._soft[i] for i in members], self.options))
         tokens = int(piece.mask.sum())
-        return TrainingBatch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)
+        return TrainingBatch(
+            arguments=(texts,),
+            targets=targets,
+            members=members,
+            soft=soft,
+            tokens=tokens,
+            windows=self.windows_of(members),
+        )
 
 
 @torch.inference_mode()
@@ -173,5 +193,5 @@ def module_outputs_of_each(
 
 
 def _answered(module: Callable[..., Tensor], piece: TrainingBatch) -> np.ndarray:
-    outputs: np.ndarray = module(*piece.arguments).float().numpy()
+    outputs: np.ndarray = piece.answered(module).float().numpy()
     return outputs

@@ -22,7 +22,7 @@ from polyhead.train.data.kept import KeptExamples, options_in
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.data.windows import windowed
+from polyhead.train.data.windows import WordWindows, windowed
 
 
 class OnTap(nn.Module):
@@ -81,7 +81,7 @@ def tap_examples(
         store.features(FeatureRequest(path=kept, inputs=inputs).each(windows).keys())
         for inputs in single_inputs(split.examples.inputs, prepared.task)
     ]
-    words = None if windows is None else windows.tokens
+    words = windows.tokens if isinstance(windows, WordWindows) else None
     if windows is None and kind_of(prepared.task).per_word:
         assert split.examples.words is not None
         encoded = extractor.tokenizer.encode(read_alone(split.examples.inputs))

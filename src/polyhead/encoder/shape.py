@@ -195,6 +195,12 @@ class Architecture(Value, omit_defaults=True):
             raise TrunkError(
                 "a trunk's heads must be a multiple of its key_heads", got=f"{self.heads} and {self.key_heads}"
             )
+        if self.window is not None and self.relative is not None:
+            raise TrunkError(
+                "a trunk's layers have windows, or scores that relative positions add to",
+                got=f"window {self.window} and relative positions of kind '{self.relative.kind}'",
+                allowed="one of these",
+            )
         if self.rotary is not None and (self.head_width or self.width // self.heads) % 2:
             raise TrunkError("heads with rotary positions must have an even width", got=self.width // self.heads)
 

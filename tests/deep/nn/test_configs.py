@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -296,3 +297,9 @@ def test_static_table_has_the_sizes_of_its_arrays():
 def test_files_that_are_no_object_are_refused(raw):
     with pytest.raises(TrunkError, match="JSON"):
         architecture_of(raw, source="config.json")
+
+
+def test_a_trunk_with_windows_and_relative_positions_is_refused():
+    shape = read(MODERN)
+    with pytest.raises(TrunkError, match="windows, or scores that relative positions add to.*window 64.*'bias'"):
+        msgspec.structs.replace(shape, relative=Relative(kind="bias", buckets=32, distance=128))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Protocol
 
 import msgspec
 import numpy as np
+import torch
 from torch import Tensor
 
 from polyhead.project.recipes import Training
@@ -23,6 +24,14 @@ class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
     members: np.ndarray
     soft: Tensor | None = None
     tokens: int = 0  # tokens read, without padding; 0 if not counted
+    windows: tuple[int, ...] = ()  # how many rows each example has, whose outputs are averaged; (): one each
+
+    def answered(self, module: Callable[..., Tensor]) -> Tensor:
+        """The module's outputs for the examples, those of a text's windows averaged."""
+        outputs = module(*self.arguments)
+        if not self.windows:
+            return outputs
+        return torch.stack([part.mean(dim=0) for part in torch.split(outputs, list(self.windows))])
 
 
 class Feed(Protocol):

@@ -287,7 +287,7 @@ class Course(Curriculum):
     ) -> None:
         def objective(task: str, batch: TrainingBatch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
-            return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
+            return loss(batch.answered(run or module), batch.targets, weights, *taught)
 
         schedule = training.schedule(examples.steps(training.batch), whole=whole)
         super().__init__(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from polyhead.deep.nn.dropout import fast_dropout
 from polyhead.values import Value
+
+LONG, PIECE = 1024, 256  # positions of a row from which on queries are computed in pieces, and of a piece
 
 
 class AttentionKeys(Value, eq=False):
@@ -46,14 +49,45 @@ def attend(
     is by default 1 / sqrt(head width); `bias`, which broadcasts to (rows, heads, positions, keys), is added.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if learns and query.device.type == "cpu":
-        mixed = attention_products(query, keys.key, keys.value, seen, dropout=dropout, scale=scale, bias=bias)
+    is_long = query.shape[2] * keys.key.shape[2] > LONG * LONG
+    # torch's fused attention drops nothing on a processor without all scores, and its way back is slow on short rows.
+    if learns and query.device.type == "cpu" and (dropout or bias is not None or not is_long):
+        mixed = _in_pieces(query, keys, seen, dropout=dropout, scale=scale, bias=bias)
     else:
         read = seen if bias is None else bias.masked_fill(~seen, float("-inf"))
         mixed = functional.scaled_dot_product_attention(
             query, keys.key, keys.value, attn_mask=read, dropout_p=dropout, scale=scale
         )
     return mixed.transpose(1, 2).flatten(2)
+
+
+def _in_pieces(
+    query: Tensor, keys: AttentionKeys, seen: Tensor, *, dropout: float, scale: float, bias: Tensor | None
+) -> Tensor:
+    """`attention_products`; of long rows some queries at a time, whose scores are computed again on the way back.
+
+    So memory grows with a row and not with its square; no bit of a short row changes.
+    """
+    asked, key, value = query.shape[2], keys.key, keys.value
+    if asked * key.shape[2] <= LONG * LONG:
+        return attention_products(query, key, value, seen, dropout=dropout, scale=scale, bias=bias)
+    mixed = []
+    for start in range(0, asked, PIECE):
+        here = slice(start, start + PIECE)
+        mixed.append(
+            checkpoint(
+                attention_products,
+                query[:, :, here],
+                key,
+                value,
+                seen if seen.shape[2] == 1 else seen[:, :, here],
+                dropout=dropout,
+                scale=scale,
+                bias=None if bias is None else bias[:, :, here],
+                use_reentrant=False,
+            )
+        )
+    return torch.cat(mixed, dim=2)
 
 
 def attention_products(

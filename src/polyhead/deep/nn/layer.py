@@ -38,6 +38,11 @@ class Prefix(Value, eq=False):
         key, value = (functional.pad(part, (0, 0, 0, more)) for part in (self.keys.key, self.keys.value))
         return Prefix(keys=AttentionKeys(key=key, value=value), seen=functional.pad(self.seen, (0, more)))
 
+    def repeated(self, times: int) -> Prefix:
+        """The same for rows that stand in the place of each row."""
+        key, value, seen = (part.repeat_interleave(times, 0) for part in (self.keys.key, self.keys.value, self.seen))
+        return Prefix(keys=AttentionKeys(key=key, value=value), seen=seen)
+
 
 class LayerDelta(nn.Module):
     """Additions to a layer's own computation; every method adds nothing unless a kind overrides it.
@@ -177,10 +182,6 @@ class SelfAttention(nn.Module):
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
         places = places or RowPlaces(hidden.shape[1])
         asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
-        if self.form.window is not None:
-            near = places.seen(self.form.window, hidden.device)
-            seen = seen & (near[:first] if first else near)
-            seen = seen | ~seen.any(dim=-1, keepdim=True)
         keys = keys or self.keys(self.entered(hidden), delta, places)
         return self.attended(asking, keys, seen, delta, places)
 
@@ -200,25 +201,13 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """The half's output if `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
         query = by_head(_mapped(self.query, "attention.query", self.entered(asking), delta), self.heads)
-        bias = None
-        if places is not None:
-            query = places.turned(query, self.form.rotary)
-            bias = self._bias(query, keys.key, delta, places)
+        query = query if places is None else places.turned(query, self.form.rotary)
+        window = None if places is None else self.form.window
         prefix = delta.prefix(len(asking)) if delta is not None else None
-        if prefix is not None:
-            keys = behind(prefix.keys, keys)
-            before = prefix.seen[:, None, None].expand(-1, -1, seen.shape[2], -1)
-            seen = torch.cat([before, seen.expand(len(before), -1, -1, -1)], dim=-1)
-            bias = None if bias is None else functional.pad(bias, (before.shape[-1], 0))
-        mixed = attend(
-            query,
-            self._by_query(keys),
-            seen,
-            dropout=self.dropout if self.training else 0.0,
-            learns=self.training,
-            scale=self._scale,
-            bias=bias,
-        )
+        if places is None or window is None:
+            mixed = self._mixed(query, keys, seen, prefix, self._bias(query, keys.key, delta, places))
+        else:
+            mixed = self._near(query, keys, seen, prefix, places, window)
         out = _mapped(self.output, "attention.output", mixed, delta)
         out = fast_dropout(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
@@ -227,6 +216,42 @@ class SelfAttention(nn.Module):
         added = asking + out
         return added if self.form.norm_first or self.norm is None else self.norm(added)
 
+    def _near(
+        self, query: Tensor, keys: AttentionKeys, seen: Tensor, prefix: Prefix | None, places: RowPlaces, window: int
+    ) -> Tensor:
+        """The values that queries (rows, heads, positions, head width) of the row's first positions read near them."""
+        asked = query.shape[2]
+        blocks = places.blocks(window) if asked == places.size else None
+        if blocks is None:
+            near = seen & places.seen(window, query.device)[:asked]
+            return self._mixed(query, keys, near | ~near.any(dim=-1, keepdim=True), prefix)
+        more = None if prefix is None else prefix.repeated(blocks.count)
+        mixed = self._mixed(blocks.queries(query), blocks.keys(keys), blocks.seen(seen), more)
+        mixed = blocks.joined(mixed, len(query))
+        if not places.before:
+            return mixed
+        first = self._mixed(query[:, :, : places.before], keys, seen[:, :, : places.before], prefix)
+        return torch.cat([first, mixed], dim=1)
+
+    def _mixed(
+        self, query: Tensor, keys: AttentionKeys, seen: Tensor, prefix: Prefix | None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Attention's values of all heads, (rows, queries, width); see `attend`."""
+        if prefix is not None:
+            keys = behind(prefix.keys, keys)
+            before = prefix.seen[:, None, None].expand(-1, -1, seen.shape[2], -1)
+            seen = torch.cat([before, seen.expand(len(before), -1, -1, -1)], dim=-1)
+            bias = None if bias is None else functional.pad(bias, (before.shape[-1], 0))
+        return attend(
+            query,
+            self._by_query(keys),
+            seen,
+            dropout=self.dropout if self.training else 0.0,
+            learns=self.training,
+            scale=self._scale,
+            bias=bias,
+        )
+
     def _by_query(self, keys: AttentionKeys) -> AttentionKeys:
         """Keys and values of each query's head, where several read one."""
         each = self.heads // (self.form.key_heads or self.heads)
@@ -234,10 +259,10 @@ class SelfAttention(nn.Module):
             return keys
         return AttentionKeys(key=keys.key.repeat_interleave(each, 1), value=keys.value.repeat_interleave(each, 1))
 
-    def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: RowPlaces) -> Tensor | None:
+    def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: RowPlaces | None) -> Tensor | None:
         """What scores gain by distance, (rows or 1, heads, queries, keys)."""
         relative, asking = self.form.relative, query.shape[2]
-        if relative is None:
+        if relative is None or places is None:
             return None
         if relative.kind == "bias":
             return places.bias(relative)[:, :, :asking].to(query.dtype)

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyhead.deep.nn.near import Blocks
+from polyhead.encoder.near import block_of
 from polyhead.encoder.relative import buckets_of, frequencies
 from polyhead.encoder.shape import LayerForm, Relative, Rotary
 
@@ -40,6 +42,13 @@ class RowPlaces:
     def __init__(self, size: int, *, before: int = 0, table: RelativeTable | None = None) -> None:
         self.size, self.before, self._table = size, before, table
         self._known: dict[object, Tensor] = {}
+
+    def blocks(self, window: int) -> Blocks | None:
+        """The row's tokens in blocks; None where one is all of them."""
+        size = block_of(self.size - self.before, window)
+        if size >= self.size - self.before:
+            return None
+        return Blocks(self.size, size=size, window=window, before=self.before)
 
     def turned(self, values: Tensor, rotary: Rotary | None) -> Tensor:
         """Queries or keys (rows, heads, positions, width) of the first positions, turned by their position."""

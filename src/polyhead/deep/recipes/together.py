@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,7 +26,6 @@ from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task
-from polyhead.train.data.batches import option_rows
 from polyhead.train.events import Events
 from polyhead.train.runs import stream
 
@@ -159,16 +159,14 @@ class JointLoss(nn.Module):
 
     def forward(self, task: str, batch: TrainingBatch, *, drawn: Collection[str] = ()) -> Tensor:
         """The loss with its smoothing; `drawn` as in `devices_of`."""
-        (texts,) = batch.arguments
-        assert isinstance(texts, TextBatch)
-        outputs, added = self.model(task, texts), None
+        outputs, added = batch.answered(partial(self.model, task)), None
         if self._recipe.smoothing is not None:
             added = smoothed(
                 self._recipe.smoothing,
                 self._tasks[task],
                 outputs,
                 batch,
-                run=lambda noise: self.model(task, texts, noise=noise),
+                run=lambda noise: batch.answered(partial(self.model, task, noise=noise)),
                 module=self.model,
                 scaled=self._recipe.weighting.scaled,
             )
@@ -208,7 +206,7 @@ class KeptTexts:
             both = [part for layer in states.keys.values() for part in (layer.key, layer.value)]
             self._heads = both[0].shape[1]
             flat = torch.stack([part.transpose(1, 2).flatten(2) for part in both], dim=2).cpu()
-            rows = piece.members if examples.options is None else option_rows(piece.members, examples.options)
+            rows = examples.rows_of(piece.members)
             for row, values, seen in zip(rows.tolist(), flat, texts.mask, strict=True):
                 self._found[row] = values[seen]
 

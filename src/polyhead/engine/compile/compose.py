@@ -107,6 +107,7 @@ class _Composer:
                 fill=self._graphs.runtime.fills,
                 relative=shape.relative,
                 window=shape.window,
+                heads=shape.key_heads or shape.heads,
             ),
             most=shape.positions,
             reads=tuple(str(what) for what, step, whose in reads if (step, whose) == (index, "") and what in LAID),

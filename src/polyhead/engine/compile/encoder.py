@@ -220,33 +220,45 @@ class LayerRun:
     def _attention(
         self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: PlaceGraphs
     ) -> Tensor:
-        form, beside = self.forms[index], self.text is not None
-        heads = form.key_heads or form.heads
+        form = self.forms[index]
+        heads, width = form.key_heads or form.heads, form.query_width // form.heads
+        mixed = functools.partial(self._mixed, ops, form, inside)
         query, key, value = (
             self._dense(ops, entered, index, target, inside)
             for target in ("attention.query", "attention.key", "attention.value")
         )
-        width = form.query_width // form.heads
-        query, keys = split_heads(ops, query, form.heads, width), split_heads(ops, key, heads, width)
-        if not beside:  # prompt rows have no place
-            query, keys = (places.turned(part, form.rotary) for part in (query, keys))
-            added = places.added(form)
-            if form.relative is not None and form.relative.kind == "disentangled":
-                mapped = functools.partial(self._of_table, ops, index, inside)
-                groups = self._table_groups(inside)
-                added = ops.add(added, places.disentangled(form, query, keys, mapped, groups))
-        keys, values, added = inside.prefixed(ops, keys, split_heads(ops, value, heads, width), added)
-        if self.text is not None:
-            text = self._entered(ops, self.text, index)
-            names = (f"layers.{index}.attention.{leaf}" for leaf in ("key", "value"))
-            seen, read = (split_heads(ops, dense_ops(ops, text, self.weights, name), heads, width) for name in names)
+        keys, values = (split_heads(ops, part, heads, width) for part in (key, value))
+        if self.text is not None:  # prompt rows have no place
+            text, name = self._entered(ops, self.text, index), f"layers.{index}.attention"
+            seen, read = (
+                split_heads(ops, dense_ops(ops, text, self.weights, f"{name}.{leaf}"), heads, width)
+                for leaf in ("key", "value")
+            )
             keys = ops.concat([places.turned(seen, form.rotary), keys], 2)
             values = ops.concat([read, values], 2)
-        keys, values = (_by_query(ops, part, form) for part in (keys, values))
+            out = mixed(split_heads(ops, query, form.heads, width), keys, values, added)
+        else:
+            keys = places.turned(keys, form.rotary)
+            if form.window is not None:
+                out = places.near(form, query, keys, values, mixed)
+            else:
+                query = places.turned(split_heads(ops, query, form.heads, width), form.rotary)
+                added = places.added(form)
+                if form.relative is not None and form.relative.kind == "disentangled":
+                    mapped = functools.partial(self._of_table, ops, index, inside)
+                    added = ops.add(added, places.disentangled(form, query, keys, mapped, self._table_groups(inside)))
+                out = mixed(query, keys, values, added)
+        return self._dense(ops, out, index, "attention.output", inside)
+
+    def _mixed(
+        self, ops: Ops, form: LayerForm, inside: Inside, query: Tensor, key: Tensor, value: Tensor, added: Tensor
+    ) -> Tensor:
+        """The values that queries read by their scores, all heads side by side, (rows, queries, width)."""
+        key, value, added = inside.prefixed(ops, key, value, added)
+        key, value = (_by_query(ops, part, form) for part in (key, value))
         terms = 1 if form.relative is None else form.relative.terms
-        scale = float((width * terms) ** -0.5)
-        mixed = joined_heads(ops, ops.attention(query, keys, values, added, scale), form.query_width)
-        return self._dense(ops, mixed, index, "attention.output", inside)
+        scale = float((form.query_width // form.heads * terms) ** -0.5)
+        return joined_heads(ops, ops.attention(query, key, value, added, scale), form.query_width)
 
     def _table_groups(self, inside: Inside) -> int:
         """In how many groups the table's vectors differ."""

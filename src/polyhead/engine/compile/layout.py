@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from polyhead.encoder.near import block_of
 from polyhead.encoder.relative import buckets_of
 from polyhead.encoder.shape import Relative
 from polyhead.engine.backends.base import TokenBatch
@@ -28,6 +29,7 @@ class Shape(Value):
     fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
     relative: Relative | None = None  # of the trunk
     window: int | None = None  # of the trunk's layers with one
+    heads: int = 1  # of their keys
 
 
 class RowLayout:
@@ -35,7 +37,7 @@ class RowLayout:
 
     The batch as it is, or packed: then attention is block-diagonal and positions restart. Where texts may be packed the
     rows are filled up to one of few shapes (`few`), unless `Shape.fill` says otherwise. Arrays are made when they are
-    first asked for; "places" count the positions of all rows, laid end to end.
+    first asked for; `size` is (rows, positions); "places" count the positions of all rows, laid end to end.
     """
 
     def __init__(self, batch: TokenBatch, shape: Shape) -> None:
@@ -44,20 +46,23 @@ class RowLayout:
         self._lengths = batch.mask.sum(axis=1)
         if not (batch.mask == (np.arange(tokens) < self._lengths[:, None])).all():
             raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
-        self._size, self._is_packed = (texts, tokens + self._more), False
+        self.size, self._is_packed = (texts, tokens + self._more), False
         row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
             line = LINE if shape.fill else 0
             packing = pack_texts(self._lengths + self._more, width=shape.width, line=line)
             filled = few if shape.fill else lambda *size: size
-            padded, beside = filled(*self._size), filled(packing.rows, packing.tokens)
+            padded, beside = filled(*self.size), filled(packing.rows, packing.tokens)
             is_line = packing.rows == 1 and packing.tokens <= line
             if is_line or work(*beside, width=shape.width) < work(*padded, width=shape.width):
-                self._size, self._is_packed = (packing.rows, packing.tokens), True
+                self.size, self._is_packed = (packing.rows, packing.tokens), True
                 row, start = packing.row, packing.start
         if shape.pack and shape.fill:
-            self._size = few(*self._size)
-        self._start: np.ndarray = row * self._size[1] + start
+            self.size = few(*self.size)
+        rows, positions = self.size
+        self._block = positions if shape.window is None else block_of(positions, shape.window)
+        self.size = rows, -(-positions // self._block) * self._block
+        self._start: np.ndarray = row * self.size[1] + start
 
     @property
     def before(self) -> np.ndarray:
@@ -112,18 +117,66 @@ class RowLayout:
     def buckets(self) -> np.ndarray:
         """(2, 2 positions - 1) int64: of distances from positions - 1 down to its negative, and up again."""
         assert self._shape.relative is not None
-        distances = np.arange(self._size[1] - 1, -self._size[1], -1)
+        distances = np.arange(self.size[1] - 1, -self.size[1], -1)
         return np.stack([buckets_of(self._shape.relative, each) for each in (distances, -distances)])
 
     @property
+    def reads(self) -> np.ndarray:
+        """(rows * blocks, heads, keys) int64: of (rows, heads, positions) what a block reads within its window."""
+        (places, _), positions, heads = self._read, self.size[1], self._shape.heads
+        each = places + (heads - 1) * (places - places % positions)
+        return np.asarray(each[:, None] + positions * np.arange(heads)[:, None])
+
+    @property
     def near(self) -> np.ndarray:
-        """(rows, 1, positions, positions) float32: as `added` in the window and at prompt rows, else a low number."""
+        """(rows * blocks, 1, positions of a block, keys) float32: as `added` in the window, else a low number.
+
+        Prompt rows are in every window. Of a row cut into blocks they ask apart, and what they ask here is not used.
+        """
         assert self._shape.window is not None
-        at = np.arange(self._size[1])
-        is_near = (np.abs(at[:, None] - at) <= self._shape.window)[None, None]
+        asking = self._every.reshape(-1, self._block)
+        reading, is_there = self._read
+        is_near = np.abs(asking[:, :, None] - reading[:, None]) <= self._shape.window
         if self._more:
-            is_near = is_near | (self.placed == 0)
-        return np.where(is_near, self.added, np.float32(HIDDEN))
+            is_near = is_near | (self.which.ravel()[reading] > 0)[:, None]
+        return _hidden(is_near & is_there[:, None] & self._sees(asking, reading))
+
+    @lazy
+    def asks(self) -> np.ndarray:
+        """(rows, prompt rows) int64: places of each row's prompt rows, filled up with its first position."""
+        is_prompt = self.which > 0
+        order = np.argsort(~is_prompt, axis=1, kind="stable")[:, : is_prompt.sum(axis=1).max(initial=0)]
+        return np.take_along_axis(self._every, np.where(np.take_along_axis(is_prompt, order, 1), order, 0), axis=1)
+
+    @property
+    def asked(self) -> np.ndarray:
+        """(rows, 1, prompt rows, positions) float32: what is added to their scores, as `added`."""
+        return _hidden(self._sees(self.asks, self._every))
+
+    @property
+    def back(self) -> np.ndarray:
+        """(rows, positions) int64: each position among its row's positions and, behind these, its row's `asks`."""
+        rows, positions = self.size
+        is_prompt = self.which > 0
+        each = np.where(is_prompt, positions + np.cumsum(is_prompt, axis=1) - 1, np.arange(positions))
+        return np.asarray(each + (positions + self.asks.shape[1]) * np.arange(rows)[:, None])
+
+    @lazy
+    def _read(self) -> tuple[np.ndarray, np.ndarray]:
+        """The places that each block reads (rows * blocks, keys), and whether they are there."""
+        assert self._shape.window is not None
+        starts, window, positions = self._every.reshape(-1, self._block)[:, :1], self._shape.window, self.size[1]
+        if self._block == positions:
+            return self._every, np.ones(self.size, bool)
+        begins = starts - starts % positions  # of the row
+        places = starts + np.arange(-window, self._block + window)
+        is_there = (places >= begins) & (places < begins + positions)
+        if self._more:  # of the one text that begins before what a block reads
+            first = np.maximum(starts - window, begins)
+            owner = self._owner.ravel()[first]
+            prompts = np.where(owner < 0, first, self._start[np.maximum(owner, 0)]) + np.arange(self._more)
+            places, is_there = (np.concatenate(p, axis=1) for p in ((prompts, places), (prompts < first, is_there)))
+        return np.where(is_there, places, starts), is_there
 
     @lazy
     def placed(self) -> np.ndarray:
@@ -142,10 +195,10 @@ class RowLayout:
         """(rows, positions, 1) float32: 1 at tokens of texts."""
         return self._spread(self._batch.mask).astype(np.float32)[..., None]
 
-    @property
+    @lazy
     def which(self) -> np.ndarray:
         """(rows, positions) int64: 0, or the number from 1 of a prompt row."""
-        places = np.zeros(self._size, np.int64)
+        places = np.zeros(self.size, np.int64)
         places.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
         return places
 
@@ -153,40 +206,60 @@ class RowLayout:
     def added(self) -> np.ndarray:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
         # A row that several texts may share has one shape of mask, however many texts share it.
-        is_line = self._shape.pack and self._shape.fill and self._size[0] == 1 and self._size[1] <= LINE
+        is_line = self._shape.pack and self._shape.fill and self.size[0] == 1 and self.size[1] <= LINE
         if self._is_packed or is_line or (self._more and self._shape.isolated):
-            return self._seen()
+            return _hidden(self._sees(self._every, self._every))
         texts, stop = len(self.keep), self._more + self.keep.shape[1]
-        added = np.full(self._size, np.float32(HIDDEN))
+        added = np.full(self.size, np.float32(HIDDEN))
         added[:texts, : self._more], added[:texts, self._more : stop] = 0.0, self.keep
         return added[:, None, None]
 
     @property
     def _is_plain(self) -> bool:
-        return self._size == self._batch.ids.shape and not self._is_packed
+        return self.size == self._batch.ids.shape and not self._is_packed
 
     @lazy
     def _there(self) -> np.ndarray:
         return np.asarray(self.places[self._batch.mask])
 
     def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
-        spread = np.full(self._size, fill, np.int64)
+        spread = np.full(self.size, fill, np.int64)
         spread.ravel()[self._there] = values[self._batch.mask]
         return spread
 
-    def _seen(self) -> np.ndarray:
-        """A position sees its own text and, unless they are isolated, all its prompts."""
+    def _sees(self, asking: np.ndarray, reading: np.ndarray) -> np.ndarray:
+        """(rows, asking, reading) bool, of places in each row: one of a text, unless isolated prompts are between."""
+        mine, theirs = (self._owner.ravel()[places] for places in (asking, reading))
+        seen = mine[:, :, None] == theirs[:, None]
+        if self._more and self._shape.isolated:
+            mine, theirs = (self._prompt.ravel()[places] for places in (asking, reading))
+            seen &= (theirs[:, None] == 0) | (mine[:, :, None] == theirs[:, None])
+        return np.asarray(seen)
+
+    @property
+    def _every(self) -> np.ndarray:
+        """(rows, positions) int64: all places."""
+        return np.arange(self.size[0] * self.size[1]).reshape(self.size)
+
+    @lazy
+    def _owner(self) -> np.ndarray:
+        """(rows, positions) int64: the text of each position, prompt rows with it; -1 for padding."""
         sizes = self._lengths + self._more
-        owner = np.full(self._size, -1, np.int64)
+        owner = np.full(self.size, -1, np.int64)
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         owner.ravel()[np.repeat(self._start, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
-        seen = owner[:, :, None] == owner[:, None, :]
-        if self._more and self._shape.isolated:
-            prompt = np.zeros(self._size, np.int64)  # 0: the text
-            numbers = np.repeat(np.arange(1, len(self._shape.prompts) + 1), self._shape.prompts)
-            prompt.ravel()[self._start[:, None] + np.arange(self._more)] = numbers
-            seen &= (prompt[:, None, :] == 0) | (prompt[:, :, None] == prompt[:, None, :])
-        return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]
+        return owner
+
+    @lazy
+    def _prompt(self) -> np.ndarray:
+        """(rows, positions) int64: the prompt, from 1, that each prompt row is of; 0 for tokens."""
+        numbers = np.repeat(np.arange(len(self._shape.prompts) + 1), (1, *self._shape.prompts))
+        return np.asarray(numbers[self.which])
+
+
+def _hidden(seen: np.ndarray) -> np.ndarray:
+    """0 where a position is seen, else a low number, with an axis for heads."""
+    return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]
 
 
 def neighbour_inputs(inputs: Mapping[str, np.ndarray], is_word: np.ndarray, window: int) -> Mapping[str, np.ndarray]:

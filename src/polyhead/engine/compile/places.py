@@ -8,20 +8,23 @@ import numpy as np
 
 from polyhead.encoder.relative import frequencies
 from polyhead.encoder.shape import RELATIVE, Architecture, LayerForm, Rotary
-from polyhead.engine.compile.maps import Arrays
+from polyhead.engine.compile.maps import Arrays, split_heads
 from polyhead.engine.compile.ops import InputKind, Ops, Tensor
 
+Mixed = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # attention of queries, keys, values, and what is added
 END = 2**31 - 1  # past the end of any axis
-PLACED = ("turns", "buckets", "near", "placed")  # what a layout gives
+PLACED = ("turns", "buckets", "reads", "near", "asks", "asked", "back", "placed")  # what a layout gives
 
 
 def place_inputs(forms: Sequence[LayerForm], *, by_row: bool) -> tuple[str, ...]:
     """Which of `PLACED` layers of these forms read; `by_row`, where prompt rows stand among the tokens."""
     relative = any(form.relative is not None for form in forms)
+    window = any(form.window is not None for form in forms)
     names = {
         "turns": any(form.rotary is not None for form in forms),
         "buckets": relative,
-        "near": any(form.window is not None for form in forms),
+        **dict.fromkeys(("reads", "near"), window),
+        **dict.fromkeys(("asks", "asked", "back"), window and by_row),
         "placed": relative and by_row,
     }
     return tuple(name for name, is_read in names.items() if is_read)
@@ -31,9 +34,12 @@ class PlaceGraphs:
     """Places of one span's rows; every tensor is made once.
 
     Inputs, where a form reads them: `turns` (rows, tokens), positions in the text from 0, 0 for prompt rows; `buckets`
-    (2, 2 tokens - 1), rows of the table for distances i - j from tokens - 1 down, and from -(tokens - 1) up; `near`
-    (rows, 1, tokens, tokens), as `added` where a token is in the window, else a low number; `placed` of the same shape,
-    1 where neither is a prompt row. Rows are `lanes` times those of the inputs.
+    (2, 2 tokens - 1), rows of the table for distances i - j from tokens - 1 down, and from -(tokens - 1) up; `placed`
+    (rows, 1, tokens, tokens), 1 where neither is a prompt row. For windows `reads` (rows * blocks, heads, keys), the
+    vectors of rows by head, laid end to end, that a block of a row reads, and `near` (rows * blocks, 1, tokens of a
+    block, keys), as `added` where a token is in the window, else a low number. Prompt rows, which read all, ask apart:
+    `asks` (rows, prompt rows), their places, `asked`, what is added to their scores, and `back` (rows, tokens), where
+    each token stands among its row's tokens and, behind them, prompt rows. Rows are `lanes` times those of the inputs.
     """
 
     def __init__(
@@ -44,19 +50,50 @@ class PlaceGraphs:
         self._known: dict[object, Tensor] = {}
 
     def added(self, form: LayerForm) -> Tensor:
-        """What is added to all scores of a layer: 0 or a low number, and what a head gains by distance."""
-        biased = form.relative is not None and form.relative.kind == "bias"
-        if form.window is None and not biased:
+        """What is added to scores of all pairs: 0 or a low number, and what a head gains by distance."""
+        if form.relative is None or form.relative.kind != "bias":
             return self._added
-        return self._once(("added", form.window, biased), lambda: self._all_added(form, biased))
+        return self._once("biased", lambda: self._ops.add(self._added, self._once("bias", self._bias)))
 
-    def turned(self, x: Tensor, rotary: Rotary | None) -> Tensor:
-        """Queries or keys (rows, heads, tokens, width) turned by their position (Su et al. 2021)."""
+    def near(self, form: LayerForm, query: Tensor, key: Tensor, value: Tensor, mixed: Mixed) -> Tensor:
+        """What tokens read in a window, (rows, tokens, width), of keys and values by head and queries that are not."""
+        ops, width, each = self._ops, form.query_width, form.query_width // form.heads
+        near = self._each_lane("near", "float", (-1, 1, -1, -1))
+        blocks = split_heads(ops, ops.reshape(query, (-1, ops.size(near, 2), width)), form.heads, each)
+        blocks = self.turned(blocks, form.rotary, cut=True)
+        out = mixed(blocks, self._at("reads", key, each), self._at("reads", value, each), near)
+        out = ops.reshape(out, (-1, ops.size(query, 1), width))
+        if not self._by_row:
+            return out
+        asked = self._each_lane("asked", "float", (-1, 1, -1, -1))
+        prompts = split_heads(ops, self._at("asks", query, width), form.heads, each)
+        if form.rotary is not None:  # by an angle of 0
+            prompts = ops.multiply(prompts, ops.constant(np.array(form.rotary.scale, np.float32)))
+        return self._at("back", ops.concat([out, mixed(prompts, key, value, asked)], 1), width)
+
+    def _at(self, name: str, x: Tensor, width: int) -> Tensor:
+        """Vectors of this width, of all laid end to end, at the places of an input."""
+        flat = self._ops.reshape(x, (-1, width))
+        return self._ops.gather(flat, self._once(("places", name), lambda: self._places(name, flat)))
+
+    def _places(self, name: str, x: Tensor) -> Tensor:
+        """The input once for each lane; vectors of a lane follow those of the one before."""
+        ops, shape = self._ops, (-1, -1, -1) if name == "reads" else (-1, -1)
+        read = ops.input(name, "int", shape)
+        if self._lanes == 1:
+            return read
+        lane = ops.size(ops.slice(ops.reshape(x, (self._lanes, -1, 1)), 0, 0, 1), 1)
+        return ops.concat(
+            [ops.add(read, ops.multiply(lane, ops.constant(np.array(number)))) for number in range(self._lanes)], 0
+        )
+
+    def turned(self, x: Tensor, rotary: Rotary | None, *, cut: bool = False) -> Tensor:
+        """Queries or keys (rows, heads, tokens, width) turned by their position (Su et al. 2021); `cut`: in blocks."""
         if rotary is None:
             return x
         ops, half = self._ops, (self._shape.head_width or self._shape.width // self._shape.heads) // 2
-        cosine = self._once((rotary, "cosine"), lambda: self._angles(rotary, half, np.cos))
-        sine = self._once((rotary, "sine"), lambda: self._angles(rotary, half, np.sin))
+        cosine = self._once((rotary, "cosine", cut), lambda: self._angles(rotary, half, np.cos, cut=cut))
+        sine = self._once((rotary, "sine", cut), lambda: self._angles(rotary, half, np.sin, cut=cut))
         first, second = ops.slice(x, 3, 0, half), ops.slice(x, 3, half, 2 * half)
         minus = self._once("minus", lambda: ops.constant(np.array(-1.0, np.float32)))
         other = ops.concat([ops.multiply(second, minus), first], 3)
@@ -102,11 +139,6 @@ class PlaceGraphs:
         moved = ops.reshape(ops.slice(padded, 2, 1, END), (rows, heads, tokens, -1))
         return ops.slice(moved, 3, 0, tokens)
 
-    def _all_added(self, form: LayerForm, biased: bool) -> Tensor:
-        near = form.window is not None
-        total = self._each_lane("near", "float", (-1, 1, -1, -1)) if near else self._added
-        return self._ops.add(total, self._once("bias", self._bias)) if biased else total
-
     def _bias(self) -> Tensor:
         """(1 or rows, heads, tokens, tokens): a number for each head and distance."""
         ops, heads = self._ops, self._shape.heads
@@ -142,14 +174,17 @@ class PlaceGraphs:
     def _placed(self) -> Tensor:
         return self._each_lane("placed", "float", (-1, 1, -1, -1))
 
-    def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-        """(rows, 1, tokens, 2 half), of each position's cosines or sines."""
+    def _angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray], *, cut: bool) -> Tensor:
+        """(rows, 1, tokens, 2 half), of each position's cosines or sines; `cut`: of rows of a block each."""
         ops = self._ops
+        read = self._once((rotary, of), lambda: self._all_angles(rotary, half, of))
+        tokens = ops.size(ops.input("near", "float", (-1, 1, -1, -1)), 2) if cut else ops.size(read, 1)
+        return ops.reshape(read, (-1, 1, tokens, 2 * half))
+
+    def _all_angles(self, rotary: Rotary, half: int, of: Callable[[np.ndarray], np.ndarray]) -> Tensor:
         angles = np.arange(self._shape.positions, dtype=np.float32)[:, None] * frequencies(rotary, half)
         table = (rotary.scale * of(np.concatenate([angles, angles], axis=1))).astype(np.float32)
-        turns = self._each_lane("turns", "int", (-1, -1))
-        read = ops.gather(ops.constant(table), turns)
-        return ops.reshape(read, (-1, 1, ops.size(turns, 1), 2 * half))
+        return self._ops.gather(self._ops.constant(table), self._each_lane("turns", "int", (-1, -1)))
 
     def _each_lane(self, name: str, kind: InputKind, shape: Sequence[int]) -> Tensor:
         """An input, its rows once for each lane."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
@@ -158,15 +159,16 @@ class ParallelStates(Value, eq=False):
     slots: int  # of the group that reads it
     prompts: np.ndarray  # (1 + prompt rows, embedding width), the first zero
 
-    def values(self, step: int, keep: np.ndarray) -> Values:
-        """What its embedding, its layers and its pool read."""
+    def values(self, step: int, keep: np.ndarray, positions: int) -> Values:
+        """What its embedding, its layers and its pool read; a text has so many positions."""
         texts, rows = len(keep), len(self.prompts) - 1
+        filled = np.pad(keep, ((0, 0), (0, positions - keep.shape[1])), constant_values=HIDDEN)
         nothing = np.zeros((texts, rows), np.int64)
         values: dict[str, np.ndarray] = dict.fromkeys(("ids", "positions", "segments"), nothing)
         values["text"] = np.zeros((texts, rows, 1), np.float32)
         values["which"] = np.tile(np.arange(1, rows + 1), (texts, 1))
         values["prompts"] = self.prompts
-        values["added"] = np.pad(keep, ((0, 0), (0, rows)))[:, None, None]
+        values["added"] = np.pad(filled, ((0, 0), (0, rows)))[:, None, None]
         values["places"] = np.tile(np.arange(texts * rows).reshape(texts, rows), (self.slots, 1))
         values["share"] = np.full((self.slots * texts, 1, rows), 1 / rows, np.float32)
         return {(name, step, self.whose): array for name, array in values.items()}
@@ -200,7 +202,7 @@ class InputState(Value, eq=False):
         for own in self.own:
             values |= own.values(self.step, laid.before)
         for beside in self.beside:
-            values |= beside.values(self.step, laid.keep)
+            values |= beside.values(self.step, laid.keep, laid.size[1])
         return values
 
 

@@ -67,6 +67,7 @@ def features(
             fill=graphs.runtime.fills,
             relative=shape.relative,
             window=shape.window,
+            heads=shape.key_heads or shape.heads,
         ),
         most=shape.positions,
         reads=tuple(reads),

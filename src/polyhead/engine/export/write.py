@@ -18,12 +18,6 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.whole import workspace
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.graphs import (
-    COLUMNS,
-    IDS,
-    MASK,
-    SEGMENTS,
-    VALUES,
-    WORDS,
     BuiltGraph,
     depths_read,
     longest_read,
@@ -45,6 +39,7 @@ from polyhead.engine.export.record import (
     TokenizerFile,
     readme,
 )
+from polyhead.engine.export.text_ops import COLUMNS, IDS, MASK, SEGMENTS, VALUES, WORDS
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.loaded import loaded
 from polyhead.engine.probes import readable_probes

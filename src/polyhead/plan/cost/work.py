@@ -33,7 +33,11 @@ class Work(Value):
 
 
 class _Rate(Value):
-    """FLOPs per row, and per pair of rows of which one sees the other: tokens those in their window alone."""
+    """FLOPs per row, and per pair of rows of which one sees the other: tokens those in their window alone.
+
+    What runs computes more pairs: all of a short row, of a long one those of its blocks (`encoder.near`), 256 to 288
+    keys a token for a window of 64, of which 129 are counted.
+    """
 
     row: int
     pair: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.text.words import GOES_ON
-from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.data.windows import WordWindows
 
 UNLABELLED = -100  # a word without a target: cut off, or padding; a place that does not compete
 # tokens evaluated in one batch, padding included; more exceed a processor's cache and take twice as long
@@ -33,22 +33,37 @@ SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less 
 class LengthSorted(ABC, Generic[Batch]):
     """Examples of different lengths. `lengths` (examples,) are in tokens.
 
-    For texts read in windows each window is an example: `count`, `steps` and members are in windows.
+    For words read in windows each window is an example: `count`, `steps` and members are in windows.
     """
 
-    windows: WindowedExamples | None = None  # set if texts are read in windows
+    windows: WordWindows | None = None  # set if windows are examples
 
     def __init__(
-        self, lengths: np.ndarray, *, options: np.ndarray | None = None, words: Sequence[np.ndarray] | None = None
+        self,
+        lengths: np.ndarray,
+        *,
+        options: np.ndarray | None = None,
+        several: np.ndarray | None = None,
+        words: Sequence[np.ndarray] | None = None,
     ) -> None:
         """`options` (examples,): each one's number; `lengths` are then of all options, and the longest one counts.
 
-        `words` are each example's `first_subtokens` of its words.
+        `several` (examples,) likewise for windows, of whose outputs an example's are the mean. `words` are each
+        example's `first_subtokens` of its words.
         """
-        self.lengths, self.options, self._words = lengths, options, words
-        if options is not None:
-            self.lengths = np.asarray(np.maximum.reduceat(lengths, np.cumsum(options) - options))
+        self.lengths, self.options, self.several, self._words = lengths, options, several, words
+        self._rows = options if several is None else several
+        if self._rows is not None:
+            self.lengths = np.asarray(np.maximum.reduceat(lengths, np.cumsum(self._rows) - self._rows))
         self.count = len(self.lengths)
+
+    def rows_of(self, members: np.ndarray) -> np.ndarray:
+        """The rows of these examples: each one's own, or those of its options or windows."""
+        return members if self._rows is None else option_rows(members, self._rows)
+
+    def windows_of(self, members: np.ndarray) -> tuple[int, ...]:
+        """How many rows each of these examples' outputs are the mean of; () where each has its own."""
+        return () if self.several is None else tuple(self.several[members].tolist())
 
     def steps(self, batch: int) -> int:
         """Batches in one pass."""
@@ -58,7 +73,7 @@ class LengthSorted(ABC, Generic[Batch]):
         """The members of each batch of one pass in random order; every example once.
 
         With `tokens` a batch ends before its rows times its longest would exceed it: it has fewer examples, and a
-        longer one is alone. An example with options has one row for each.
+        longer one is alone. An example with options or windows has one row for each.
         """
         order = generator.permutation(self.count)
         for start in range(0, self.count, batch * SORTED_CHUNK):
@@ -72,7 +87,7 @@ class LengthSorted(ABC, Generic[Batch]):
         """Cuts examples that are sorted by length, shortest first."""
         if tokens is None:
             return [chunk[i : i + batch] for i in range(0, len(chunk), batch)]
-        rows = np.ones(len(chunk), np.int64) if self.options is None else self.options[chunk]
+        rows = np.ones(len(chunk), np.int64) if self._rows is None else self._rows[chunk]
         lengths, starts, several = self.lengths[chunk], [0], 0
         for index, (own, longest) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
             full = index - starts[-1] == batch or (several + own) * longest > tokens

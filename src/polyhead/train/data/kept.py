@@ -18,11 +18,11 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import inside_of
 from polyhead.text.hashing import NO_WORDS, HashedText, hashed_in_context, hashed_input
 from polyhead.text.question import Question, TaskInput, read_alone, texts_of
-from polyhead.train.data.batches import LengthSorted, batch_targets, is_answers, is_words, option_rows, padded_words
+from polyhead.train.data.batches import LengthSorted, batch_targets, is_answers, is_words, padded_words
 from polyhead.train.data.prepare import requests_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
-from polyhead.train.data.windows import WindowedExamples, windowed
+from polyhead.train.data.windows import TextWindows, WordWindows, windowed
 from polyhead.train.events import Events
 
 
@@ -35,6 +35,7 @@ class KeptBatch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hashed: list[HashedText] | None  # row after row, word after word
     targets: np.ndarray  # in the form of the loss
     members: np.ndarray  # (examples,) int64
+    windows: tuple[int, ...] = ()  # how many rows of `features` each example has, whose mean is read; (): one each
 
 
 class KeptExamples(LengthSorted[KeptBatch]):
@@ -48,21 +49,25 @@ class KeptExamples(LengthSorted[KeptBatch]):
         second: Features | None = None,
         words: Sequence[np.ndarray] | None = None,
         options: np.ndarray | None = None,
-        windows: WindowedExamples | None = None,
+        windows: TextWindows | None = None,
         tapped: bool = False,
         hashed: Sequence[Sequence[HashedText]] | None = None,
     ) -> None:
         """`words` are each example's `first_subtokens` of its words; None: one token per example.
 
         `options` (examples,) are each example's number; `features` are then of all options, example after example.
-        With `windows` all arguments but `targets` are those of each window. `tapped`: values are states at a tap, which
-        a branch reads, and words are found in them. `hashed` are each example's hashed text, options or words, of a
-        head that reads them.
+        With `windows` features are those of each window, and of words all arguments but `targets`. `tapped`: values are
+        states at a tap, which a branch reads, and words are found in them. `hashed` are each example's hashed text,
+        options or words, of a head that reads them.
         """
-        self.features, self.second, self.tapped, self.hashed, self.windows = features, second, tapped, hashed, windows
-        self.targets = targets if windows is None else windows.targets(targets)
+        self.features, self.second, self.tapped, self.hashed = features, second, tapped, hashed
+        self.targets, several = targets, None
+        if isinstance(windows, WordWindows):
+            self.windows, self.targets = windows, windows.targets(targets)
+        elif windows is not None:
+            several = windows.counts
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths, options=options, words=words)
+        super().__init__(lengths, options=options, several=several, words=words)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example, whether no token represents it; None for tasks that do not read words."""
@@ -75,7 +80,7 @@ class KeptExamples(LengthSorted[KeptBatch]):
 
     def batch(self, members: np.ndarray) -> KeptBatch:
         """The kept values of these examples, decoded, and their targets."""
-        rows = members if self.options is None else option_rows(members, self.options)
+        rows = self.rows_of(members)
         features, words, hashed = self.features.take(rows), None, None
         if self._words is not None:
             words = padded_words([self._words[i] for i in members])
@@ -93,6 +98,7 @@ class KeptExamples(LengthSorted[KeptBatch]):
             hashed=hashed,
             targets=batch_targets(self.targets, members, self.unread, self.options),
             members=members,
+            windows=self.windows_of(members),
         )
 
 
@@ -111,7 +117,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         words=words,
         options=options_in(examples.inputs),
         windows=windows,
-        hashed=hashed if windows is None or hashed is None else windows.of_words(hashed),
+        hashed=windows.of_words(hashed) if isinstance(windows, WordWindows) and hashed is not None else hashed,
     )
 
 

@@ -29,7 +29,7 @@ from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredScores
 from polyhead.train.data.units import units_of
-from polyhead.train.data.windows import WindowedExamples, windowed
+from polyhead.train.data.windows import TextWindows, windowed
 from polyhead.train.runs import stream
 
 
@@ -261,7 +261,7 @@ def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSourc
     return requests_of(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
 
 
-def requests_of(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
+def requests_of(task: Task, split: Split, path: Path, windows: TextWindows | None) -> list[FeatureRequest]:
     """The requests of one split, or of its windows if `windows` has them."""
     words = split.examples.words if kind_of(task).per_word else None
     origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)

@@ -14,6 +14,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import read_alone
+from polyhead.train.data.windows import reads_windows
 
 TRAINER = 2  # incremented when the same declaration and data would train another part
 
@@ -99,7 +100,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         words = {"label_words": True} if self.reads_label_words else {}
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
         threshold = {"finds_threshold": True} if self.finds_threshold else {}
-        return (donor | columns | words | tokens | threshold) | {
+        windows = {"windows": True} if reads_windows(self.task) and not kind_of(self.task).per_word else {}
+        return (donor | columns | words | tokens | threshold | windows) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

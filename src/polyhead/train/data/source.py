@@ -22,7 +22,7 @@ from polyhead.store.features import FeatureStore
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.data.windows import TextWindows, WordWindows
 
 Per = Literal["tensor", "dimension"]
 """What one constant of a codec is for."""
@@ -51,12 +51,12 @@ class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The window number of each."""
         return self.windows if self.windows is not None else [0] * len(self.inputs)
 
-    def each(self, windows: WindowedExamples | None) -> FeatureRequest:
+    def each(self, windows: TextWindows | None) -> FeatureRequest:
         """The same for every window of the inputs, each with its words; unchanged without windows."""
         if windows is None:
             return self
         rows, words = windows.texts.tolist(), None
-        if self.words is not None:
+        if self.words is not None and isinstance(windows, WordWindows):
             words = [self.words[row][read] for row, read in zip(rows, windows.read, strict=True)]
         return msgspec.structs.replace(
             self,

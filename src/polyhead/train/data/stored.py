@@ -182,10 +182,11 @@ class StoredFeatures(FeatureSource):
         if not ids:
             return
         shown = {origin: list(dict.fromkeys(rows)) for origin, rows in absent.items()}
+        extract = "polyhead features extract" + " --long-texts windows" * any(request.windows for request in wanted)
         raise StoreError(
             f"{self.location} lacks {len(ids):,} of the texts that the tasks need",
             got=[_shown(origin, rows) for origin, rows in shown.items()],
-            do="extract these files into the store with `polyhead features extract`, or train without the store",
+            do=f"extract these files into the store with `{extract}`, or train without the store",
             rows=shown,
         )
 

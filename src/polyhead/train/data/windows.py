@@ -1,6 +1,7 @@
-"""Texts longer than the trunk's limit, read in windows: each window is a separate example.
+"""Texts longer than the trunk's limit, read in windows, whose outputs are merged to one per text, as in answering.
 
-Its words are those in the window. The windows' outputs are merged to one per text, as in answering.
+For kinds that read words each window is a separate example, whose words are those in the window. For kinds that answer
+a whole text with the mean of its windows' outputs the text is the example, and this mean is what is learned from.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from polyhead.data.read import Examples
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Kind, Task
 from polyhead.text.hashing import HashedText
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Encoded, Tokenizer, windows_of
@@ -21,18 +22,33 @@ from polyhead.text.words import WordFinder, best_windows
 
 
 def reads_windows(task: Task) -> bool:
-    """Whether training reads every window of the task's texts (tasks per word), or only the first."""
-    return task.long_texts == "windows" and kind_of(task).per_word
+    """Whether training reads every window of the task's texts; of kinds that merge by a rule of their own the first."""
+    kind = kind_of(task)
+    return task.long_texts == "windows" and (kind.per_word or type(kind).merge_windows is Kind.merge_windows)
 
 
-class WindowedExamples:
-    """The windows of a task's texts, text after text: their words, targets, and the merging of outputs."""
+class TextWindows:
+    """The windows of texts, text after text."""
+
+    def __init__(self, texts: np.ndarray, numbers: np.ndarray) -> None:
+        self.texts = np.asarray(texts, np.int64)  # (windows,) the text of each
+        self.numbers = np.asarray(numbers, np.int64)  # (windows,) from 0 in each text
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(texts,) int64: how many each has."""
+        return np.bincount(self.texts)
+
+
+class WordWindows(TextWindows):
+    """The windows of a task's texts that are examples: their words, targets, and the merging of outputs."""
 
     def __init__(self, task: Task, encoded: Sequence[Encoded], words: Sequence[np.ndarray]) -> None:
         """`encoded` are all windows of all texts, `words` (words, 2) each text's."""
+        super().__init__(
+            np.array([encoding.row for encoding in encoded]), np.array([encoding.window for encoding in encoded])
+        )
         self._task = task
-        self.texts = np.array([encoding.row for encoding in encoded], np.int64)  # (windows,) the text of each
-        self.numbers = np.array([encoding.window for encoding in encoded], np.int64)  # (windows,) from 0 in each text
         self.read: list[np.ndarray] = []  # (read,) the words of its text in a window, in order
         self.tokens: list[np.ndarray] = []  # (read,) the first sub-token of each
         self._whole: list[np.ndarray] = []  # (read,) whether the window holds the whole word
@@ -76,13 +92,16 @@ class WindowedExamples:
         self.goes_on.append(goes_on)
 
 
-def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedExamples | None:
-    """The windows of the examples; None for a task trained without windows."""
+def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> TextWindows | None:
+    """The windows of the examples; None for a task trained without windows, or where each whole text has one."""
     if not reads_windows(task):
         return None
-    assert examples.words is not None
-    windows = windows_of(tokenizer.max_tokens)
-    return WindowedExamples(task, tokenizer.encode(read_alone(examples.inputs), windows=windows), examples.words)
+    inputs, windows = read_alone(examples.inputs), windows_of(tokenizer.max_tokens)
+    if kind_of(task).per_word:
+        assert examples.words is not None
+        return WordWindows(task, tokenizer.encode(inputs, windows=windows), examples.words)
+    encodings = tokenizer.encodings(inputs, windows=windows)
+    return TextWindows(encodings.row, encodings.window) if encodings.window.any() else None
 
 
 def _whole(window: Encoded, words: np.ndarray, *, last: bool) -> np.ndarray:

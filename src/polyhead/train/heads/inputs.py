@@ -100,9 +100,13 @@ def _word_outputs(rows: list[HashedText], weights: np.ndarray) -> np.ndarray:
 def read_inputs(path: Path, batch: KeptBatch) -> np.ndarray:
     """What a linear head on the path reads: (rows, inputs), or (rows, words, inputs) for a path that reads words.
 
-    With their neighbours if it has them; of layers side by side, as many times the width; of pairs, both compared.
+    Of a text in windows their mean, which gives the mean of their outputs. With their neighbours if it has them; of
+    layers side by side, as many times the width; of pairs, both compared.
     """
     features = _features(path, batch.features)
+    if batch.windows:
+        stops = np.cumsum(batch.windows)
+        return np.stack([part.mean(axis=0) for part in np.split(features, stops[:-1])])
     if not path.head.separate:
         return features
     assert batch.second is not None

@@ -103,7 +103,7 @@ def effort_lines(several: Sequence[Prepared], recipe: str) -> list[str]:
 
 def _batches(p: Prepared) -> str:
     batches = -(-len(p.train.examples.targets) // p.training.batch)
-    return f"at least {batches}" if reads_windows(p.task) else str(batches)
+    return f"at least {batches}" if reads_windows(p.task) and kind_of(p.task).per_word else str(batches)
 
 
 def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
