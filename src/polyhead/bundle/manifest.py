@@ -25,6 +25,7 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
+from polyhead.bundle.heads import check_head
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.encoder.data import TextSettings, trunk_digest
 from polyhead.encoder.shape import Architecture
@@ -244,8 +245,8 @@ def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Archi
         record, path = read_record(root, owner_named(name), live, TaskRecord)
     if record.task.name != name:
         raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name, path=path)
-    owns_model = kind_of(record.task).owns_model
-    if owns_model != live.owns_model or (owns_model and set(record.files) != set(MODEL_FILES)):
+    owns_model = live.owns_model
+    if owns_model > kind_of(record.task).owns_model or (owns_model and set(record.files) != set(MODEL_FILES)):
         raise CorruptFile(
             f"{path} contradicts itself or bundle.json",
             got=f"a {record.task.kind} task with the files {sorted(record.files)}",
@@ -275,9 +276,8 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
                 do="train the task on this bundle's trunk, or add it to the bundle of its own trunk",
             )
     if record.owner != owner_of(record.task):
-        raise BundleError(
-            f"the part of task '{name}' has another owner", got=record.owner, allowed=owner_of(record.task)
-        )
+        what, allowed = f"the part of task '{name}' has another owner", owner_of(record.task)
+        raise BundleError(what, got=record.owner, allowed=allowed)
     if len(record.needs) > MOST_NEEDS:
         raise BundleError(f"task '{name}' needs too many arrays", got=len(record.needs), allowed=MOST_NEEDS)
     if sorted(record.needs) != (foreign := foreign_owners(record)):
@@ -293,13 +293,7 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         )
     if record.calibration is not None:
         record.calibration.check(record.task)
-    head, width = record.path.head, kind_of(record.task).width(record.task)
-    if (head.kind, head.width) != (record.task.kind, width):
-        raise BundleError(
-            f"the head of task '{name}' does not answer it",
-            got=f"{head.kind} with {head.width} outputs",
-            allowed=f"{record.task.kind} with {width} outputs",
-        )
+    check_head(record.task, record.path.head, shape)
 
 
 def foreign_owners(record: TaskRecord) -> list[str]:

@@ -137,7 +137,7 @@ class TaskEntry(Columns, kw_only=True):
         shared = {
             name: getattr(self, name)
             for name in Task.__struct_fields__
-            if name not in ("pair", "decoder", "transitions", "ends")
+            if name not in ("pair", "decoder", "transitions", "ends", "generation")
         }
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)

@@ -18,7 +18,8 @@ class Summarization(Kind):
     name = "summarization"
     other_names = ("summarisation", "summary", "seq2seq", "text2text_generation")
     loss = "token_cross_entropy"
-    uses = ()
+    uses = ("generation",)
+    generates = True
     owns_model = True
     cell, cell_key = "text", "summary"
 
