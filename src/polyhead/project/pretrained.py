@@ -6,13 +6,17 @@ import hashlib
 import importlib.util
 import os
 import re
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from polyhead.arguments import typed
-from polyhead.encoder.configs import architecture_of
-from polyhead.encoder.data import CheckpointPooler, TextSettings, TrunkData
+from polyhead.encoder.configs import architecture_of, decoder_of
+from polyhead.encoder.data import CheckpointDecoder, CheckpointPooler, TextSettings, TrunkData, check_arrays
+from polyhead.encoder.decoder import OUTPUT_BIAS, decoder_arrays
 from polyhead.encoder.families import FAMILIES
-from polyhead.encoder.names import check_names, pooler_names, trunk_names
+from polyhead.encoder.names import check_names, decoder_names, pooler_names, trunk_names, word_names
 from polyhead.encoder.shape import Architecture, embedding_arrays
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, suggestion
 from polyhead.files import LARGEST_CONFIG, read_plain
@@ -90,6 +94,34 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
         tokenizer=tokenizer,
         settings=settings,
         pooler=_pooler(checkpoint, shape),
+        decoder=partial(_decoder, folder, shape) if decoder_names(checkpoint.files, shape.family) else None,
+    )
+
+
+def _decoder(folder: Path, shape: Architecture) -> CheckpointDecoder:
+    """The decoder beside the trunk; raises TrunkError and WeightsMismatch for one that cannot be read."""
+    config, checkpoint = _config(folder), open_checkpoint(folder)
+    decoder = decoder_of(config, source=str(folder / "config.json"))
+    assert decoder is not None
+    read = checkpoint.read(decoder_names(checkpoint.files, shape.family))
+    first, *others = word_names(checkpoint.files, shape.family)
+    words = checkpoint.read({name: name for name in (first, *others)})
+    if any(not np.array_equal(words[first], words[name]) for name in others):
+        raise WeightsMismatch(
+            f"the decoder in {folder} writes with word vectors of its own",
+            got=f"'{first}' differs from one of {others}",
+            allowed="output and input tied to the encoder's word vectors",
+            do="start the decoder at random, or choose a checkpoint whose vectors are tied",
+        )
+    bias = {OUTPUT_BIAS: np.zeros(shape.vocabulary, np.float32)}  # a checkpoint saved without a head has none
+    arrays = bias | {ours: array.reshape(-1) if ours == OUTPUT_BIAS else array for ours, array in read.items()}
+    check_arrays(arrays, dict(decoder_arrays(decoder, shape.width, shape.vocabulary)), owner=f"the decoder in {folder}")
+    generation = folder / "generation_config.json"
+    return CheckpointDecoder(
+        shape=decoder,
+        arrays=arrays,
+        config=config,
+        generation=read_plain(generation, limit=LARGEST_CONFIG) if generation.is_file() else None,
     )
 
 
@@ -184,7 +216,7 @@ def _from_hub(name: str) -> Path:
         import huggingface_hub
     except ImportError:
         raise MissingExtra("huggingface_hub", "train", f"the encoder '{name}' from the hub") from None
-    wanted = ["config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
+    wanted = ["config.json", "generation_config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
     try:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
         if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
