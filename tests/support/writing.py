@@ -45,6 +45,7 @@ def mood(folder, *, training=QUICK, **changes):
 
 def project(folder, *others, trunk=None, **changes):
     """The task that writes, and others, over the encoder of its checkpoint."""
-    given = {name: changes.pop(name) for name in ("recipe", "training", "strategy") if name in changes}
+    given = {name: changes.pop(name) for name in ("recipe",) if name in changes}
+    most = changes.pop("max_tokens", 40)
     tasks = (*others, entry(folder, **changes))
-    return Project(tasks=tasks, trunk=TrunkChoice(name=str(trunk or summarizers.folder()), max_tokens=40), **given)
+    return Project(tasks=tasks, trunk=TrunkChoice(name=str(trunk or summarizers.folder()), max_tokens=most), **given)

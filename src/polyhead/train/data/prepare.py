@@ -150,11 +150,14 @@ def _prepared(
 def with_decoders(prepared: Sequence[Prepared], data: TrunkData) -> list[Prepared]:
     """The tasks, those that write with their decoder and the rules of its writing, which the trunk decides.
 
-    Raises ConfigError where a decoder has nothing to start from, or cannot follow the rules.
+    Raises ConfigError where a decoder has nothing to start from, or cannot follow the rules, and MissingExtra where
+    what is written could not be scored.
     """
     several = list(prepared)
     for index, p in enumerate(several):
         if isinstance(p.strategy, Generating):
+            first = p.validation.examples.take([0])
+            first.scores(p.task, [references[0] for references in first.targets])  # not after hours of training
             decoder, rules, start = decoder_for(p.strategy.choice, data, task=p.task.name)
             strategy = msgspec.structs.replace(p.strategy, decoder=decoder, start=start)
             task = msgspec.structs.replace(p.task, generation=rules)
