@@ -22,7 +22,7 @@ from polyhead.encoder.data import TextSettings
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.errors import BackendError, ConfigError, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
-from polyhead.project.pretrained import first_line
+from polyhead.project.weights import first_line
 from polyhead.text.batch import batches
 from polyhead.text.tokenize import Encoded, Tokenizer
 from polyhead.text.tokenizer_file import LARGEST, check_ids, open_tokenizer, tokenizer_facts

@@ -6,6 +6,7 @@ longest row (`text.batch`) and the limit is the trunk's.
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from array import array
@@ -96,6 +97,12 @@ class Tokenizer:
         self.most_kept = 0  # how many of the last results of `encodings` are kept
         self._kept: dict[tuple[object, ...], Encodings] = {}
         self._keeping = threading.Lock()
+
+    def limited(self, max_tokens: int) -> Tokenizer:
+        """The same for inputs of at most so many tokens."""
+        limited = copy.copy(self)
+        limited.max_tokens, limited.most_kept, limited._kept = max_tokens, 0, {}
+        return limited
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Encodings of all inputs in order; with `windows`, several for an input longer than a window."""

@@ -13,9 +13,9 @@ from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.encoder import load_any_trunk
-from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepare import prepare, with_decoders
 from polyhead.train.data.stored import StoredScores, known_trunk
-from polyhead.train.data.units import check_budget, check_whole_units, split_summarizers
+from polyhead.train.data.units import check_budget, check_whole_units
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
@@ -69,7 +69,8 @@ def train_project(
     prepared = prepare(_read(project, only), folder, stored=stored)
     load, store = partial(load_any_trunk, project, folder), None
     if features is None:
-        load = partial(_same, load())
+        data = load()
+        prepared, load = with_decoders(prepared, data), partial(_same, data)
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
     run = TrainingRun(
@@ -112,13 +113,11 @@ def _same(data: TrunkData) -> TrunkData:
 
 def _check_from_store(project: Project) -> None:
     """Raises ConfigError for settings that a store cannot support."""
-    if not isinstance(project.recipe, Frozen) or split_summarizers(project)[1]:
-        models = [entry.name for entry in project.tasks if entry.known_kind.owns_model]
-        recipe = f"recipe '{project.recipe.__struct_config__.tag}'"
+    if not isinstance(project.recipe, Frozen):
         raise ConfigError(
-            "features of a store are those of a frozen trunk, for tasks that read it",
-            got=f"tasks with models of their own: {models}" if models else recipe,
-            do="train these without --features",
+            "features of a store are those of a frozen trunk",
+            got=f"recipe '{project.recipe.__struct_config__.tag}'",
+            do="train without --features",
         )
 
 
@@ -129,10 +128,8 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     of_recipe = f"recipe '{recipe.__struct_config__.tag}'"
     training: BundleTraining
     match recipe:
-        case Frozen() if not split_summarizers(run.project)[1]:
-            training = FrozenTrunk(run, chosen)
         case Frozen():
-            training = deep("summaries:Summaries", "training a summarizer")(run, chosen)
+            training = FrozenTrunk(run, chosen)
         case Donors():
             training = donors(run)
         case Joint():
@@ -148,10 +145,8 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     """The project with the tasks whose files are read: only those to train, if nothing binds them to the others."""
     if not only or not isinstance(project.recipe, Frozen):
         return project
-    readers, _ = split_summarizers(project)
-    if any(entry.name in only for entry in readers):
-        check_budget(msgspec.structs.replace(project, tasks=readers), only)
-        check_whole_units({entry.name: strategy_of(project, entry) for entry in readers}, only)
+    check_budget(project, only)
+    check_whole_units({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
     if project.donors is not None:  # held out together, as for the donors
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))

@@ -17,6 +17,7 @@ DECODER = DecoderForm(
     defaults={"layers": 12, "heads": 16, "feed_forward": 4096, "positions": 1024, "activation": "gelu"},
     first_position=OFFSET,
     extra_positions=OFFSET,
+    tied=("decoder.embed_tokens.weight", "lm_head.weight"),
     table=(
         ("decoder.embed_positions", "decoder.position"),
         ("decoder.layernorm_embedding", "decoder.norm"),

@@ -159,6 +159,7 @@ class DecoderForm(Value):
     defaults: Mapping[str, object]  # of fields, as in `transformers`
     first_position: int
     extra_positions: int  # rows of the position table beyond those that the config counts
+    tied: tuple[str, ...]  # names of word vectors that are the trunk's, inside its prefix or at the top
     table: tuple[tuple[str, str], ...]
     """(their name, our name) of each module, `{}` the layer's index; `.weight` or `.bias` follows, unless ours has it.
 
