@@ -137,14 +137,14 @@ def read_task_set(path: Path | str) -> TaskSet:
     project = read_project(path)
     with path.open("rb") as file:
         tables = tomllib.load(file).get("tasks", [])
-    sharing = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
+    sharing = tuple(entry for entry in project.tasks if not entry.known_kind.generates)
     if not sharing:
         raise ConfigError(f"{path} has no task that shares a trunk", do="declare one of another kind")
     return TaskSet(
         project=msgspec.structs.replace(project, tasks=sharing, donors=None, recipe=Frozen()),
         folder=str(path.resolve().parent),
         pairs={str(table["name"]): table["pair"] for table in tables if "pair" in table},
-        left=tuple(entry.name for entry in project.tasks if entry.known_kind.owns_model),
+        left=tuple(entry.name for entry in project.tasks if entry.known_kind.generates),
     )
 
 

@@ -45,7 +45,7 @@ def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Inputs with more words than the encoder reads tokens: the end of each is lost for certain."""
-    if part.task.long_texts == "windows" or part.kind.owns_model:
+    if part.task.long_texts == "windows" or part.kind.generates:
         return
     likely = np.flatnonzero(part.lengths > 2 * (limit - 2))
     if part.task.pair == "separate":

@@ -118,8 +118,8 @@ def command(
 
 
 def _check_model(task: TaskOptions) -> None:
-    if (task.kind is not None and KINDS[task.kind].owns_model) != (task.model is not None):
-        names = kinds_with("owns_model")
+    if (task.kind is not None and KINDS[task.kind].generates) != (task.model is not None):
+        names = kinds_with("generates")
         raise click.UsageError(f"--model belongs to --kind {names}, which needs one to start from")
     if len(task.labels) > 1 and task.name is not None:
         raise click.UsageError("--task names one task; several --label are tasks named as their columns")

@@ -45,7 +45,7 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
     Raises ConfigError if two guesses are equally good, EmptyData if nothing can be guessed.
     """
     given = msgspec.structs.asdict(options)
-    if options.kind is not None and options.known_kind.owns_model:
+    if options.kind is not None and options.known_kind.generates:
         return InitTask(**given)
     table = table or table_of(options.data)
     if not table.rows:
