@@ -1,13 +1,19 @@
 """Texts that a decoder writes, against `generate` of `transformers`: the same tokens under every rule."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from polyhead.encoder.decoder import decoder_arrays
+from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.reference.decoder import ReferenceDecoder
+from polyhead.engine.compile.decoder import GraphDecoder, begin_graph, step_graph
 from polyhead.engine.generate.search import write
+from polyhead.errors import BackendError
 from polyhead.tasks.generation import GenerationRules, generation_rules
+from support.numpy_graphs import NumpyRuntime
 from support.writing_models import (
     VOCABULARY,
     decoder_of,
@@ -95,6 +101,47 @@ def test_beams_are_searched_as_generate_searches_them(name):
     for seed in range(10):
         model = small_bart(100 + seed)
         check(model, reference(model), seed, **SEARCHES[name])
+
+
+def test_a_token_that_scores_no_number_is_no_answer_and_touches_no_other_text():
+    model, (ids, mask) = small_bart(5), documents(5)
+    states = states_of(model, ids, mask)
+    alone = write(reference(model), states, mask, rules_of(num_beams=2))
+    states[1] = np.nan
+    first, wrong, last = write(reference(model), states, mask, rules_of(num_beams=2))
+    assert isinstance(wrong.error, BackendError)
+    assert [first.ids.tolist(), last.ids.tolist()] == [alone[0].ids.tolist(), alone[2].ids.tolist()]
+
+
+def test_a_text_that_is_late_is_not_there():
+    model, (ids, mask), asked = small_bart(5), documents(5), iter(range(100))
+    rules = rules_of(min_new_tokens=8)
+    written = write(reference(model), states_of(model, ids, mask), mask, rules, is_late=lambda: next(asked) == 5)
+    assert written == [None, None, None]
+
+
+def runtimes():
+    from polyhead.engine.backends.onnx import OnnxRuntime
+    from polyhead.engine.backends.openvino import OpenVINORuntime
+
+    return {
+        "numpy": NumpyRuntime,
+        "onnxruntime": OnnxRuntime,
+        "openvino": partial(OpenVINORuntime, precision="float32"),
+    }
+
+
+@pytest.mark.parametrize("name", ["numpy", "onnxruntime", "openvino"])
+def test_graphs_with_kept_keys_and_values_write_the_same(name):
+    runtime = runtimes()[name]()
+    for seed, beams in ((0, 1), (1, 3), (2, 2)):
+        model = small_bart(seed, activation_function=("gelu", "relu", "gelu_new")[seed])
+        decoder, arrays, words = decoder_of(model), decoder_parts(model), words_of(model)
+        begin = runtime.compile(begin_graph(decoder, arrays), label="begin", layers=False)
+        step = runtime.compile(step_graph(decoder, arrays, words[WORD_VECTORS]), label="step", layers=False)
+        graphs = GraphDecoder(decoder, arrays, words, begin=begin, step=step)
+        # more tokens than there is room for at first
+        check(model, graphs, seed, num_beams=beams, max_new_tokens=40, min_new_tokens=20, no_repeat_ngram_size=3)
 
 
 def test_the_rules_of_a_model_are_those_that_it_was_saved_with():

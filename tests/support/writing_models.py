@@ -9,6 +9,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from polyhead.encoder.decoder import OUTPUT_BIAS, Decoder
 from polyhead.encoder.families.bart import DECODER
+from polyhead.encoder.families.base import ACTIVATIONS
 from polyhead.encoder.shape import WORD_VECTORS
 
 VOCABULARY = 40
@@ -41,6 +42,7 @@ def small_bart(seed: int, *, vocabulary: int = VOCABULARY, **settings: Any) -> B
 def decoder_of(model: BartForConditionalGeneration) -> Decoder:
     config = model.config
     fields = {name: getattr(config, key) for name, key in DECODER.keys.items()}
+    fields["activation"] = ACTIVATIONS[fields["activation"]]
     fields["positions"] += DECODER.extra_positions
     return Decoder(**fields, first_position=DECODER.first_position)
 

@@ -21,7 +21,7 @@ from polyhead.engine.compile.arrangement import (
     states_read,
 )
 from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot
+from polyhead.engine.compile.heads import FEATURES, STATES, Slot, answers, folded, output_of, pad_slot, states
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.maps import Arrays
@@ -51,6 +51,7 @@ _READ = {
     "prompt": {"places": "places", "share": "share"},
     "tokens": {"places": "words"},
     "first": {"places": "first"},
+    "all": {"places": "places"},
 }
 
 
@@ -348,8 +349,8 @@ def answer_places(
     for number, seat in enumerate(group.seats):
         if seat.member is not None and seat.member in names:
             head, output = arranged.tasks[seat.member].path.head, outputs[number]
-            slot = outputs[:number].count(output)
-            yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
+            slot = 0 if output == STATES else outputs[:number].count(output)
+            yield OutputPlace(seat.member, output, slot, None if output in (FEATURES, STATES) else head.width)
 
 
 def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tuple[str, ...]:
@@ -362,6 +363,8 @@ def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tupl
 def slots_graph(arranged: Arrangement, group: SeatGroup[HeadForm, str], outputs: Sequence[str]) -> Build:
     """All slots' answers, under the names of their outputs."""
     form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
+    if form.pool.positions == "all":
+        return lambda ops: states(ops, form)
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
     for seat in group.seats:
         if seat.member is None:
