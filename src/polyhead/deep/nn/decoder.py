@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import msgspec
 import numpy as np
 import torch
@@ -140,22 +143,29 @@ class TorchCache(Value, eq=False):
 
 
 class TorchSteps:
-    """A decoder, with word vectors (vocabulary, width), as the steps of a search (`engine.generate.step`)."""
+    """A decoder, with word vectors (vocabulary, width), as the steps of a search (`engine.generate.step`).
 
-    def __init__(self, decoder: TextDecoder, words: Tensor) -> None:
-        self._decoder, self._words = decoder, words
+    Each is computed inside a context that `guard` makes.
+    """
+
+    def __init__(
+        self, decoder: TextDecoder, words: Tensor, guard: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
+        self._decoder, self._words, self._guard = decoder, words, guard
 
     @torch.inference_mode()
     def begin(self, states: np.ndarray, mask: np.ndarray) -> TorchCache:
         """The cache of texts with these states."""
         device = self._words.device
-        return self._decoder.begin(torch.from_numpy(states).to(device), torch.from_numpy(mask).to(device))
+        with self._guard():
+            return self._decoder.begin(torch.from_numpy(states).to(device), torch.from_numpy(mask).to(device))
 
     @torch.inference_mode()
     def step(self, ids: np.ndarray, cache: TorchCache) -> tuple[np.ndarray, TorchCache]:
         """Scores of each next token."""
-        scores, cache = self._decoder.step(torch.from_numpy(ids).to(self._words.device), cache, self._words)
-        return scores.cpu().numpy(), cache
+        with self._guard():
+            scores, cache = self._decoder.step(torch.from_numpy(ids).to(self._words.device), cache, self._words)
+            return scores.cpu().numpy(), cache
 
 
 def _rows(keys: AttentionKeys, rows: Tensor) -> AttentionKeys:
