@@ -116,7 +116,7 @@ def test_the_card_says_what_it_is(home):
     folder, *_ = home
     card = Bundle.open(folder / "bundle").card("brief")
     assert "A `summarization` task." in card and "decoder" in card and "16 tokens" in card, card
-    history = json.loads((folder / "bundle" / "tasks" / "brief" / "v1" / "scores.json").read_text())["history"]
+    history = json.loads((folder / "bundle" / "tasks" / "brief" / "v0001" / "scores.json").read_text())["history"]
     assert len(history) == 100 and "seconds" not in history[0]
 
 

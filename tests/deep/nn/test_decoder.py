@@ -8,10 +8,11 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from polyhead.deep.examples import read_before
 from polyhead.deep.loop.loss import token_cross_entropy
-from polyhead.deep.nn.decoder import TextDecoder
+from polyhead.deep.nn.decoder import TextDecoder, TorchSteps
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder.decoder import decoder_arrays
 from polyhead.encoder.names import decoder_names, trunk_names
+from polyhead.engine.generate.search import write
 from polyhead.errors import PlanError
 from polyhead.project.pretrained import load_trunk
 from polyhead.tasks.generation import GenerationRules
@@ -83,23 +84,47 @@ def test_single_steps_give_the_logits_of_the_whole_text(pair):
     given = summarizers.batch(library, PAIRS)
     ids, mask, words = read_before(given["labels"], RULES), given["attention_mask"].bool(), trunk.embeddings.word.weight
     with torch.inference_mode():
-        states = trunk(given["input_ids"], mask).last
-        whole, written = decoder(ids, states, mask, words), decoder.begin(states, mask)
-        steps = torch.stack([decoder.step(ids[:, i], written, words) for i in range(ids.shape[1])], dim=1)
-    assert torch.allclose(steps, whole, atol=1e-5)
+        states, steps = trunk(given["input_ids"], mask).last, []
+        whole, cache = decoder(ids, states, mask, words), decoder.begin(states, mask)
+        for place in range(ids.shape[1]):
+            logits, cache = decoder.step(ids[:, place, None], cache, words)
+            steps.append(logits[:, 0])
+    assert torch.allclose(torch.stack(steps, dim=1), whole, atol=1e-5)
 
 
-def test_rows_in_another_order_go_on_as_their_own(pair):
+def test_beams_go_on_as_their_own_rows(pair):
+    """Two beams of each of two texts, which go on with others' beginnings; one text is left out."""
     trunk, decoder, _, library = pair
     given = summarizers.batch(library, PAIRS)
     ids, mask, words = read_before(given["labels"], RULES), given["attention_mask"].bool(), trunk.embeddings.word.weight
-    order = torch.tensor([3, 3, 0])
+    texts, beams = np.array([3, 0]), np.array([7, 6, 1, 1])  # the latter of 5 texts with 2 beams each
     with torch.inference_mode():
         states = trunk(given["input_ids"], mask).last
-        whole, written = decoder(ids, states, mask, words), decoder.begin(states, mask)
-        decoder.step(ids[:, 0], written, words)
-        written.take(order)
-        assert torch.allclose(decoder.step(ids[order, 1], written, words), whole[order, 1], atol=1e-5)
+        steps = TorchSteps(decoder, words)
+        cache = steps.begin(states.numpy(), mask.numpy())
+        first = torch.stack([ids[:, 0], ids[:, 1]], dim=1)  # another beginning for the second beam
+        _, cache = steps.step(first.numpy(), cache)
+        after = np.array([[5, 6], [7, 8]])
+        found, _ = steps.step(after, cache.only(texts, beams))
+        for row, (text, parent) in enumerate(zip(np.repeat(texts, 2), beams, strict=True)):
+            own = torch.tensor([[first[parent // 2, parent % 2], after.reshape(-1)[row]]])
+            wanted = decoder(own, states[text, None], mask[text, None], words)[0, 1]
+            assert np.allclose(found.reshape(4, -1)[row], wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_are_those_of_generate(pair, beams):
+    trunk, decoder, theirs, library = pair
+    given = summarizers.batch(library, PAIRS)
+    mask = given["attention_mask"].bool()
+    rules = msgspec.structs.replace(RULES, tokens=12, beams=beams, last=(2,))
+    with torch.inference_mode():
+        states = trunk(given["input_ids"], mask).last.numpy()
+        found = write(TorchSteps(decoder, trunk.embeddings.word.weight), states, mask.numpy(), rules)
+        for row, written in enumerate(found):
+            one = {name: given[name][row, mask[row]][None] for name in ("input_ids", "attention_mask")}
+            wanted = theirs.generate(**one, num_beams=beams, do_sample=False, max_new_tokens=12)
+            assert written.ids.tolist() == wanted[0, 1:].tolist()
 
 
 def test_a_text_longer_than_the_table_is_refused(pair):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import msgspec
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,6 +18,7 @@ from polyhead.deep.nn.trunk import VectorTable
 from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import LayerForm
 from polyhead.errors import PlanError
+from polyhead.values import Value
 
 
 class TextDecoder(nn.Module):
@@ -49,26 +55,33 @@ class TextDecoder(nn.Module):
         steps = ids.shape[1]
         hidden, seen = self._embedded(ids, words, 0), visible(mask)
         before = torch.ones(steps, steps, dtype=torch.bool, device=ids.device).tril()[None, None]
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            hidden = layer(hidden, layer.attention.keys(hidden, None, None), before, layer.read(states), seen)
+        for layer in self._layers():
+            keys = layer.attention.keys(hidden, None, None)
+            hidden = layer.crossed(layer.attention.attended(hidden, keys, before, None, None), layer.read(states), seen)
         return self._logits(hidden, words)
 
-    def begin(self, states: Tensor, mask: Tensor) -> Written:
+    def begin(self, states: Tensor, mask: Tensor) -> TorchCache:
         """The beginning of texts over these states, before any token."""
-        read = [layer.read(states) for layer in self.layers if isinstance(layer, DecoderLayer)]
-        return Written(read, visible(mask))
+        read = [layer.read(states) for layer in self._layers()]
+        return TorchCache(read=tuple(read), seen=visible(mask))
 
-    def step(self, ids: Tensor, written: Written, words: Tensor) -> Tensor:
-        """Logits (rows, vocabulary) of the next token after `ids` (rows,), which it appends to what is written."""
-        hidden = self._embedded(ids[:, None], words, written.steps)
-        seen = torch.ones(1, 1, 1, written.steps + 1, dtype=torch.bool, device=ids.device)
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            own = written.appended(index, layer.attention.keys(hidden, None, None))
-            hidden = layer(hidden, own, seen, written.read[index], written.seen)
-        written.steps += 1
-        return self._logits(hidden, words)[:, 0]
+    def step(self, ids: Tensor, cache: TorchCache, words: Tensor) -> tuple[Tensor, TorchCache]:
+        """Logits (texts, beams, vocabulary) of each next token after `ids` (texts, beams), and the cache with these."""
+        texts, beams = ids.shape
+        hidden, kept = self._embedded(ids.reshape(-1, 1), words, cache.steps), list[AttentionKeys]()
+        seen = torch.ones(1, 1, 1, cache.steps + 1, dtype=torch.bool, device=ids.device)
+        for index, layer in enumerate(self._layers()):
+            keys = layer.attention.keys(hidden, None, None)
+            kept.append(behind(cache.own[index], keys) if cache.own else keys)
+            attended = layer.attention.attended(hidden, kept[-1], seen, None, None)
+            # to the pooled states the beams of a text are positions of one row
+            crossed = layer.crossed(attended.view(texts, beams, -1), cache.read[index], cache.seen)
+            hidden = crossed.view(texts * beams, 1, -1)
+        logits = self._logits(hidden, words).view(texts, beams, -1)
+        return logits, msgspec.structs.replace(cache, own=tuple(kept), steps=cache.steps + 1)
+
+    def _layers(self) -> list[DecoderLayer]:
+        return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def _embedded(self, ids: Tensor, words: Tensor, start: int) -> Tensor:
         """The tokens from place `start` on as the first layer reads them, (rows, steps, width)."""
@@ -103,14 +116,9 @@ class DecoderLayer(nn.Module):
         self.cross = SelfAttention(form, dropout=dropout)
         self.feed_forward = FeedForward(form, dropout=dropout)
 
-    def forward(self, hidden: Tensor, own: AttentionKeys, before: Tensor, read: AttentionKeys, seen: Tensor) -> Tensor:
-        """(rows, steps, width) to the same shape; `own` are keys of the text, `read` of the states.
-
-        `before` and `seen` (rows or 1, 1, steps or 1, keys) say which of them each step sees.
-        """
-        attended = self.attention.attended(hidden, own, before, None, None)
-        crossed = self.cross.attended(attended, read, seen, None, None)
-        out: Tensor = self.feed_forward(crossed)
+    def crossed(self, attended: Tensor, read: AttentionKeys, seen: Tensor) -> Tensor:
+        """The output (rows, steps, width), from that of the first half; `seen` (rows, 1, 1, keys) of the states."""
+        out: Tensor = self.feed_forward(self.cross.attended(attended, read, seen, None, None))
         return out
 
     def read(self, states: Tensor) -> AttentionKeys:
@@ -118,25 +126,46 @@ class DecoderLayer(nn.Module):
         return self.cross.keys(states, None, None)
 
 
-class Written:
-    """Texts in writing: keys and values of each layer, of the pooled states and of the tokens so far."""
+class TorchCache(Value, eq=False):
+    """Keys and values of each layer, of the states of texts and of the tokens so far of their beams."""
 
-    def __init__(self, read: list[AttentionKeys], seen: Tensor) -> None:
-        self.read, self.seen, self.steps = read, seen, 0
-        self._own: list[AttentionKeys | None] = [None] * len(read)
+    read: tuple[AttentionKeys, ...]  # (texts, ...)
+    seen: Tensor  # (texts, 1, 1, tokens): which states are there
+    own: tuple[AttentionKeys, ...] = ()  # (texts * beams, ...); () before the first step
+    steps: int = 0
 
-    def appended(self, index: int, keys: AttentionKeys) -> AttentionKeys:
-        """The keys of the layer's tokens so far, with those of a further one."""
-        before = self._own[index]
-        own = keys if before is None else behind(before, keys)
-        self._own[index] = own
-        return own
+    def only(self, texts: np.ndarray, rows: np.ndarray) -> TorchCache:
+        """As `engine.generate.step` asks."""
+        chosen, beams = (torch.from_numpy(index).to(self.seen.device) for index in (texts, rows))
+        read = self.read if len(chosen) == len(self.seen) else tuple(_rows(keys, chosen) for keys in self.read)
+        own = tuple(_rows(keys, beams) for keys in self.own)
+        return TorchCache(read=read, seen=self.seen[chosen], own=own, steps=self.steps)
 
-    def take(self, rows: Tensor) -> None:
-        """Goes on with the texts of these rows, int64 (rows,), in this order; one may be there several times."""
-        self.read = [_rows(keys, rows) for keys in self.read]
-        self._own = [None if keys is None else _rows(keys, rows) for keys in self._own]
-        self.seen = self.seen[rows]
+
+class TorchSteps:
+    """A decoder, with word vectors (vocabulary, width), as the steps of a search (`engine.generate.step`).
+
+    Each is computed inside a context that `guard` makes.
+    """
+
+    def __init__(
+        self, decoder: TextDecoder, words: Tensor, guard: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
+        self._decoder, self._words, self._guard = decoder, words, guard
+
+    @torch.inference_mode()
+    def begin(self, states: np.ndarray, mask: np.ndarray) -> TorchCache:
+        """The cache of texts with these states."""
+        device = self._words.device
+        with self._guard():
+            return self._decoder.begin(torch.from_numpy(states).to(device), torch.from_numpy(mask).to(device))
+
+    @torch.inference_mode()
+    def step(self, ids: np.ndarray, cache: TorchCache) -> tuple[np.ndarray, TorchCache]:
+        """Scores of each next token."""
+        with self._guard():
+            scores, cache = self._decoder.step(torch.from_numpy(ids).to(self._words.device), cache, self._words)
+            return scores.cpu().numpy(), cache
 
 
 def _rows(keys: AttentionKeys, rows: Tensor) -> AttentionKeys:

@@ -104,12 +104,12 @@ class JointModel(nn.Module):
         outputs: Tensor = self.model.parts[task](value.values, value.mask)
         return outputs
 
-    def states(self, task: str, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """What a decoder reads of texts on the processor: states (rows, tokens, width), and which of them are there."""
+    def states(self, task: str, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
+        """What a decoder reads of texts: states float32 (rows, tokens, width), and which of them are there."""
         texts = on(batch, str(self.words.device))
         with torch.autocast(texts.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             value = self.model.stored(self.plans[task], texts)[task]
-        return value.values[:, :, 0], value.mask
+        return value.values[:, :, 0].float().cpu().numpy(), value.mask.cpu().numpy()
 
     @property
     def words(self) -> Tensor:
