@@ -128,7 +128,7 @@ class TaskSet(Value):
     project: Project  # without summarizers
     folder: str  # where relative paths start
     pairs: dict[str, str] = {}  # by task
-    left: tuple[str, ...] = ()  # tasks with their own models, which share nothing
+    left: tuple[str, ...] = ()  # tasks that write texts
 
 
 def read_task_set(path: Path | str) -> TaskSet:
