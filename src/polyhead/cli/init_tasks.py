@@ -61,8 +61,8 @@ def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
 
 def _plan(project: Project) -> list[str]:
     """What training will do, where the file says nothing of its own."""
-    shares = [entry for entry in project.tasks if not entry.known_kind.owns_model]
-    if not shares or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
+    heads = [entry for entry in project.tasks if not entry.known_kind.generates]
+    if not heads or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
         return []
     return [f"train learns a small head for each task over the encoder '{project.trunk.name}', which stays as it is"]
 
@@ -158,7 +158,7 @@ def _lines(task: InitTask, output: str) -> list[str]:
     if declared.lacks:
         lines.append(f"not enough to train on yet: {declared.lacks}")
     elif "validation" not in entry:
-        folds = "" if KINDS[entry["kind"]].owns_model else "; below 1,000 rows five folds"
+        folds = "" if KINDS[entry["kind"]].generates else "; below 1,000 rows five folds"
         lines.append(f"validation: a tenth of train is held out{folds}")
     if entry.get("empty") == "none":
         lines.append(
