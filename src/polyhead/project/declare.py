@@ -169,7 +169,7 @@ def project_text(entry: dict[str, Any], *, trunk: str | None = None) -> str:
     if trunk is None:
         return body
     comment = "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
-    return f'{comment}bundle = "bundle"\n\n[trunk]\n{tomli_w.dumps({"name": trunk})}\n{body}
+    return f'{comment}bundle = "bundle"\n\n[trunk]\n{tomli_w.dumps({"name": trunk})}\n{body}'
 
 
 def _columns(options: InitOptions) -> dict[str, Any]:

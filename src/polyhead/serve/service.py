@@ -389,7 +389,7 @@ def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
 
 def _default(loaded: LoadedTasks) -> list[str]:
     hidden = loaded.hidden
-    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).owns_model]
+    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).generates]
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:

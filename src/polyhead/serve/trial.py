@@ -17,7 +17,6 @@ from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.probes import backend_here, precision_here, readable_probes
 from polyhead.engine.request import Request
-from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
 from polyhead.serve.event_loop import ALONE, Pace
@@ -133,7 +132,7 @@ def check_new(
     numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
     """
     reading = [name for name in names if name in loaded.records]
-    requested = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
+    requested = built_in(loaded, names)
     trial_outputs(loaded, requested, pace, beside=beside)
     probes = {name: pinned(bundle, name, most=None if loaded.deterministic else CHANGED) for name in reading}
     outputs = trial_outputs(loaded, probes, pace, beside=beside)

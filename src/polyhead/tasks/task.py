@@ -165,7 +165,6 @@ class Kind(ABC):
     per_word: ClassVar[bool] = False  # the head reads each word (in a pair, those of the second text)
     per_option: ClassVar[bool] = False  # the trunk reads one pair per option, the head returns a number for each
     generates: ClassVar[bool] = False  # its head writes a text with a decoder; an output is that text
-    owns_model: ClassVar[bool] = False  # answered by the task's own encoder-decoder, not by the trunk
     # if the trunk learns, its tasks share one head unless the recipe says otherwise
     shares_head: ClassVar[bool] = False
     # The function from a row's outputs to its answer's numbers; None if these depend on other rows or places too.

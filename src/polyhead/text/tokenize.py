@@ -104,6 +104,10 @@ class Tokenizer:
         limited.max_tokens, limited.most_kept, limited._kept = max_tokens, 0, {}
         return limited
 
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of these ids, without special tokens and without blanks at its ends."""
+        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Encodings of all inputs in order; with `windows`, several for an input longer than a window."""
         entries: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}

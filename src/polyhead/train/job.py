@@ -14,9 +14,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.lost import check_labels_stay
-from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import check_sort
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.encoder.data import TrunkData, TrunkFacts
@@ -207,7 +205,7 @@ class TrainingJob:
 
 def write_proven(
     root: FilePath,
-    drafts: Sequence[Draft | ModelDraft],
+    drafts: Sequence[Draft],
     families: Sequence[FamilyDraft] = (),
     *,
     is_alone: bool,
@@ -353,8 +351,6 @@ def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, l
             got=f"this project's trunk {trunk_line(trunk)}, the bundle's {trunk_line(bundle.trunk_facts())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
-    for name in names:
-        check_sort(bundle.lines, name, owns_model=False)
     return bundle
 
 

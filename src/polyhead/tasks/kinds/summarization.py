@@ -20,7 +20,6 @@ class Summarization(Kind):
     loss = "token_cross_entropy"
     uses = ("generation",)
     generates = True
-    owns_model = True
     cell, cell_key = "text", "summary"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
