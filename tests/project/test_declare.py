@@ -325,7 +325,7 @@ def test_texts_of_several_columns_are_declared_and_read(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = guessed(InitOptions(data=str(path), text=("title", "body")))
     assert (task.text, task.label, task.text_b, task.kind) == (("title", "body"), "mood", None, "single_label")
-    text = project_text(declare(task, tmp_path).entry, is_first=True)
+    text = project_text(declare(task, tmp_path).entry, trunk="minilm")
     (tmp_path / "polyhead.toml").write_text(text)
     entry = read_project(tmp_path / "polyhead.toml").tasks[0]
     assert entry.text == ("title", "body")

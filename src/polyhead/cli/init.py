@@ -13,9 +13,9 @@ from polyhead.cli.init_tasks import summary
 from polyhead.cli.output import Printer, check_writable, writing_file
 from polyhead.errors import ConfigError
 from polyhead.project.init import ProjectDraft, split_groups
+from polyhead.project.pretrained import MINILM
 from polyhead.project.tables import read_project
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import kinds_with
 from polyhead.values import Value
 
 Word = str | None
@@ -59,7 +59,6 @@ class TaskOptions(Value):
         Literal["longest", "skip"] | None,
         option("Labelled spans that overlap: keep the longest, or leave the row out."),
     ] = None
-    model: Annotated[Word, option("Summarization: the encoder-decoder to start from, a folder or a hub id.")] = None
     validation: Annotated[
         Word,
         option(
@@ -75,6 +74,11 @@ def command(
     data: tuple[str, ...] = option(type=click.Path()),
     *,
     task: TaskOptions,
+    trunk: Word = option(
+        "Encoder of a new project file: minilm, a folder or a hub id; for summaries one with a decoder, such as "
+        "facebook/bart-base [default: minilm].",
+        None,
+    ),
     replace: bool = option("Replace a task of the same name; the rest of the file stays as it is."),
     output: str = option("Project file.", "polyhead.toml", "--output", "-o", metavar="FILE"),
     printer: Printer,
@@ -91,19 +95,21 @@ def command(
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """
-    _check_model(task)
+    if len(task.labels) > 1 and task.name is not None:
+        raise click.UsageError("--task names one task; several --label are tasks named as their columns")
     check_writable(output)
     options = msgspec.structs.asdict(task)
     labels, one_hot = options.pop("labels"), options.pop("one_hot")
     options["soft"] = tuple(part.strip() for part in one_hot.split(",") if part.strip()) or None
     before = _before(Path(output))
+    _check_trunk(task, trunk, before, output)
     try:
         groups = split_groups(data)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     if len(groups) > 1 and (task.name or task.validation or task.test):
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
-    draft = ProjectDraft(output, before, replace=replace)
+    draft = ProjectDraft(output, before, trunk=trunk or MINILM, replace=replace)
     made = draft.add(groups, options, labels)
     with writing_file(output) as file:
         file.write(draft.text.encode())
@@ -117,12 +123,15 @@ def command(
     return {"file": output, **facts[0]} if len(facts) == 1 else {"file": output, "tasks": facts}
 
 
-def _check_model(task: TaskOptions) -> None:
-    if (task.kind is not None and KINDS[task.kind].generates) != (task.model is not None):
-        names = kinds_with("generates")
-        raise click.UsageError(f"--model belongs to --kind {names}, which needs one to start from")
-    if len(task.labels) > 1 and task.name is not None:
-        raise click.UsageError("--task names one task; several --label are tasks named as their columns")
+def _check_trunk(task: TaskOptions, trunk: str | None, before: str, output: str) -> None:
+    """Raises UsageError for an encoder of a file that is there, and for none where a decoder must stand beside it."""
+    if trunk is not None and before:
+        raise click.UsageError(f"--trunk is for a new project file, and {output} is there: change its [trunk]")
+    if task.kind is not None and KINDS[task.kind].generates and not (trunk or before):
+        raise click.UsageError(
+            f"--kind {task.kind} starts from the decoder that a checkpoint has beside its encoder: give --trunk a "
+            "folder or a hub id, such as facebook/bart-base"
+        )
 
 
 def _before(target: Path) -> str:

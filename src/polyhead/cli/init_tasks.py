@@ -61,8 +61,8 @@ def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
 
 def _plan(project: Project) -> list[str]:
     """What training will do, where the file says nothing of its own."""
-    shares = [entry for entry in project.tasks if not entry.known_kind.generates]
-    if not shares or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
+    heads = [entry for entry in project.tasks if not entry.known_kind.generates]
+    if not heads or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
         return []
     return [f"train learns a small head for each task over the encoder '{project.trunk.name}', which stays as it is"]
 

@@ -36,7 +36,6 @@ class InitOptions(Columns, kw_only=True):
     kind: str | None = None
     name: str | None = None
     pair: str | None = None  # None: the default of a project file
-    model: str | None = None
     validation: str | None = None
     test: str | None = None
 
@@ -146,10 +145,8 @@ def _table(options: InitOptions, folder: Path, facts: Mapping[str, Any]) -> dict
         entry["empty"] = options.empty or "none"
     if options.overlaps and options.spans:
         entry["overlaps"] = options.overlaps
-    if options.model is not None:
-        entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
-    return entry | {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
+    return entry | {key: placed(name, folder) for key, name in files.items() if name} | _columns(options)
 
 
 def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
@@ -163,17 +160,16 @@ def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
             yield from _labels_of(options, value, from_cells=rows.has_cells, where=path)
 
 
-def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
-    """TOML for the entry, after a commented head if it is the first in its file."""
+def project_text(entry: dict[str, Any], *, trunk: str | None = None) -> str:
+    """TOML for the entry, after a commented head with the `trunk` if it is the first in its file."""
     import tomli_w
 
-    head = (
-        "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
-        'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n'
-    )
     # A list of short tables would be written on one line, after which no second task could follow.
     body = f"[[tasks]]\n{tomli_w.dumps(entry)}"
-    return head + body if is_first else body
+    if trunk is None:
+        return body
+    comment = "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
+    return f'{comment}bundle = "bundle"\n\n[trunk]\n{tomli_w.dumps({"name": trunk})}\n{body}'
 
 
 def _columns(options: InitOptions) -> dict[str, Any]:
@@ -377,7 +373,8 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
     return counts
 
 
-def _place(path: str, folder: Path) -> str:
+def placed(path: str, folder: Path) -> str:
+    """A path as a project file in the folder names it: relative where it lies inside; an address stays."""
     if is_address(path):
         return path
     resolved = Path(path).resolve()

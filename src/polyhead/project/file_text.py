@@ -15,11 +15,13 @@ HEADER = re.compile(r"\s*\[")
 TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")
 OWN = re.compile(r"\s*\[\[?\s*tasks\s*\.")
 # Keys that are never guessed: a replacement of the same kind keeps them.
-KEPT = ("metric", "threshold", "none_below", "positive", "long_texts", "decoder", "team")
+KEPT = ("metric", "threshold", "none_below", "positive", "long_texts", "decoder", "generation", "team")
 
 
-def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool) -> tuple[str, tuple[str, ...]]:
-    """The text with the task, and the dropped keys of a replaced task.
+def with_task(
+    before: str, entry: dict[str, Any], output: str, *, trunk: str, replace: bool
+) -> tuple[str, tuple[str, ...]]:
+    """The text with the task, and the dropped keys of a replaced task; `trunk` is the encoder of a new file.
 
     Raises BadName if a task of that name exists and `replace` is not given, ConfigError for a file whose tasks are not
     [[tasks]] tables.
@@ -35,9 +37,9 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
         if kept.get("positive") not in entry.get("labels", ()):
             kept.pop("positive", None)
         entry = entry | kept
-        after = _replaced(before, old["name"], project_text(entry, is_first=False))
+        after = _replaced(before, old["name"], project_text(entry))
     else:
-        text = project_text(entry, is_first=not before)
+        text = project_text(entry, trunk=None if before else trunk)
         after = before.rstrip() + "\n\n" + text if before else text
     _check(before, after, entry, output, is_new=not same)
     written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}

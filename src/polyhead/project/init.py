@@ -18,7 +18,7 @@ from polyhead.data.rows import Rows, no_rows
 from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, PolyheadError, reworded
 from polyhead.files import replace_file
-from polyhead.project.declare import Declared, InitOptions, clean_name, declare
+from polyhead.project.declare import Declared, InitOptions, clean_name, declare, placed
 from polyhead.project.file_text import with_task
 from polyhead.tasks.kinds import KINDS
 
@@ -59,7 +59,7 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
         raise ConfigError(
             f"no column of {options.data} looks like a label",
             got=list(table.values),
-            do="name it with --label, and the text with --text; for summaries also --kind and --model",
+            do="name it with --label, and the text with --text; for summaries also --kind",
         )
     question = layout.text or KINDS.named(kind).text_column
     if not (options.text or layout.tokens) and layout.whys and question not in table.values:
@@ -126,9 +126,10 @@ def _separator(layout: Layout, kind: str, table: Table) -> str | None:
 class ProjectDraft:
     """The text of a project file to which tasks are added, and the files of rows written for it."""
 
-    def __init__(self, output: str, text: str, *, replace: bool) -> None:
+    def __init__(self, output: str, text: str, *, trunk: str, replace: bool) -> None:
         self.output, self.text, self.replace = output, text, replace
         self.folder = Path(output).resolve().parent
+        self._trunk = placed(trunk, self.folder) if Path(trunk).is_dir() else trunk
         self._written: dict[Path, bool] = {}  # whether the file is new
 
     def add(
@@ -166,7 +167,9 @@ class ProjectDraft:
                     if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
                         task = msgspec.structs.replace(task, empty=None)
                     declared = declare(task, self.folder)
-                self.text, dropped = with_task(self.text, declared.entry, self.output, replace=self.replace)
+                self.text, dropped = with_task(
+                    self.text, declared.entry, self.output, trunk=self._trunk, replace=self.replace
+                )
                 others = tuple(other for other in task.others if other not in labels)
                 facts = {"declared": declared, "dropped": dropped, "others": others, "notes": notes}
                 made.append(msgspec.structs.replace(task, **facts))

@@ -21,6 +21,7 @@ from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.devices import devices_of, gathered
 from polyhead.deep.loop.fit import EPSILON, Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
+from polyhead.deep.recipes.limits import check_course
 from polyhead.deep.recipes.paths import joint_paths, with_trunk
 from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
 from polyhead.deep.recipes.together import JointLoss, JointModel, keep_texts
@@ -28,7 +29,6 @@ from polyhead.deep.recipes.weighting import Objective
 from polyhead.deep.recipes.writing import task_outputs
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import TrunkData
-from polyhead.errors import ConfigError
 from polyhead.plan import Path
 from polyhead.progress import counted
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, SearchPoint, Training
@@ -103,6 +103,7 @@ class JointCourse:
         self.place, self._checkpoint, self.events = place or ProcessRank(), checkpoint, events or Events()
         self.precision = precision
         self._epsilon, self.frozen = epsilon, frozen  # Adam's
+        check_course(self.place, recipe, prepared)
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
         self.module = self.together(
             data,
@@ -134,8 +135,6 @@ class JointCourse:
         )
         self.loss = JointLoss(self.module, self.objective, self.tasks, recipe)
         self.place.check(self.mixture.micro_batches)
-        _check_passes(self.place, recipe, self.tasks)
-        _check_sharding(self.place, recipe, prepared)
 
     def learn(self, label: str = "training together", *, fresh: bool = True) -> JointResult:
         """Trains to the end; unless `fresh`, parts start as the caller left them."""
@@ -206,28 +205,6 @@ class JointCourse:
         self._meter.scored(scores)
         return float(
             np.mean([row[kind_of(self.tasks[name]).default_metric(self.tasks[name])] for name, row in scores.items()])
-        )
-
-
-def _check_passes(place: ProcessRank, recipe: Joint, tasks: Mapping[str, Task]) -> None:
-    """Raises for sharded layers with smoothing and a regression: all processes must run them equally often."""
-    plain = [name for name, task in tasks.items() if kind_of(task).loss == "squared_error"]
-    if place.world > 1 and recipe.parallel == "fsdp" and recipe.smoothing is not None and plain:
-        raise ConfigError(
-            "smoothing is not computed over sharded layers where a regression learns too",
-            got=f"parallel 'fsdp', regressions {plain}",
-            do="set recipe.parallel = 'ddp', or train without smoothing or without regressions",
-        )
-
-
-def _check_sharding(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
-    """Raises for prompts, adapters and decoders with sharding: they use weights outside the pass that gathers them."""
-    inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
-    if place.world > 1 and recipe.parallel == "fsdp" and inside:
-        raise ConfigError(
-            "prompts, adapters and decoders do not learn beside sharded layers",
-            got=f"parallel 'fsdp', tasks {inside}",
-            do="set recipe.parallel = 'ddp'",
         )
 
 
