@@ -11,7 +11,7 @@ from polyhead.plan import Embed, Head, Path, Pool, shared_layers
 from polyhead.project.pretrained import load_trunk
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.task import Task, owner_of
-from polyhead.testing import tiny_part, tiny_path
+from polyhead.testing import tiny_part, tiny_path, tiny_writing
 from support import summarizers
 
 RULES = GenerationRules(start=2, ends=(2,), pad=1, tokens=12)
@@ -40,14 +40,20 @@ def writing_draft(data: TrunkData, name="brief", *, seed=None, probes=(), **rule
     return draft(task, path, data, arrays, probes)
 
 
+def tiny_draft(data: TrunkData, name="brief", *, seed=1, probes=(), trained_with=None) -> Draft:
+    """A task with a random decoder over the tiny trunk."""
+    task, loaded = tiny_writing(data, name, seed=seed)
+    return draft(task, loaded.path, data, loaded.arrays, probes, trained_with=trained_with)
+
+
 def class_draft(data: TrunkData, name="mood", *, seed=1, probes=()) -> Draft:
     task = Task(name=name, kind="single_label", labels=("good", "bad"))
     path = tiny_path(task, data, pool=Pool())
     return draft(task, path, data, tiny_part(path, data.architecture, owner_of(task), seed=seed), probes)
 
 
-def draft(task, path, data, arrays, probes) -> Draft:
-    record = TaskRecord(task=task, path=path, trunk=data.digest)
+def draft(task, path, data, arrays, probes, *, trained_with=None) -> Draft:
+    record = TaskRecord(task=task, path=path, trunk=data.digest, trained_with=trained_with or {})
     lines = [{"text": [text]} for text in probes]
     return Draft(record=record, arrays=arrays, scores={}, probes=lines, card="")
 

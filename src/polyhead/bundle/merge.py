@@ -1,7 +1,7 @@
 """Joining bundles that share a trunk: every file is copied byte for byte, nothing is decoded and written again.
 
 A task's version is copied under the next free number of its new bundle: numbers count the versions of one bundle, and
-the older ones of the bundle it comes from stay there. Tasks that own their models come from over any trunk.
+the older ones of the bundle it comes from stay there.
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ def command(
     Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
     copied byte for byte. Before OUT gets its name, every task answers its pinned probes in OUT and in its own bundle,
     in deterministic mode. The outputs must be equal bit for bit; a certificate in OUT records this. Tasks of one
-    prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
-    copied as files; a bundle with such tasks only may have any encoder.
+    prompt group must be merged together; families come with the tasks that read them.
     """
     sources = [_source(argument) for argument in bundles]
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)

@@ -26,7 +26,7 @@ from polyhead.engine.backends.base import (
     LoadedTask,
     StageResults,
     TokenBatch,
-    decoder_of,
+    loaded_decoder,
     owned_arrays,
     whole,
 )
@@ -161,7 +161,7 @@ class TorchBackend:
         return outputs
 
     def decoder(self, task: str) -> DecoderStep:
-        decoder_of(self._loaded.tasks, task)
+        loaded_decoder(self._loaded.tasks, task)
         decoder = self._loaded.model.parts[task].decoder
         assert decoder is not None
         return TorchSteps(decoder, self._trunk.embeddings.word.weight.float(), guard=self._guard)

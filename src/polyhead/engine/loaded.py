@@ -20,7 +20,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
 from polyhead.engine.batch import Readers, readers_by_type
 from polyhead.engine.familiar import KnownTask
-from polyhead.engine.generate.texts import Writer
+from polyhead.engine.generate.texts import TextWriter
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
@@ -127,12 +127,12 @@ class LoadedTasks:
         """The merged plan of these tasks, which gives their outputs in this order."""
         return self._plan(tuple(tasks))
 
-    def writer(self, task: str) -> Writer:
+    def writer(self, task: str) -> TextWriter:
         """What writes the texts of a task that generates."""
         head, rules = self.records[task].path.head, self.tasks[task].generation
         assert isinstance(rules, GenerationRules)
         step = self.backend.decoder(task)
-        return Writer(step, head, rules, self.tokenizer, width=self._state_width, alone=self.deterministic)
+        return TextWriter(step, head, rules, self.tokenizer, width=self._state_width, alone=self.deterministic)
 
     def readers(self, tasks: Iterable[str]) -> Readers:
         """Which inputs these tasks read, and how."""

@@ -169,7 +169,7 @@ class Service:
         return self
 
     def default_tasks(self) -> list[str]:
-        """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
+        """The tasks of a request that names none: all but those that write texts, which take a time of their own."""
         return _default(self.loaded)
 
     def named(self, tasks: Iterable[str] | None) -> TaskSelection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -106,7 +106,7 @@ class TrainingJob:
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], source: FeatureSource) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
         self.prepared, self.source, self.allocation = prepared, source, run.project.allocation
-        self.bundle = open_or_create(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
+        self.bundle = open_or_create(run.root, source.facts, load=run.load)
         # strategies of all tasks of the project, including those not in this run
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, run.project.allocation)
@@ -333,11 +333,11 @@ def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
     return extraction
 
 
-def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
+def open_or_create(root: FilePath, trunk: TrunkFacts, *, load: Callable[[], TrunkData]) -> Bundle:
     """The existing bundle, if it has the same trunk; else a new one, with the trunk that `load` returns.
 
-    `names` are the tasks to train. Raises WrongTrunk for a bundle on another trunk, unless an interrupted run left it
-    without tasks, and BadName for names of tasks with their own models.
+    Raises WrongTrunk for a bundle on another trunk, unless an interrupted run left it
+    without tasks.
     """
     if not (root / BUNDLE).exists():
         return write_bundle(root, load())

@@ -131,7 +131,7 @@ class Count:
             self.layers += layers
 
 
-def decoder_of(tasks: Mapping[str, LoadedTask], task: str) -> tuple[Decoder, LoadedTask]:
+def loaded_decoder(tasks: Mapping[str, LoadedTask], task: str) -> tuple[Decoder, LoadedTask]:
     """The decoder of a loaded task; raises BackendError where there is none."""
     loaded = tasks.get(task)
     decoder = None if loaded is None else loaded.path.head.decoder

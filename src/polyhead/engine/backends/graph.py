@@ -14,7 +14,15 @@ import numpy as np
 
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
-from polyhead.engine.backends.base import Count, FeatureBatch, LoadedTask, StageResults, TokenBatch, decoder_of, whole
+from polyhead.engine.backends.base import (
+    Count,
+    FeatureBatch,
+    LoadedTask,
+    StageResults,
+    TokenBatch,
+    loaded_decoder,
+    whole,
+)
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
@@ -90,7 +98,7 @@ class GraphBackend:
 
     def decoder(self, task: str) -> GraphDecoder:
         loaded = self._loaded
-        decoder, own = decoder_of(loaded.arranged.tasks, task)
+        decoder, own = loaded_decoder(loaded.arranged.tasks, task)
         head, trunk = own.path.head, loaded.arranged.arrays(TRUNK)
         tokens, arrays = loaded.arranged.tokens(head), loaded.arranged.arrays(head.part)
         builds = {"begin": begin_graph(decoder, arrays), "step": step_graph(decoder, arrays, trunk[WORD_VECTORS])}

@@ -22,7 +22,7 @@ KEPT = ("key", "value")
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class KeptKeys(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Keys and values by their names in the step's graph."""
 
     given: dict[str, np.ndarray]  # of the states, (texts, heads, tokens, width of a head)
@@ -30,7 +30,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     own: dict[str, np.ndarray]  # of tokens that were read, (texts * beams, heads, room, width of a head)
     length: int = 0  # of the room, what is used
 
-    def only(self, texts: np.ndarray, rows: np.ndarray) -> Kept:
+    def only(self, texts: np.ndarray, rows: np.ndarray) -> KeptKeys:
         """That of some texts and rows; where all stay as they are, the same."""
         kept = self
         if len(texts) < len(self.added):
@@ -49,13 +49,13 @@ class GraphDecoder:
         self._decoder, self._begin, self._step = decoder, begin, step
         self._words, self._positions = trunk[WORD_VECTORS], arrays[POSITIONS]
 
-    def begin(self, states: np.ndarray, mask: np.ndarray) -> Kept:
+    def begin(self, states: np.ndarray, mask: np.ndarray) -> KeptKeys:
         """See `DecoderStep`."""
         outputs = self._begin({"states": np.ascontiguousarray(states, np.float32)})
         added = np.where(mask, np.float32(0.0), np.float32(HIDDEN))[:, None, None]
-        return Kept(given={name: np.array(array) for name, array in outputs.items()}, added=added, own={})
+        return KeptKeys(given={name: np.array(array) for name, array in outputs.items()}, added=added, own={})
 
-    def step(self, ids: np.ndarray, cache: Kept) -> tuple[np.ndarray, Kept]:
+    def step(self, ids: np.ndarray, cache: KeptKeys) -> tuple[np.ndarray, KeptKeys]:
         """See `DecoderStep`."""
         cache = self._with_room(cache, ids.size)
         at = cache.length
@@ -67,7 +67,7 @@ class GraphDecoder:
             array[:, :, at] = outputs[f"new.{name}"][:, :, 0]
         return np.array(outputs["scores"], np.float32), msgspec.structs.replace(cache, length=at + 1)
 
-    def _with_room(self, cache: Kept, rows: int) -> Kept:
+    def _with_room(self, cache: KeptKeys, rows: int) -> KeptKeys:
         """The same with room for one more token of so many rows."""
         if cache.own and cache.length < _room(cache):
             return cache
@@ -82,7 +82,7 @@ class GraphDecoder:
         return msgspec.structs.replace(cache, own=own)
 
 
-def _room(cache: Kept) -> int:
+def _room(cache: KeptKeys) -> int:
     return int(cache.own["key.0"].shape[2])
 
 

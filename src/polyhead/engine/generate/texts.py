@@ -38,7 +38,7 @@ class WrittenText(Value, eq=False):
     error: Exception | None = None
 
 
-class Writer:
+class TextWriter:
     """Writes the texts of one task; `alone` each by itself."""
 
     def __init__(

@@ -23,7 +23,7 @@ from polyhead.engine.backends.base import (
     LoadedTask,
     StageResults,
     TokenBatch,
-    decoder_of,
+    loaded_decoder,
     owned_arrays,
     whole,
 )
@@ -112,7 +112,7 @@ class ReferenceBackend:
         return outputs
 
     def decoder(self, task: str) -> ReferenceDecoder:
-        decoder, loaded = decoder_of(self.tasks, task)
+        decoder, loaded = loaded_decoder(self.tasks, task)
         return ReferenceDecoder(decoder, loaded.arrays, self.trunk.arrays)
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:

@@ -10,17 +10,17 @@ from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.reference.layer import Array, Arrays, activated, attention, dense, layer_norm
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class ReadTokens(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Texts' states, and the tokens that were read."""
 
     states: Array  # (texts, tokens, width)
     mask: Array  # (texts, tokens) bool
     ids: Array | None = None  # int64 (texts, beams, tokens read)
 
-    def only(self, texts: Array, rows: Array) -> Read:
+    def only(self, texts: Array, rows: Array) -> ReadTokens:
         assert self.ids is not None
         ids = self.ids.reshape(-1, self.ids.shape[-1])[rows].reshape(len(texts), -1, self.ids.shape[-1])
-        return Read(states=self.states[texts], mask=self.mask[texts], ids=ids)
+        return ReadTokens(states=self.states[texts], mask=self.mask[texts], ids=ids)
 
 
 class ReferenceDecoder:
@@ -29,10 +29,10 @@ class ReferenceDecoder:
     def __init__(self, decoder: Decoder, arrays: Arrays, trunk: Arrays) -> None:
         self._decoder, self._arrays, self._words = decoder, arrays, trunk[WORD_VECTORS]
 
-    def begin(self, states: Array, mask: Array) -> Read:
-        return Read(states=states, mask=mask)
+    def begin(self, states: Array, mask: Array) -> ReadTokens:
+        return ReadTokens(states=states, mask=mask)
 
-    def step(self, ids: Array, cache: Read) -> tuple[Array, Read]:
+    def step(self, ids: Array, cache: ReadTokens) -> tuple[Array, ReadTokens]:
         read = ids[:, :, None] if cache.ids is None else np.concatenate([cache.ids, ids[:, :, None]], axis=2)
         texts, beams, tokens = read.shape
         states, mask = (np.repeat(array, beams, axis=0) for array in (cache.states, cache.mask))
