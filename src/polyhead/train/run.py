@@ -69,8 +69,8 @@ def train_project(
     prepared = prepare(_read(project, only), folder, stored=stored)
     load, store = partial(load_any_trunk, project, folder), None
     if features is None:
-        data = load()
-        prepared, load = with_decoders(prepared, data), partial(_same, data)
+        load = partial(_same, load())
+        prepared = with_decoders(prepared, load())
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
     run = TrainingRun(
