@@ -60,17 +60,16 @@ def train_project(
     tasks use the store's codec unless they name one. The trunk is then that of the bundle, if it exists. Raises
     StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
-    folder = FilePath(folder)
+    folder, place = FilePath(folder), place or ProcessRank()
     options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
-    place = place or ProcessRank()
     _check(project, place, only, options, from_store=features is not None)
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
     load, store = partial(load_any_trunk, project, folder), None
     if features is None:
-        data = load()
-        prepared, load = with_decoders(prepared, data), partial(_same, data)
+        load = partial(_same, load())
+        prepared = with_decoders(prepared, load())
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
     run = TrainingRun(
