@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.files import release
@@ -21,7 +22,7 @@ from polyhead.engine.compile.arrangement import (
     states_read,
 )
 from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.heads import FEATURES, STATES, Slot, answers, folded, output_of, pad_slot, states
+from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, states
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.maps import Arrays
@@ -349,8 +350,9 @@ def answer_places(
     for number, seat in enumerate(group.seats):
         if seat.member is not None and seat.member in names:
             head, output = arranged.tasks[seat.member].path.head, outputs[number]
-            slot = 0 if output == STATES else outputs[:number].count(output)
-            yield OutputPlace(seat.member, output, slot, None if output in (FEATURES, STATES) else head.width)
+            writes = head.decoder is not msgspec.UNSET
+            slot = 0 if writes else outputs[:number].count(output)
+            yield OutputPlace(seat.member, output, slot, None if head.separate or writes else head.width)
 
 
 def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tuple[str, ...]:
