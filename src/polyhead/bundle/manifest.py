@@ -56,7 +56,7 @@ class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     record: str
     pinned: bool = False  # a person went back to it from a newer one, so training does not replace it unasked
-    owns_model: bool = False  # of a version up to 0.9: its record is of an encoder-decoder, which is no longer read
+    owns_model: bool = False  # of an earlier version: its record is of an encoder-decoder, which is no longer read
 
 
 class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):

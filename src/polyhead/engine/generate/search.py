@@ -33,10 +33,10 @@ def write(
 ) -> list[Written | None]:
     """What a decoder writes from states (texts, tokens, width) that are read where `mask` is True.
 
-    None stands for texts that were not finished when it was late, which is asked before each step.
+    None stands for texts that were not finished when it was late, which is asked first and before each step.
     """
-    if not len(states):
-        return []
+    if not len(states) or is_late():
+        return [None] * len(states)
     search = _Greedy(rules, len(states)) if rules.beams == 1 else _Beams(rules, len(states))
     cache: DecoderCache = step.begin(states, mask)
     while len(search.texts) and not is_late():

@@ -18,7 +18,7 @@ from polyhead.tasks.generation import GenerationRules
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
 
-TOKENS = 4096  # padded tokens of states in a batch, times beams
+TEXTS, TOKENS = 32, 4096  # of a batch: texts, and padded tokens of states, both times beams
 KEPT = 256 * 2**20  # bytes of states that wait, after which they are written
 
 
@@ -51,7 +51,8 @@ class TextWriter:
         self, waiting: Sequence[TextStates], *, is_late: Callable[[], bool] = lambda: False
     ) -> Iterator[WrittenText]:
         """Each text once, those of like length in a batch; what fails in a batch is written alone, and fails alone."""
-        for batch in _batches(waiting, 1 if self._alone else max(1, TOKENS // self._rules.beams)):
+        most = 1 if self._alone else max(1, TEXTS // self._rules.beams)
+        for batch in _batches(waiting, most):
             try:
                 texts = _batch(self._step, batch, self._rules, is_late)
             except Exception as error:
@@ -94,11 +95,12 @@ def _failed(one: TextStates, error: Exception) -> WrittenText:
     return WrittenText(row=one.row, tokens=len(one.values), error=error)
 
 
-def _batches(waiting: Sequence[TextStates], tokens: int) -> Iterator[list[TextStates]]:
-    """Texts of like length, shortest first, so many padded tokens at most where there are several."""
+def _batches(waiting: Sequence[TextStates], most: int) -> Iterator[list[TextStates]]:
+    """Texts of like length, shortest first: up to so many, and as many times TOKENS / TEXTS padded tokens."""
     batch: list[TextStates] = []
     for one in sorted(waiting, key=lambda one: len(one.values)):
-        if batch and (len(batch) + 1) * len(one.values) > tokens:
+        is_long = (len(batch) + 1) * len(one.values) > most * TOKENS // TEXTS
+        if batch and (len(batch) == most or is_long):
             yield batch
             batch = []
         batch.append(one)
