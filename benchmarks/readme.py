@@ -25,9 +25,9 @@ import msgspec
 from benchmarks import api_reference, one_pass_claims, store_scale
 from polyhead import errors
 from polyhead.cli.main import UNLISTED, VERBS, commands
-from polyhead.encoder import summarizer as seq2seq_data
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Embed, Layers, Path, Plan, cost, merge
+from polyhead.project import generation
 from polyhead.project import recipes as recipe
 from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
@@ -52,7 +52,7 @@ STRUCTS = (
     strategy.Adapter,
     project.AllocationRule,
     recipe.Training,
-    seq2seq_data.Summarizer,
+    generation.DecoderChoice,
     recipe.Frozen,
     recipe.Donors,
     recipe.Joint,
@@ -404,7 +404,7 @@ def _type(hint: object) -> str:
     names = {"Strategy": "a strategy table"}
     names |= {"DataFile": "a file table", "Training": "a training table", "Adapter": "adapter table"}
     names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
-    names |= {"AllocationRule": "an allocation table", "Summarizer": "a model table"}
+    names |= {"AllocationRule": "an allocation table", "DecoderChoice": "a generation table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
     names |= dict.fromkeys(("Donors", "LeaveOut", "FineTune", "TrunkOnly"), "a recipe table")

@@ -60,7 +60,6 @@ def test_two_threads_get_the_one_value_that_is_kept():
 
 def test_no_bundle_waits_for_another_bundle():
     assert {name for name, held in vars(Bundle).items() if isinstance(held, lazy)} == {
-        "readers",
         "tasks",
         "tokenizer",
         "_record",

@@ -36,12 +36,11 @@ MAKE = "python -m studies aghajanyan2021 run"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
 OURS = "frozen minilm trunk with pooled heads, plain and after pre-finetuning"
-NO_DECODER = "No encoder-decoder is pre-finetuned here, so summaries have no numbers of ours."
+NO_DECODER = "No encoder-decoder is pre-finetuned here; for summaries in a small mixture see `run-summaries`."
 TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
 TABLE4 = ("commonsenseqa",)
 TABLE5 = ("emotion", "cola", "stsb", "banking77", "snips_slots")
 SCHEMES = ("heterogeneous", "batch", "dataset")
-NOT_SCALED = ("summarization",)  # kinds that `polyhead.deep.summaries` trains, apart from all others
 OTHER_WAYS = ("unscaled", "proportional", "square-root", "annealed")
 
 
@@ -202,11 +201,9 @@ def weights(json_to: str | None) -> None:
     guesses = scaling.uniform_guesses()
     cells = [["kind", "outcomes", "plain loss", "scaled loss"]]
     for guess in guesses:
-        mark = " *" if guess.kind in NOT_SCALED else ""
-        cells.append([guess.kind + mark, guess.outcomes, f"{guess.plain:.4f}", f"{guess.scaled:.4f}"])
+        cells.append([guess.kind, guess.outcomes, f"{guess.plain:.4f}", f"{guess.scaled:.4f}"])
     printer.lines(["What a uniform guess loses, by the losses that training uses", "", *text_table(cells, left=2)])
-    printer.lines(["", "* the scaled loss is not used in training: these models learn alone, with the plain one"])
-    printer.json({"factors": factors, "uniform_guesses": guesses, "not_scaled_in_training": NOT_SCALED})
+    printer.json({"factors": factors, "uniform_guesses": guesses})
 
 
 def _before_and_after(

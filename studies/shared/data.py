@@ -27,6 +27,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "tagging": {"kind": "tagging", "tokens": "tokens", "tags": "tags"},
     "multiple_choice": {"kind": "multiple_choice", "text": "question"},
     "span": {"kind": "span", "text": "question", "text_b": "context"},
+    "summarization": {"kind": "summarization", "text": "document", "label": "summary"},
 }
 
 

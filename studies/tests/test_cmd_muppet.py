@@ -98,15 +98,6 @@ def test_weights_show_that_a_uniform_guess_loses_one():
     assert {round(guess["scaled"], 4) for guess in told["uniform_guesses"]} == {1.0}
 
 
-def test_weights_mark_the_kind_that_trains_with_the_plain_loss():
-    """Summarizers seemed to train with a loss of 1 too."""
-    pytest.importorskip("torch")
-    out = run(*PAPER, "weights").out
-    marked = [line.split()[0] for line in out.splitlines() if " * " in line]
-    assert marked == ["summarization"] and "* the scaled loss is not used in training" in out
-    assert json.loads(run(*PAPER, "weights", "--json", "-").out)["not_scaled_in_training"] == marked
-
-
 def test_a_study_that_is_not_whole_says_what_is_missing(rows):
     told = json.loads(rows.read_bytes())
     told["rows"] = [r for r in told["rows"] if r["seed"] != 3 or r.get("task") != "rte"]

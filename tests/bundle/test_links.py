@@ -6,7 +6,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from bundle.test_models import add_model, draft
 from bundle.test_write import add
 from formats.write_v1 import golden_trunk
 from polyhead.bundle.create import write_bundle
@@ -17,7 +16,7 @@ from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
-from polyhead.bundle.write import set_versions
+from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.proof import locked
 from polyhead.engine.probes import Numerics, keep_agreements
@@ -30,6 +29,7 @@ from polyhead.tasks.agreement import Agreement
 from support.disk_failures import fsync
 from support.outside_files import OTHERS, PLANTS, listed, make_others, plant, untouched
 from support.tiers import first_of
+from support.writing_bundles import tiny_draft
 
 TEMPORARY = ".new-0123456789abcdef-"  # as names of ours begin, if one could know them
 NAMES = (
@@ -68,7 +68,7 @@ def made(tmp_path_factory):
     for name in ("first", "second"):
         add(bundle, name)
     add(bundle, "first", shift=1.0, replace=True)
-    add_model(root, draft())
+    add_tasks(root, [tiny_draft(golden_trunk())])
     for write in WRITERS.values():
         if write not in (added, removed):
             write(root)
@@ -87,8 +87,8 @@ def rolled_back(root):
     Bundle.open(root, verify=False).set_version("first", "v0001")
 
 
-def changed_models(root):
-    add_model(root, draft(), replace=True)
+def changed_writing(root):
+    add_tasks(root, [tiny_draft(golden_trunk())], replace=True)
     set_versions(root, {"brief": "v0001"})
 
 
@@ -125,7 +125,7 @@ WRITERS = {
     "add": added,
     "replace": replaced,
     "roll back": rolled_back,
-    "models": changed_models,
+    "models": changed_writing,
     "agree": agreed,
     "quantize": calibrated,
     "begun": begun,
@@ -179,7 +179,7 @@ def test_what_killed_writers_left_is_removed(made, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "dangling link", "link to a folder", "folder", "pipe"])
-@pytest.mark.parametrize("write", [replaced, changed_models, agreed, calibrated])
+@pytest.mark.parametrize("write", [replaced, changed_writing, agreed, calibrated])
 def test_a_lock_that_cannot_be_used_is_what_the_error_speaks_of(made, tmp_path, write, kind):
     """It spoke of folders of removed tasks that cannot be deleted."""
     root = tmp_path / "bundle"

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from bundle.test_models import add_model, draft
 from bundle.test_write import contents
 from polyhead import files
 from polyhead.bundle.create import write_bundle
@@ -18,6 +17,7 @@ from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING
+from polyhead.bundle.write import add_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.folders import MARKER, claim
@@ -28,6 +28,7 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import tiny_part
 from support.disk_failures import FullDisk, run_forking
+from support.writing_bundles import tiny_draft
 
 DEPTH = 4
 TRUNK = tiny_trunk(layers=DEPTH)
@@ -285,45 +286,18 @@ def test_clashing_names_are_refused_and_both_bundles_are_named(two, tmp_path, na
     assert not (tmp_path / "made").exists()
 
 
-def owning(root, name, trunk=TRUNK):
-    """A bundle of one task, which owns its model."""
-    add_model(write_bundle(root, trunk).root, draft(name))
-    return Bundle.open(root)
-
-
-def test_tasks_that_own_their_models_come_along_from_over_any_trunk(two, tmp_path):
-    """They used to be left behind: a bundle of both sorts, one of another trunk, and one that has no model."""
-    add_model(merge_bundles(tmp_path / "both", two).root, draft("brief"))
-    both = Bundle.open(tmp_path / "both")
-    other = owning(tmp_path / "other", "short", tiny_trunk(seed=9))
-    for place, sources in enumerate(itertools.permutations([both, other])):
-        made = merge_bundles(tmp_path / str(place), sources)
-        made.verify()
-        assert list(made.readers) == ["a", "a-b"] and made.digest == two[0].digest
-        assert set(made.tasks) == {"a", "a-b", "brief", "short"}
-        for name, source in (("brief", both), ("short", other)):
-            inside = f"tasks/{name}/v0001"
-            assert contents(made.root / inside) == contents(source.root / inside)
-    some = merge_bundles(tmp_path / "some", [both], tasks={0: ["a", "brief"]})
-    assert set(some.tasks) == {"a", "brief"}
-    alone = merge_bundles(tmp_path / "alone", [other, owning(tmp_path / "third", "third")])
-    assert not alone.readers and alone.digest == other.digest
-    assert set(alone.tasks) == {"short", "third"}
-
-
-def test_models_whose_names_clash_or_whose_files_were_touched_are_not_merged(two, tmp_path):
-    for name in ("a", "A"):
-        with pytest.raises(BadName, match="tasks add --as") as caught:
-            merge_bundles(tmp_path / "made", [two[0], owning(tmp_path / f"{name}-", name)])
-        assert str(two[0].root) in str(caught.value) and str(tmp_path / f"{name}-") in str(caught.value)
-    brief = owning(tmp_path / "brief", "brief")
-    with pytest.raises(UnknownTask, match="nobody"):
-        merge_bundles(tmp_path / "made", [two[0], brief], tasks={1: ["nobody"]})
-    file = brief.root / "tasks/brief/v0001/model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
-        merge_bundles(tmp_path / "made", [two[0], brief])
-    assert not (tmp_path / "made").exists()
+def test_a_task_that_writes_is_merged_like_any_other(two, tmp_path):
+    write_bundle(tmp_path / "writing", TRUNK)
+    add_tasks(tmp_path / "writing", [tiny_draft(TRUNK)])
+    other = Bundle.open(tmp_path / "writing")
+    made = merge_bundles(tmp_path / "made", [*two, other])
+    made.verify()
+    assert set(made.tasks) == {"a", "a-b", "brief"}
+    assert contents(made.root / "tasks/brief/v0001") == contents(other.root / "tasks/brief/v0001")
+    write_bundle(tmp_path / "far", far := tiny_trunk(seed=9))
+    add_tasks(tmp_path / "far", [tiny_draft(far)])
+    with pytest.raises(WrongTrunk):
+        merge_bundles(tmp_path / "none", [two[0], Bundle.open(tmp_path / "far")])
 
 
 def test_nothing_to_merge_is_refused(two, tmp_path):

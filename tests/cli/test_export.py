@@ -7,13 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.models import ModelDraft
+from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks
 from polyhead.cli.output import few_digits
-from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.session import Session
-from polyhead.tasks.task import Task
 from support.commands import run
+from support.writing_bundles import tiny_draft
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -73,20 +72,9 @@ def test_a_task_answers_by_its_files_as_by_the_command_predict(home, exported):
 
 
 def test_what_cannot_be_exported_is_said(home, tmp_path):
-    """A task that owns an encoder-decoder is left out, and refused where it is asked for."""
+    """A task that writes is left out, and refused where it is asked for."""
     shutil.copytree(home / "bundle", tmp_path / "bundle")
-    data = Seq2SeqData(
-        name="by hand",
-        config=b'{"model_type": "bart"}',
-        generation=b"{}",
-        tokenizer=b'{"version": "1.0"}',
-        arrays={"a.weight": np.zeros((2, 3), np.float32)},
-        settings=SummarySettings(max_tokens=16, summary_tokens=8),
-    )
-    draft = ModelDraft(
-        task=Task(name="brief", kind="summarization"), data=data, trained_with={}, scores={}, probes=[], card=""
-    )
-    add_tasks(tmp_path / "bundle", [draft])
+    add_tasks(tmp_path / "bundle", [tiny_draft(Bundle.open(tmp_path / "bundle").trunk())])
     words = ["export", tmp_path / "bundle", tmp_path / "out"]
     run(*words, "--tasks", "mood,brief").refuses("brief", "cannot be exported")
     assert not (tmp_path / "out").exists()

@@ -35,41 +35,37 @@ def test_a_summarization_task_is_declared_beside_others_and_trained(work):
     shutil.copytree(summarizers.folder(), work / "writer")
     rows = [{"document": text, "summary": summary} for text, summary in summarizers.documents(20)]
     path, data = work / "polyhead.toml", write(work / "news.jsonl", rows)
-    words = ["--model", work / "writer", "--text", "document", "--label", "summary"]
+    words = ["--trunk", work / "writer", "--text", "document", "--label", "summary"]
     done = run("init", data, "--kind", "summarization", *words, "-o", path)
     assert done.code == 0 and "train: 20 rows, 20 used" in done.out, done.err
     moods = write(work / "moods.jsonl", ROWS)
     assert run("init", moods, "--kind", "single_label", "--label", "mood", "-o", path).code == 0
-    news, mood = read_project(path).tasks
-    assert (news.name, news.kind, news.model, news.text, news.label) == (
-        "news",
-        "summarization",
-        "writer",
-        "document",
-        "summary",
-    )
-    text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
-    text = text.replace('model = "writer"', 'model = {name = "writer", summary_tokens = 16}')
+    project = read_project(path)
+    news, _ = project.tasks
+    assert (news.name, news.kind, news.text, news.label) == ("news", "summarization", "document", "summary")
+    assert project.trunk.name == "writer"
+    text = path.read_text().replace('label = "summary"', 'label = "summary"\ngeneration = { tokens = 16 }')
     path.write_text(text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1))
     done = run("train", path)
     assert done.code == 0, done.err
-    assert run("tasks", "list", work / "bundle").out.count("v0001") == 2 and mood.model is None
+    assert run("tasks", "list", work / "bundle").out.count("v0001") == 2
 
 
-def test_a_summarization_task_needs_a_model_and_others_have_no_use_for_one(tmp_path):
+def test_a_summarization_task_needs_an_encoder_with_a_decoder_in_a_new_file(tmp_path):
     rows = [{"text": f"a long text {i}", "summary": "short"} for i in range(12)]
     data = write(tmp_path / "x.jsonl", rows)
     summary = ["init", data, "--kind", "summarization"]
-    run(*summary, "--label", "summary", cwd=tmp_path).refuses("--model", code=2)
-    label = ["--kind", "single_label", "--label", "summary", "--model", "m"]
-    run("init", data, *label, cwd=tmp_path).refuses("--model", code=2)
-    run(*summary, "--model", "owner/hub", "--label", "sumary", cwd=tmp_path).refuses("did you mean 'summary'?")
-    run(*summary, "--model", "owner/hub", "--spans", "summary", cwd=tmp_path).refuses("spans")
-    pair = ["--model", "owner/hub", "--label", "summary", "--text-b", "text"]
+    run(*summary, "--label", "summary", cwd=tmp_path).refuses("--trunk", "facebook/bart-base", code=2)
+    run(*summary, "--trunk", "owner/hub", "--label", "sumary", cwd=tmp_path).refuses("did you mean 'summary'?")
+    run(*summary, "--trunk", "owner/hub", "--spans", "summary", cwd=tmp_path).refuses("spans")
+    pair = ["--trunk", "owner/hub", "--label", "summary", "--text-b", "text"]
     run(*summary, *pair, cwd=tmp_path).refuses("pair")
     assert not (tmp_path / "polyhead.toml").exists()
-    assert run(*summary, "--model", "owner/hub", "--label", "summary", cwd=tmp_path).code == 0
-    assert read_project(tmp_path / "polyhead.toml").tasks[0].model == "owner/hub"
+    assert run(*summary, "--trunk", "owner/hub", "--label", "summary", cwd=tmp_path).code == 0
+    assert read_project(tmp_path / "polyhead.toml").trunk.name == "owner/hub"
+    again = [*summary, "--task", "other", "--label", "summary"]
+    run(*again, "--trunk", "minilm", cwd=tmp_path).refuses("new project file", code=2)
+    assert run(*again, cwd=tmp_path).code == 0
 
 
 def test_labels_are_listed_with_their_counts(tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import msgspec
 import pytest
 
-from bundle.test_merge import LAYERS_APART, LAYERS_MERGED, TASKS, TEXTS, TRUNK, deepened, owning, path_of, single
+from bundle.test_merge import LAYERS_APART, LAYERS_MERGED, TASKS, TEXTS, TRUNK, deepened, path_of, single
 from bundle.test_write import contents
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
@@ -180,29 +180,6 @@ def test_a_task_without_probes_is_not_said_to_be_proven(alone, tmp_path):
     assert done.code == 0, done.err
     assert [row[6] for row in rows_after(done, "Proof")] == ["every bit", "not asked"]
     assert "without probes" in done.out
-
-
-def test_tasks_that_own_their_models_are_merged_and_said_to_be_files(alone, tmp_path):
-    """By hand: what reads the trunk is counted and proven as before; a bundle of models alone has nothing to draw."""
-    made = owning(tmp_path / "models", "brief", tiny_trunk(seed=7)).root
-    done = run("tasks", "merge", tmp_path / "made", alone / "a", made, "--json", tmp_path / "told.json")
-    assert done.code == 0, done.err
-    row = [str(made), "-", "-", "float32", "0", "every file"]
-    assert rows_after(done, "Proof")[1] == ["brief", *row]
-    assert "own their models, which are equal by the bytes of their files: brief" in done.out
-    assert "without probes" not in done.out
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["separate"] == told["merged"] and told["merged"]["layer_evaluations"] == 3
-    assert told["tasks"][1]["tap"] is None and list(told["certificate"]["after"]) == ["a", "brief"]
-    assert set(Bundle.open(tmp_path / "made").tasks) == {"a", "brief"} and not checked(tmp_path / "made").findings
-    assert set(Session(tmp_path / "made").tasks) == {"a", "brief"}
-    only = run("tasks", "merge", tmp_path / "only", f"{tmp_path / 'made'}:brief")
-    assert only.code == 0 and "Plan" not in only.out and set(Bundle.open(tmp_path / "only").tasks) == {"brief"}, (
-        only.err
-    )
-    run("tasks", "merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses(
-        "BadName", "brief"
-    )
 
 
 def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_written(alone, tmp_path, monkeypatch):

@@ -34,7 +34,8 @@ def make(name, trunk, tasks, *, deterministic=False):
 
 def ran(checks):
     count = 0
-    for count, check in enumerate(checks, 1):
+    for check in checks:
+        count += 1
         try:
             check.run()
         except Exception as error:

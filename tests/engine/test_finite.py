@@ -11,10 +11,10 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.files import write_arrays
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import add_tasks
 from polyhead.certify import certified, checked
 from polyhead.encoder import data as trunk_data
 from polyhead.encoder.shape import Architecture
-from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage, input_type_of, input_types_of
 from polyhead.engine.scale_files import CACHE, RECORD, ScalesRecord, read_scales
@@ -34,6 +34,7 @@ from support.cases import cases
 from support.split_scores import split_scores
 from support.tiers import first_of
 from support.tiny_project import write_jsonl
+from support.writing_bundles import tiny_draft
 
 NAN, INF = float("nan"), float("inf")
 BY_NAME = {task.name: task for task in tiny_tasks()}
@@ -194,16 +195,12 @@ def test_every_number_of_a_large_array_is_looked_at(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_an_encoder_decoder_with_such_a_number_is_refused(value):
-    with pytest.raises(WeightsMismatch, match="model.shared.weight"):
-        Seq2SeqData(
-            name="tiny",
-            config=b"{}",
-            generation=b"{}",
-            tokenizer=b"{}",
-            arrays={"model.shared.weight": np.array([1, value], np.float32)},
-            settings=SummarySettings(max_tokens=8, summary_tokens=4, beams=1),
-        )
+def test_a_decoder_with_such_a_number_is_refused(trunk, value, tmp_path):
+    drawn = tiny_draft(trunk)
+    drawn.arrays["decoder.norm.bias"][1] = value
+    write_bundle(tmp_path / "b", trunk)
+    with pytest.raises(WeightsMismatch, match="decoder.norm.bias"):
+        add_tasks(tmp_path / "b", [drawn])
 
 
 # -- settings --------------------------------------------------------------------------------------------------------

@@ -251,24 +251,12 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
 @pytest.mark.slow
 def test_summaries_that_training_wrote_are_scored(work):
     pytest.importorskip("rouge_score")
-    from polyhead.encoder.summarizer import Summarizer
-    from polyhead.project.recipes import Training
-    from polyhead.project.tables import TaskEntry
-    from support import summarizers
+    from support import writing
 
-    rows = [{"text": text, "label": label} for text, label in summarizers.documents(20)]
-    tiny_project.write_jsonl(work / "news.jsonl", rows)
-    brief = TaskEntry(
-        name="brief",
-        kind="summarization",
-        train="news.jsonl",
-        validation=0.25,
-        model=Summarizer(name=str(summarizers.folder()), summary_tokens=16),
-        training=Training(epochs=1, batch=10, precision="float32"),
-    )
-    whole = tiny_project.project(work, "mood")
+    made = writing.project(work, count=20, training=writing.QUICK)
+    brief = msgspec.structs.replace(made.tasks[0], validation=0.25, test=None)
     path = work / "polyhead.toml"
-    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(brief,))))
+    path.write_text(to_toml(msgspec.structs.replace(made, tasks=(brief,))))
     done = run("train", path)
     assert done.code == 0, done.err
     (score,) = told("evaluate", path)["scores"]

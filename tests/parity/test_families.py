@@ -23,7 +23,8 @@ from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.errors import ConfigError, TrunkError, WeightsMismatch
 from polyhead.plan import Pool
-from polyhead.project.pretrained import load_trunk, open_weights
+from polyhead.project.pretrained import load_trunk
+from polyhead.project.weights import open_weights
 from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from support.encoder_families import CASES, saved_model

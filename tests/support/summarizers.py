@@ -78,14 +78,19 @@ def tokenizer(kind):
 
 
 @functools.cache
-def folder(kind="bart", seed=0, **generation):
-    """What `save_pretrained` writes of a random model; `generation` goes into its generation_config.json."""
+def folder(kind="bart", seed=0, config=(), **generation):
+    """What `save_pretrained` writes of a random model; `generation` goes into its generation_config.json.
+
+    `config` are pairs of other settings of its config.json.
+    """
     place = Path(tempfile.mkdtemp(prefix="polyhead-summarizer-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     torch.manual_seed(seed)
     library = tokenizer(kind)
     name = {"bart": "Bart", "pegasus": "Pegasus"}[kind]
-    config = getattr(transformers, f"{name}Config")(**SHAPE, **SPECIAL[kind], vocab_size=len(library))
+    config = getattr(transformers, f"{name}Config")(
+        **{**SHAPE, **SPECIAL[kind], **dict(config)}, vocab_size=len(library)
+    )
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
     with torch.no_grad():  # biases and norms start at 0 and 1, where a mixed-up one would not show
         for value in model.parameters():

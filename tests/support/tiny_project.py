@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import tomli_w
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from polyhead.encoder.families import FAMILIES
 from polyhead.encoder.names import to_hugging_face
@@ -42,6 +42,13 @@ def write_trunk(folder, data=None):
     arrays = to_hugging_face(data.arrays, data.architecture.family)
     save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, folder / "model.safetensors")
     return folder
+
+
+def change_array(file, name, change):
+    """Writes a safetensors file again with one array changed by the function."""
+    arrays = load_file(file)
+    arrays[name] = np.ascontiguousarray(change(arrays[name]))
+    save_file(arrays, file, metadata={"format": "pt"})
 
 
 def config_of(shape):

@@ -9,8 +9,8 @@ import pytest
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.data.split import hold_out
-from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
+from polyhead.project.generation import DecoderChoice
 from polyhead.project.recipes import Joint
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import kind_of
@@ -114,18 +114,18 @@ def entry(**changes):
     return TaskEntry(name="brief", kind="summarization", train="a.jsonl", **changes)
 
 
-def test_a_summarization_task_and_no_other_names_a_model():
-    assert entry(model="facebook/bart-base").model == "facebook/bart-base"
-    assert entry(model=Summarizer(name="here", beams=4)).model.smoothing == 0.1
-    with pytest.raises(ConfigError, match="'model' is for tasks of kind 'summarization'"):
-        entry()
-    with pytest.raises(ConfigError, match="leave 'model' out"):
-        TaskEntry(name="t", kind="regression", train="a.jsonl", range=(0.0, 1.0), model="x")
-    with pytest.raises(ConfigError, match="joint"):
-        Project(tasks=(entry(model="x"),), recipe=Joint())
+def test_a_summarization_task_and_no_other_says_how_it_writes():
+    assert entry().generation is None
+    assert entry(generation=DecoderChoice(beams=4)).generation.smoothing == 0.1
+    with pytest.raises(ConfigError, match="writes nothing"):
+        TaskEntry(name="t", kind="regression", train="a.jsonl", range=(0.0, 1.0), generation=DecoderChoice())
+    assert Project(tasks=(entry(),), recipe=Joint()).tasks[0].kind == "summarization"
 
 
-@pytest.mark.parametrize("wrong", [{"smoothing": 1.0}, {"summary_tokens": 2}, {"beams": 0}, {"max_tokens": 1}])
-def test_settings_of_a_model_are_checked(wrong):
+@pytest.mark.parametrize(
+    "wrong",
+    [{"smoothing": 1.0}, {"tokens": 2}, {"beams": 0}, {"beams": 65}, {"layers": 3}, {"repetition_penalty": 0.0}],
+)
+def test_settings_of_writing_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Summarizer(name="x", **wrong)
+        DecoderChoice(**wrong)

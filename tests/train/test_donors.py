@@ -67,10 +67,10 @@ def refused(error, *said):
     assert all(word in text for word in said), text
 
 
-def test_a_summarizer_beside_tasks_that_start_from_donors_needs_none(home):
+def test_a_task_that_writes_beside_tasks_that_start_from_donors_needs_none(home):
     """It was looked for in the bundle of donors, and the project was refused."""
     made = project(home, recipe=Frozen(), donors="donors")
-    brief = TaskEntry(name="brief", kind="summarization", train="mood.jsonl", model="any")
+    brief = TaskEntry(name="brief", kind="summarization", train="mood.jsonl")
     donors = kept_donors(msgspec.structs.replace(made, tasks=(*made.tasks, brief)), home)
     assert sorted(donors) == sorted(NAMES)
 

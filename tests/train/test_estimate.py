@@ -26,7 +26,7 @@ def home(tmp_path_factory):
 def planned(home, *names, **changes):
     folder, source, data = home
     prepared = prepare(tiny_project.project(folder, *names, **changes), folder)
-    bundle: Bundle = open_or_create(folder / "bundle", data.facts, names, load=lambda: data)
+    bundle: Bundle = open_or_create(folder / "bundle", data.facts, load=lambda: data)
     return prepared, feature_paths(prepared, prepared, source, bundle), source
 
 

@@ -10,7 +10,7 @@ import pytest
 from polyhead.engine.backends import BACKENDS, OpenVINO, encoding_backend, is_installed
 from polyhead.errors import MissingExtra
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project import pretrained
+from polyhead.project import weights
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
@@ -251,7 +251,7 @@ def test_weights_that_torch_pickled_are_not_downloaded_without_it(tmp_path, monk
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(tmp_path)
     )
-    monkeypatch.setattr(pretrained, "resolve_name", lambda name: importlib.import_module("no_such_package"))
+    monkeypatch.setattr(weights, "resolve_name", lambda name: importlib.import_module("no_such_package"))
     with pytest.raises(MissingExtra, match=r"has no model.safetensors.*polyhead\[train\]"):
         load_trunk("someone/encoder")
     assert len(asked) == 1 and "pytorch_model.bin" not in asked[0]

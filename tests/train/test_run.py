@@ -658,9 +658,9 @@ def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_
     (root / theirs).parent.mkdir(exist_ok=True)
     (root / theirs).write_text("mine")
     with pytest.raises(WrongTrunk, match="another trunk"):
-        open_or_create(root, tiny_trunk().facts, [], load=tiny_trunk)
+        open_or_create(root, tiny_trunk().facts, load=tiny_trunk)
     assert (root / theirs).read_text() == "mine"
     (root / theirs).unlink()
     if theirs.startswith("tasks"):
         (root / "tasks").rmdir()
-    assert open_or_create(root, tiny_trunk().facts, [], load=tiny_trunk).digest == tiny_trunk().digest
+    assert open_or_create(root, tiny_trunk().facts, load=tiny_trunk).digest == tiny_trunk().digest

@@ -19,7 +19,6 @@ from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision, word_weights_of
 from polyhead.engine.request import Request
 from polyhead.engine.scale_files import scales_for
-from polyhead.engine.summaries import SummaryTasks
 from polyhead.plan import TRUNK, cost, merge
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
@@ -151,7 +150,6 @@ def _measured(
     )
     now = LoadedTasks(
         made,
-        SummaryTasks(bundle),
         runner_of(opened),
         Tokenizer(trunk.tokenizer, trunk.settings),
         shape=shape,

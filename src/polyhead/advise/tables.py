@@ -71,7 +71,7 @@ def notes(comparison: WayComparison) -> list[str]:
     if any(way.kind == "fine_tune" for way in comparison.ways):
         several.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
     if comparison.left:
-        several.append(f"Left out, as they own their models: {', '.join(comparison.left)}.")
+        several.append(f"Left out, as they write texts: {', '.join(comparison.left)}.")
     several += [f"{name} cannot be trained on these tasks: {why}" for name, why in comparison.refused.items()]
     for seed, names in comparison.lacking.items():
         shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} ways"

@@ -125,26 +125,26 @@ def chosen_ways(ways: Iterable[Way], only: Collection[str]) -> tuple[Way, ...]:
 class TaskSet(Value):
     """The compared tasks: a project, and the pair modes that its file states."""
 
-    project: Project  # without summarizers
+    project: Project  # without tasks that write
     folder: str  # where relative paths start
     pairs: dict[str, str] = {}  # by task
-    left: tuple[str, ...] = ()  # tasks with their own models, which share nothing
+    left: tuple[str, ...] = ()  # tasks that write: their decoders take too long for a comparison
 
 
 def read_task_set(path: Path | str) -> TaskSet:
-    """The tasks of a project file; raises ConfigError if none of them shares a trunk."""
+    """The tasks of a project file; raises ConfigError if all of them write."""
     path = Path(path)
     project = read_project(path)
     with path.open("rb") as file:
         tables = tomllib.load(file).get("tasks", [])
-    sharing = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
-    if not sharing:
-        raise ConfigError(f"{path} has no task that shares a trunk", do="declare one of another kind")
+    compared = tuple(entry for entry in project.tasks if not entry.known_kind.generates)
+    if not compared:
+        raise ConfigError(f"{path} has only tasks that write texts", do="declare one of another kind")
     return TaskSet(
-        project=msgspec.structs.replace(project, tasks=sharing, donors=None, recipe=Frozen()),
+        project=msgspec.structs.replace(project, tasks=compared, donors=None, recipe=Frozen()),
         folder=str(path.resolve().parent),
         pairs={str(table["name"]): table["pair"] for table in tables if "pair" in table},
-        left=tuple(entry.name for entry in project.tasks if entry.known_kind.owns_model),
+        left=tuple(entry.name for entry in project.tasks if entry.known_kind.generates),
     )
 
 

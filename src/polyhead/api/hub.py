@@ -14,7 +14,6 @@ from polyhead.bundle.format import (
     CERTIFICATES,
     FAMILIES,
     LINEAGE,
-    MODEL_FILES,
     TASKS,
     TOKENIZER,
     TRUNK,
@@ -76,7 +75,7 @@ def _remove_unlisted(root: FilePath) -> None:
     """Removes the files of a repository that the bundle does not list."""
     bundle = Bundle.open(root, verify=False)
     families = {place_of(owner)[1] for owner in bundle.families}
-    of_versions = {TASKS: (bundle.lines, {*LIMITS, *MODEL_FILES}), FAMILIES: (families, FAMILY_LIMITS)}
+    of_versions = {TASKS: (bundle.lines, {*LIMITS}), FAMILIES: (families, FAMILY_LIMITS)}
     plain = {(BUNDLE,), (AGREEMENTS,), *((TRUNK, name) for name in (TRUNK_RECORD, WEIGHTS, TOKENIZER, LINEAGE))}
     plain |= {(CACHE, name) for name in kept_files(bundle)}
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from polyhead.data.columns import Columns
-from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import ConfigError, suggestion
+from polyhead.project.generation import DecoderChoice
 from polyhead.project.names import MEANT, other_name
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
@@ -26,7 +26,7 @@ class Tables(Value):
 
     strategy: Strategy | None = None
     training: Training | None = None
-    model: str | Summarizer | None = None
+    generation: DecoderChoice | None = None
 
     meant: ClassVar[Mapping[str, str]] = MEANT
 

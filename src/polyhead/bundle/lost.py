@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from polyhead.bundle.manifest import VersionRecord
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.tasks.kinds.tagged import is_bio
@@ -13,14 +13,14 @@ from polyhead.tasks.task import Task, kind_of
 NO_ROWS = "no_rows"  # key of `trained_with`: the labels of the task that no row taught
 
 
-def without_rows(record: VersionRecord) -> list[str]:
+def without_rows(record: TaskRecord) -> list[str]:
     """The labels of a version that no row taught, as its record says."""
     labels = record.trained_with.get(NO_ROWS, [])
     return [label for label in labels if isinstance(label, str)] if isinstance(labels, list) else []
 
 
 def check_labels_stay(
-    live: VersionRecord, new: Task, without: Collection[str], *, version: str, do: str, where: str = "the new data"
+    live: TaskRecord, new: Task, without: Collection[str], *, version: str, do: str, where: str = "the new data"
 ) -> None:
     """Raises BundleError for labels that `live` learned and that `new` would have without a row, or not at all.
 
@@ -43,7 +43,7 @@ def check_labels_stay(
         )
 
 
-def check_replacement(bundle: Bundle, name: str, new: VersionRecord, *, do: str, where: str) -> None:
+def check_replacement(bundle: Bundle, name: str, new: TaskRecord, *, do: str, where: str) -> None:
     """The same for a version that was trained elsewhere and takes the place of a task's live one.
 
     A live version that cannot be read is replaced whatever it knew.

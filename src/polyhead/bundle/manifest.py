@@ -18,17 +18,16 @@ from polyhead.bundle.format import (
     LARGEST_DEPTH,
     LARGEST_JSON,
     LARGEST_TEXT,
-    MODEL_FILES,
     MOST_NEEDS,
     MOST_TASKS,
     TOKENIZER,
     TRUNK,
     TRUNK_RECORD,
 )
+from polyhead.bundle.heads import check_head
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.encoder.data import TextSettings, trunk_digest
 from polyhead.encoder.shape import Architecture
-from polyhead.encoder.summarizer import SummarySettings
 from polyhead.errors import (
     BadName,
     BundleError,
@@ -57,7 +56,7 @@ class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     record: str
     pinned: bool = False  # a person went back to it from a newer one, so training does not replace it unasked
-    owns_model: bool = False  # its kind's `owns_model`: its record is a `ModelRecord`
+    owns_model: bool = False  # of an earlier version: its record is of an encoder-decoder, which is no longer read
 
 
 class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,26 +115,6 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
     calibration: Calibration | None = None  # what stands beside its answers, where it was calibrated
     plugins: dict[str, str] = {}  # packages that register its kind or codec, where Polyhead itself does not
-
-
-class ModelRecord(Value, frozen=True, kw_only=True):
-    """task.json of a task that owns its model; `arrays`, `model` and `files` are filled in when it is added."""
-
-    task: Task
-    name: str  # where the model came from, for people
-    settings: SummarySettings
-    arrays: str = ""  # digest of the arrays, `trunk.data.arrays_digest`
-    model: str = ""  # digest of the whole model, `Seq2SeqData.digest`
-    files: dict[str, str] = {}  # SHA-256 of each file but the card
-    trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
-
-    @property
-    def needs(self) -> dict[str, str]:
-        """The arrays of others that it reads: none."""
-        return {}
-
-
-VersionRecord = TaskRecord | ModelRecord  # what a task.json holds
 
 
 def read_bundle_file(root: FilePath) -> BundleFile:
@@ -235,25 +214,18 @@ def check_trunk(root: FilePath, record: TrunkRecord, tokenizer: bytes, expected:
         )
 
 
-def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Architecture) -> VersionRecord:
+def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Architecture) -> TaskRecord:
     """The live task.json of a task, checked against bundle.json and the trunk."""
-    record: VersionRecord
     if live.owns_model:
-        record, path = read_record(root, owner_named(name), live, ModelRecord)
-    else:
-        record, path = read_record(root, owner_named(name), live, TaskRecord)
+        raise UnknownFormat(
+            f"task '{name}' of {root} owns an encoder-decoder, which this version does not read",
+            got=f"version {live.version} of the task",
+            allowed="tasks that read the bundle's encoder",
+            do=f"run `polyhead tasks remove {root} {name}` with the version that wrote it, and train the task again",
+        )
+    record, path = read_record(root, owner_named(name), live, TaskRecord)
     if record.task.name != name:
         raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name, path=path)
-    owns_model = kind_of(record.task).owns_model
-    if owns_model != live.owns_model or (owns_model and set(record.files) != set(MODEL_FILES)):
-        raise CorruptFile(
-            f"{path} contradicts itself or bundle.json",
-            got=f"a {record.task.kind} task with the files {sorted(record.files)}",
-            allowed=f"files {sorted(MODEL_FILES)}" if owns_model else "a task that bundle.json says owns its model",
-            path=path,
-        )
-    if isinstance(record, ModelRecord):
-        return record
     try:
         check_fit(record, trunk=trunk, shape=shape)
     except BundleError:
@@ -275,9 +247,8 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
                 do="train the task on this bundle's trunk, or add it to the bundle of its own trunk",
             )
     if record.owner != owner_of(record.task):
-        raise BundleError(
-            f"the part of task '{name}' has another owner", got=record.owner, allowed=owner_of(record.task)
-        )
+        what, allowed = f"the part of task '{name}' has another owner", owner_of(record.task)
+        raise BundleError(what, got=record.owner, allowed=allowed)
     if len(record.needs) > MOST_NEEDS:
         raise BundleError(f"task '{name}' needs too many arrays", got=len(record.needs), allowed=MOST_NEEDS)
     if sorted(record.needs) != (foreign := foreign_owners(record)):
@@ -293,13 +264,7 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         )
     if record.calibration is not None:
         record.calibration.check(record.task)
-    head, width = record.path.head, kind_of(record.task).width(record.task)
-    if (head.kind, head.width) != (record.task.kind, width):
-        raise BundleError(
-            f"the head of task '{name}' does not answer it",
-            got=f"{head.kind} with {head.width} outputs",
-            allowed=f"{record.task.kind} with {width} outputs",
-        )
+    check_head(record.task, record.path.head, shape)
 
 
 def foreign_owners(record: TaskRecord) -> list[str]:

@@ -1,7 +1,7 @@
 """Joining bundles that share a trunk: every file is copied byte for byte, nothing is decoded and written again.
 
 A task's version is copied under the next free number of its new bundle: numbers count the versions of one bundle, and
-the older ones of the bundle it comes from stay there. Tasks that own their models come from over any trunk.
+the older ones of the bundle it comes from stay there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from polyhead.bundle.format import (
     FORMAT,
     LARGEST_TEXT,
     LINEAGE,
-    MODEL_FILES,
     PART,
     PROBES,
     SCORES,
@@ -34,16 +33,8 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.manifest import (
-    BundleFile,
-    ModelRecord,
-    TrunkRecord,
-    VersionRecord,
-    read_bundle_file,
-    read_trunk_record,
-    renamed,
-)
-from polyhead.bundle.owners import TASK_OF, Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
+from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_bundle_file, read_trunk_record, renamed
+from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
@@ -77,11 +68,10 @@ def merge_bundles(
     root = FilePath(root).resolve()
     _check_sources(root, sources)
     chosen = _chosen(sources, tasks or {})
-    standing = [each for each in chosen if _reads_trunk(each)] or chosen[:1]
-    _check_trunks(standing)
-    _check_all(chosen, standing[0])
+    _check_trunks(chosen)
+    _check_all(chosen, chosen[0])
     with whole_bundle(root) as made:
-        _write(made, standing, chosen)
+        _write(made, chosen)
         if prove is not None:
             prove(Bundle.open(made))
     return Bundle.open(root)
@@ -97,11 +87,6 @@ def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
     return source.view({name: lines[name] for name in wanted})
 
 
-def _reads_trunk(taken: Bundle) -> bool:
-    """Whether the trunk must match: a task reads it, or there is no task."""
-    return not taken.lines or not all(line.owns_model for line in taken.lines.values())
-
-
 def copy_tasks(
     source: Bundle,
     names: Sequence[str],
@@ -112,7 +97,7 @@ def copy_tasks(
 ) -> dict[str, str]:
     """Copies tasks' live versions to a bundle of the same trunk, byte for byte, and makes all live there in one step.
 
-    Where all of them own their models, it may have any trunk. `called` gives some of them other names; their task.json,
+    `called` gives some of them other names; their task.json,
     and those of tasks that read their arrays, are written anew. Families that the tasks read come with them, under
     another name where theirs is taken by other arrays. Gives the new versions' names, by task. All or nothing, also
     under a kill. Raises BadName for a name that is taken and not to be replaced, WrongTrunk for another trunk,
@@ -123,8 +108,7 @@ def copy_tasks(
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
         raise BundleError(f"{root} cannot give {tasks_text(names)} to itself under one name", do=ITSELF)
     chosen = taken_of(source, names)
-    if _reads_trunk(chosen):
-        _check_trunks([target, source])
+    _check_trunks([target, source])
     taken = _fitting(chosen, target)
     owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
     with writing_bundle(root, f"{tasks_text(names)} cannot be copied to {root}"):
@@ -236,15 +220,15 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
         )
 
 
-def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[Bundle]) -> None:
+def _write(root: FilePath, chosen: Sequence[Bundle]) -> None:
     root.mkdir()
-    _copy_trunk(standing, root / TRUNK)
+    _copy_trunk(chosen, root / TRUNK)
     new: dict[str, NewVersion] = {}
     for choice in chosen:
         owners = {owner: owner for owner in map(owner_named, choice.lines)}
         new |= _copies(choice, owners, {owner: known.owned for owner, known in new.items()})
     with writing_bundle(root, f"{root} cannot be written"):
-        empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
+        empty = BundleFile(format=FORMAT, trunk=chosen[0].digest, tasks={})
         replace_lines(root, empty, {})
         new_versions(root, empty, new)
 
@@ -264,14 +248,10 @@ def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owne
             versions[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
     for name, record in records.items():
         moved, owner = record, names[owner_named(name)]
-        if isinstance(record, ModelRecord):
-            task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
-            moved = msgspec.structs.replace(record, task=task)
-        elif others.keys() & {record.owner, *record.needs}:
+        if others.keys() & {record.owner, *record.needs}:
             moved = renamed(record, others)
         owned = Owned(arrays=moved.arrays, needs=moved.needs)
-        copy, owns_model = partial(_copy_version, source, name, moved), isinstance(record, ModelRecord)
-        versions[owner] = NewVersion(owned=owned, write=copy, owns_model=owns_model)
+        versions[owner] = NewVersion(owned=owned, write=partial(_copy_version, source, name, moved))
     return versions
 
 
@@ -290,7 +270,7 @@ def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
     sync_folder(folder)
 
 
-def _copy_version(source: Bundle, name: str, record: VersionRecord, folder: FilePath) -> str:
+def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePath) -> str:
     """Copies all files of a task's live version into a new folder; returns the SHA-256 of its task.json, the last file.
 
     `record` is the task's, or says otherwise what owners are called.
@@ -298,9 +278,8 @@ def _copy_version(source: Bundle, name: str, record: VersionRecord, folder: File
     source.part(name)
     source.others(name)
     place = (TASKS, name, source.version(name))
-    files = MODEL_FILES if isinstance(record, ModelRecord) else (PART, SCORES, PROBES)
     folder.mkdir()
-    for file in (*files, *(file for file in (SEEN,) if file in record.files)):
+    for file in (PART, SCORES, PROBES, *(file for file in (SEEN,) if file in record.files)):
         _copy(source.root, (*place, file), folder, record.files.get(file, ""))
     if os.path.lexists(source.root.joinpath(*place, CARD)):
         _copy(source.root, (*place, CARD), folder, None)  # people may edit a card

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
 from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK, TASKS
-from polyhead.bundle.manifest import Live, VersionRecord
+from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.versions import versions_in
 from polyhead.errors import BundleError, ConfigError, CorruptFile
 from polyhead.files import sync_folder, write_file
@@ -130,7 +130,7 @@ class LiveVersions(ABC):
     root: FilePath
 
     @abstractmethod
-    def record(self, name: str) -> VersionRecord:
+    def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
 
     def version(self, name: str) -> str:

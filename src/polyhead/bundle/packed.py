@@ -49,15 +49,9 @@ def upload_bytes(bundle: Bundle, name: str) -> Iterator[bytes]:
 
     With it goes what the bundle says of its trunk, so that a bundle of another can say in what they differ.
 
-    Raises UnknownTask, and BundleError for a task that owns its model, or can only change together with others.
+    Raises UnknownTask, and BundleError for a task that can only change together with others.
     """
     record = bundle.record(name)
-    if not isinstance(record, TaskRecord):
-        raise BundleError(
-            f"task '{name}' owns its model, and an upload holds a task that reads the trunk",
-            got=name,
-            do="add it with `polyhead tasks add` on the server's machine",
-        )
     check_alone(record)
     files = [TASK, PART, *(file for file in (CODEC, SEEN) if file in record.files), SCORES, PROBES, CARD]
     places: dict[str, tuple[str, ...]] = {TRUNK_RECORD: (TRUNK, TRUNK_RECORD)}

@@ -17,7 +17,6 @@ from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_ins
 from polyhead.bundle.format import (
     CODEC,
     LARGEST_TEXT,
-    MODEL_FILES,
     PART,
     PROBES,
     SCORES,
@@ -31,17 +30,14 @@ from polyhead.bundle.format import (
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
-    ModelRecord,
     TaskRecord,
     TrunkRecord,
-    VersionRecord,
     check_trunk,
     read_bundle_file,
     read_task,
     read_tokenizer,
     read_trunk_record,
 )
-from polyhead.bundle.models import read_model
 from polyhead.bundle.notes import LiveVersions
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
@@ -62,7 +58,7 @@ class Bundle(LiveVersions):
     def __init__(self, root: FilePath, content: BundleFile, whole: BundleFile | None = None) -> None:
         self.root, self._content = root, content
         self._whole = whole or content  # of a view: with the owners that it does not show
-        self._records: dict[str, VersionRecord] = {}
+        self._records: dict[str, TaskRecord] = {}
         self._families: dict[str, FamilyRecord] = {}
         self._foreign: dict[str, dict[str, np.ndarray]] = {}
 
@@ -97,14 +93,14 @@ class Bundle(LiveVersions):
         return self._record.architecture
 
     @lazy
-    def tasks(self) -> Mapping[str, VersionRecord]:
+    def tasks(self) -> Mapping[str, TaskRecord]:
         """The live version of every task, by name."""
         return {name: self._record_of(name) for name in self._content.tasks}
 
-    @lazy
+    @property
     def readers(self) -> Mapping[str, TaskRecord]:
-        """The live version of every task that reads the trunk."""
-        return {name: record for name, record in self.tasks.items() if isinstance(record, TaskRecord)}
+        """The same: every task reads the trunk."""
+        return self.tasks
 
     @property
     def lines(self) -> Mapping[str, Live]:
@@ -131,7 +127,7 @@ class Bundle(LiveVersions):
         ]
         return [frozenset(task_names(owners)) for owners in connected(prompts)]
 
-    def record(self, name: str) -> VersionRecord:
+    def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
         self._live(name)
         return self.tasks[name]
@@ -152,10 +148,8 @@ class Bundle(LiveVersions):
         )
 
     def part(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays that a task owns, memory-mapped, hashed and checked against the task's path or model."""
+        """The arrays that a task owns, memory-mapped, hashed and checked against the task's path."""
         record, path = self.record(name), self.root.joinpath(*self._place(name), PART)
-        if isinstance(record, ModelRecord):
-            return dict(read_model(self, name).arrays)
         arrays = self._arrays(self._place(name), record.arrays)
         try:
             check_arrays(arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'")
@@ -172,8 +166,6 @@ class Bundle(LiveVersions):
         """
         self._check_needs(name)
         record, arrays = self.record(name), dict[str, dict[str, np.ndarray]]()
-        if isinstance(record, ModelRecord):
-            return arrays
         for owner in record.needs:
             try:
                 arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
@@ -298,8 +290,7 @@ class Bundle(LiveVersions):
             view = self.view({name: line})
             yield partial(getattr, view, "tasks")
             yield partial(view._check_names, name)
-            files = MODEL_FILES if line.owns_model else (PART, SCORES, PROBES)
-            yield from (partial(view._hashed, name, file) for file in files)
+            yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
             yield partial(view._check_codec, name)
             yield partial(view.seen, name)
             yield partial(view.part, name)
@@ -310,7 +301,7 @@ class Bundle(LiveVersions):
 
     def _check_names(self, name: str) -> None:
         record = self.record(name)
-        for file in record.files if isinstance(record, TaskRecord) else ():
+        for file in record.files:
             if file not in (allowed := [PART, SCORES, PROBES, CODEC, SEEN]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
@@ -342,13 +333,12 @@ class Bundle(LiveVersions):
         except PolyheadError as error:
             raise CorruptFile(f"the trunk of {self.root} contradicts itself", got=error) from None
 
-    def _record_of(self, name: str) -> VersionRecord:
+    def _record_of(self, name: str) -> TaskRecord:
         """The record of a task, also of one that a view does not show."""
         if name not in self._records:
             live, shape = self._whole.tasks[name], self.architecture
             record = read_task(self.root, name, live, trunk=self.digest, shape=shape)
-            if isinstance(record, TaskRecord):
-                self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
+            self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
             self._records[name] = record
         return self._records[name]
 

@@ -277,19 +277,6 @@ def check_known(bundle: BundleFile, name: str) -> None:
         raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
 
 
-def check_sort(lines: Mapping[str, Live], name: str, *, owns_model: bool) -> None:
-    """Raises BadName where one version of a task would own its model, and another read the trunk."""
-    live = lines.get(name)
-    if live is not None and live.owns_model != owns_model:
-        own, read = "owns its model", "reads the trunk"
-        there, given = (own, read) if live.owns_model else (read, own)
-        raise BadName(
-            f"task '{name}' of the bundle {there}, and one that {given} is no version of it",
-            got=name,
-            do="choose another name, or remove that task",
-        )
-
-
 def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:
     """Raises BadName for an owner that is among those that are there, unless it is to be replaced, or is like one."""
     if owner in owners and not replace:

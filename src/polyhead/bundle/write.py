@@ -9,12 +9,11 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays, write_arrays, writing_bundle
+from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing_bundle
 from polyhead.bundle.format import CODEC, FAMILY, PART, SEEN, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
-    ModelRecord,
     TaskRecord,
     check_fit,
     foreign_owners,
@@ -25,15 +24,13 @@ from polyhead.bundle.manifest import (
     read_task,
     read_trunk_record,
 )
-from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.notes import NotesDraft
-from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, task_names, tasks_text, titled
+from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, tasks_text, titled
 from polyhead.bundle.versions import (
     Writer,
     add_versions,
     check_free,
     check_known,
-    check_sort,
     live_owned,
     on_disk,
     replace_lines,
@@ -193,11 +190,10 @@ class NewVersion(Value, eq=False):
 
     owned: Owned
     write: Writer
-    owns_model: bool = False
 
 
 def add_tasks(
-    root: FilePath, drafts: Sequence[Draft | ModelDraft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
+    root: FilePath, drafts: Sequence[Draft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
 ) -> dict[str, str]:
     """Writes a new version of each task and makes all live in one step, so that a kill leaves none or all of them.
 
@@ -219,13 +215,10 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersio
     """
     if not new:
         return {}
-    for name in task_names(new):
-        check_sort(bundle.tasks, name, owns_model=new[owner_named(name)].owns_model)
     gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
 
     def publish(written: Mapping[str, Live]) -> None:
-        sorts = {o: msgspec.structs.replace(live, owns_model=new[o].owns_model) for o, live in written.items()}
-        lines = {**bundle.lines, **sorts}
+        lines = {**bundle.lines, **written}
         replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
 
     writers = {owner: version.write for owner, version in new.items()}
@@ -248,8 +241,6 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
             live = version_on_disk(root, name, version, bundle.tasks[name])
             check_hash(root / TASKS / name / version / TASK, live.record, (records or {}).get(name) or live.record)
             record = read_task(root, name, live, trunk=bundle.trunk, shape=shape)
-            for file, hashed in record.files.items() if isinstance(record, ModelRecord) else ():  # no answer proves it
-                check_hash(root / TASKS / name / version / file, hash_inside(root, TASKS, name, version, file), hashed)
             new[owner_named(name)] = live, Owned(arrays=record.arrays, needs=record.needs)
         for _, owned in list(new.values()):
             new |= _families_of(root, bundle, owned)
@@ -259,31 +250,21 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
 
 
 def _to_write(
-    root: FilePath,
-    bundle: BundleFile,
-    drafts: Sequence[Draft | ModelDraft],
-    families: Sequence[FamilyDraft],
-    *,
-    replace: bool,
+    root: FilePath, bundle: BundleFile, drafts: Sequence[Draft], families: Sequence[FamilyDraft], *, replace: bool
 ) -> dict[str, NewVersion]:
     """The arrays to write, by owner, families first; families that are live with the same arrays are left out."""
     shape = read_trunk_record(root).architecture
     versions: dict[str, NewVersion] = {}
-    reading = [draft for draft in drafts if isinstance(draft, Draft)]
-    added = {owner_of(draft.task): draft.arrays for draft in reading}
+    added = {owner_of(draft.task): draft.arrays for draft in drafts}
     others = OtherOwners(root, bundle, added | {family.family: family.arrays for family in families})
-    records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in reading]
+    records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in drafts]
     for family in families:
         owned = Owned(arrays=others.digest(family.family))
         if owned != live_owned(root, bundle, family.family):
             check_free([*bundle.lines, *versions], family.family, replace and family.family not in versions)
             check_all_read(family, records, shape)
             versions[family.family] = NewVersion(owned=owned, write=partial(write_family, family, bundle.trunk))
-    for own in (draft for draft in drafts if isinstance(draft, ModelDraft)):
-        check_free([*bundle.lines, *versions], owner := owner_of(own.task), replace and owner not in versions)
-        owned = Owned(arrays=arrays_digest(own.data.arrays))
-        versions[owner] = NewVersion(owned=owned, write=own.write_version, owns_model=True)
-    for draft, record in zip(reading, records, strict=True):
+    for draft, record in zip(drafts, records, strict=True):
         check_free([*bundle.lines, *versions], record.owner, replace and record.owner not in versions)
         owned = Owned(arrays=record.arrays, needs=record.needs)
         complete = msgspec.structs.replace(draft, record=record)

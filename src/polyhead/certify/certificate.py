@@ -47,7 +47,7 @@ class Certificate(Value):
 
     @property
     def unproven(self) -> tuple[str, ...]:
-        """Tasks that must not change and were not asked, since they have no probes or own their models."""
+        """Tasks that must not change and were not asked, since they have no probes."""
         return tuple(name for name, answered in self.before.items() if not answered.probes)
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.bundle.manifest import ModelRecord
 from polyhead.bundle.merge import merge_bundles, taken_of
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
@@ -46,11 +45,11 @@ class MergeProof(Value):
     task: str
     source: str
     version: str  # there
-    tap: int | None = None  # layers of the trunk that it reads; None: it owns its model
-    layers: int | None = None  # of its own, if it reads the trunk
+    tap: int  # layers of the trunk that it reads
+    layers: int  # of its own
     precision: str = "float32"  # in which it was proven here
     trained_in: str = "float32"
-    probes: int = 0  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
+    probes: int = 0  # 0: it has none, so nothing was asked
 
 
 class MergeTotals(Value):
@@ -119,9 +118,6 @@ def _proofs(
     for source, choice in zip(sources, taken, strict=True):
         for name, line in choice.lines.items():
             record = merged.tasks[name]
-            if isinstance(record, ModelRecord):
-                yield MergeProof(task=name, source=source.folder, version=line.version)
-                continue
             tap = tap_of(record.path)
             yield MergeProof(
                 task=name,

@@ -39,7 +39,7 @@ class Verification(Value):
     certificates: int  # number of existing certificates
     equal: dict[str, str]  # task -> the certificate whose bits it reproduced
     probes: int  # of those tasks
-    unproven: tuple[str, ...]  # tasks without probes, and those that own their models
+    unproven: tuple[str, ...]  # tasks without probes
     unseen: tuple[str, ...]  # tasks with probes, but without a certificate of this version under these numerics
     uncertified: bool  # whether the last operation on the bundle had left no certificate
     written: str | None  # the certificate written for that reason

@@ -45,7 +45,7 @@ def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
 
 def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Inputs with more words than the encoder reads tokens: the end of each is lost for certain."""
-    if part.task.long_texts == "windows" or part.kind.owns_model:
+    if part.task.long_texts == "windows":
         return
     likely = np.flatnonzero(part.lengths > 2 * (limit - 2))
     if part.task.pair == "separate":
@@ -56,7 +56,8 @@ def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
     if cut:
         longest = max(sizes.values())
         what = f"{counted(len(cut), 'text')} of up to {longest:,} words; the encoder reads {limit:,} tokens"
-        do = 'set long_texts = "windows", a larger trunk.max_tokens, or shorten them'
+        windows = 'long_texts = "windows", ' if "long_texts" in part.kind.uses else ""
+        do = f"set {windows}a larger trunk.max_tokens, or shorten them"
         yield part.found("over_long", "hint", what, do=do, indices=cut)
 
 

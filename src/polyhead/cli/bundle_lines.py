@@ -8,7 +8,7 @@ from typing import Any
 
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
-from polyhead.bundle.manifest import Live, TaskRecord
+from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Certificate
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
@@ -20,12 +20,9 @@ SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The row of a task; one that owns its model has no depth at which it leaves the encoder."""
+    """The row of a task."""
     record, (metric, score) = bundle.record(name), bundle.headline(name)
-    tap = own_layers = None
-    if isinstance(record, TaskRecord):
-        tap = tap_of(record.path)
-        own_layers = sum(node.stop - node.start for node in record.path.layers if node.weights != TRUNK)
+    own_layers = sum(node.stop - node.start for node in record.path.layers if node.weights != TRUNK)
     return {
         "kind": record.task.kind,
         "labels": record.task.labels,
@@ -34,7 +31,7 @@ def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
         "versions": bundle.versions(name),
         "metric": metric,
         "score": score,
-        "tap": tap,
+        "tap": tap_of(record.path),
         "own_layers": own_layers,
         "bytes": version_bytes(bundle, name),
         "probes": len(bundle.probes(name)),

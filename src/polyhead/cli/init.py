@@ -18,7 +18,6 @@ from polyhead.project.encoders import MINILM, NAMES
 from polyhead.project.init import ProjectDraft, split_groups
 from polyhead.project.tables import TrunkChoice, read_project
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import kinds_with
 from polyhead.values import Value
 
 Word = str | None
@@ -62,7 +61,6 @@ class TaskOptions(Value):
         Literal["longest", "skip"] | None,
         option("Labelled spans that overlap: keep the longest, or leave the row out."),
     ] = None
-    model: Annotated[Word, option("Summarization: the encoder-decoder to start from, a folder or a hub id.")] = None
     validation: Annotated[
         Word,
         option(
@@ -79,7 +77,9 @@ def command(
     *,
     task: TaskOptions,
     trunk: Word = option(
-        f"The encoder: {NAMES}, a folder or a hub id [default: minilm, or that of the project file].", metavar="NAME"
+        f"The encoder: {NAMES}, a folder or a hub id; for summaries one with a decoder, such as facebook/bart-base "
+        "[default: minilm, or that of the project file].",
+        metavar="NAME",
     ),
     replace: bool = option("Replace a task of the same name; the rest of the file stays as it is."),
     output: str = option("Project file.", "polyhead.toml", "--output", "-o", metavar="FILE"),
@@ -97,12 +97,14 @@ def command(
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """
-    _check_model(task)
+    if len(task.labels) > 1 and task.name is not None:
+        raise click.UsageError("--task names one task; several --label are tasks named as their columns")
     check_writable(output)
     options = msgspec.structs.asdict(task)
     labels, one_hot = options.pop("labels"), options.pop("one_hot")
     options["soft"] = tuple(part.strip() for part in one_hot.split(",") if part.strip()) or None
     before = _before(Path(output), trunk)
+    _check_decoder(task, trunk, output)
     try:
         groups = split_groups(data)
     except ConfigError as error:
@@ -124,12 +126,24 @@ def command(
     return {**told, **facts[0]} if len(facts) == 1 else {**told, "tasks": facts}
 
 
-def _check_model(task: TaskOptions) -> None:
-    if (task.kind is not None and KINDS[task.kind].owns_model) != (task.model is not None):
-        names = kinds_with("owns_model")
-        raise click.UsageError(f"--model belongs to --kind {names}, which needs one to start from")
-    if len(task.labels) > 1 and task.name is not None:
-        raise click.UsageError("--task names one task; several --label are tasks named as their columns")
+def _check_trunk(task: TaskOptions, trunk: str | None, before: str, output: str) -> None:
+    """Raises UsageError for an encoder of a file that is there, and for none where a decoder must stand beside it."""
+    if trunk is not None and before:
+        raise click.UsageError(f"--trunk is for a new project file, and {output} is there: change its [trunk]")
+    if task.kind is not None and KINDS[task.kind].generates and not (trunk or before):
+        raise click.UsageError(
+            f"--kind {task.kind} starts from the decoder that a checkpoint has beside its encoder: give --trunk a "
+            "folder or a hub id, such as facebook/bart-base"
+        )
+
+
+def _check_decoder(task: TaskOptions, trunk: str | None, output: str) -> None:
+    """Raises UsageError for a new file without an encoder that is named, where a decoder must stand beside it."""
+    if task.kind is not None and KINDS[task.kind].generates and trunk is None and not Path(output).exists():
+        raise click.UsageError(
+            f"--kind {task.kind} starts from the decoder that a checkpoint has beside its encoder: give --trunk a "
+            "folder or a hub id, such as facebook/bart-base"
+        )
 
 
 def _before(target: Path, trunk: str | None) -> str:

@@ -47,8 +47,7 @@ def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
         (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
         shown, read_inputs = _rows(entry, draft.folder)
         first = first or _example(entry, read_inputs)
-        if not entry.known_kind.owns_model:
-            inputs[entry.name] = read_inputs
+        inputs[entry.name] = read_inputs
         lines += [*_lines(task, output), *shown]
     has_test = all(entry.test for entry in project.tasks)
     bundle = shlex.quote(str(Path(output).parent / project.bundle))
@@ -66,7 +65,8 @@ def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
 
 def _plan(project: Project, inputs: Mapping[str, Sequence[TaskInput]], folder: Path) -> list[str]:
     """What training will do where the file says nothing of its own, and what other encoders cost and bring."""
-    if not inputs or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
+    heads = [entry for entry in project.tasks if not entry.known_kind.generates]
+    if not (heads and inputs) or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
         return []
     name, place = project.trunk.name, project.trunk.place(folder)
     lines = [f"train learns a small head for each task over the encoder '{name}', which stays as it is"]
@@ -170,7 +170,7 @@ def _lines(task: InitTask, output: str) -> list[str]:
     if declared.lacks:
         lines.append(f"not enough to train on yet: {declared.lacks}")
     elif "validation" not in entry:
-        folds = "" if KINDS[entry["kind"]].owns_model else "; below 1,000 rows five folds"
+        folds = "" if KINDS[entry["kind"]].generates else "; below 1,000 rows five folds"
         lines.append(f"validation: a tenth of train is held out{folds}")
     if entry.get("empty") == "none":
         lines.append(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
 import msgspec
 from msgspec import UNSET
 
-from polyhead.bundle.manifest import ModelRecord
 from polyhead.bundle.read import Bundle
 from polyhead.cli.agree import agreement_lines
-from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines, version_bytes
+from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, section, text_table
@@ -78,13 +76,9 @@ def command(
             how = f"{change.backend} with weights of {change.weight_bits} bits"
             title = f"int8: scales from {counted(calibration.texts, 'text')}; {how} against float32"
             printer.lines(section(title, change_lines(change.of(opened))))
-    own = {name: _of_task(opened, name) for name, line in opened.lines.items() if line.owns_model}
-    if own:
-        title = "Models of their own: they share nothing with the encoder"
-        printer.lines(section(title, text_table(_model_rows(opened, own), left=3)))
     printer.lines([line for removed in removed_lines(opened) for line in ("", removed)])
     facts = {key: value for key, value in msgspec.structs.asdict(seen).items() if value is not UNSET}
-    more = {"models": own, "agreements": agreements, "calibration": calibration}
+    more = {"agreements": agreements, "calibration": calibration}
     return facts | {key: value for key, value in more.items() if value}
 
 
@@ -129,22 +123,8 @@ def _work(seen: BundleOverview) -> list[str]:
     return [*text_table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {of}"]
 
 
-def _model_rows(bundle: Bundle, names: Iterable[str]) -> list[list[object]]:
-    rows: list[list[object]] = [["task", "kind", "metric", "score", "size", "version"]]
-    for name in names:
-        metric, score = bundle.headline(name)
-        kind, size = bundle.tasks[name].task.kind, in_bytes(version_bytes(bundle, name))
-        rows.append([name, kind, metric, number(score), size, shown_version(bundle.lines[name])])
-    return rows
-
-
 def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
     record, line = bundle.record(name), bundle.lines[name]
-    own: dict[str, Any]
-    if isinstance(record, ModelRecord):
-        own = {"model": {"name": record.name, "digest": record.model, "settings": record.settings}}
-    else:
-        own = {"path": record.path}
     return {
         "task": record.task,
         "version": line.version,
@@ -152,6 +132,6 @@ def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
         "trained_with": record.trained_with,
         "card": bundle.card(name),
         "versions": bundle.versions(name),
-        **own,
+        "path": record.path,
         "scores": bundle.scores(name),
     }

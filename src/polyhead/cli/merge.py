@@ -32,8 +32,7 @@ def command(
     Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
     copied byte for byte. Before OUT gets its name, every task answers its pinned probes in OUT and in its own bundle,
     in deterministic mode. The outputs must be equal bit for bit; a certificate in OUT records this. Tasks of one
-    prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
-    copied as files; a bundle with such tasks only may have any encoder.
+    prompt group must be merged together; families come with the tasks that read them.
     """
     sources = [_source(argument) for argument in bundles]
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)
@@ -59,9 +58,8 @@ def _source(argument: str) -> MergeSource:
 def _shown(out: str, merged: Bundle, proofs: Sequence[MergeProof]) -> list[str]:
     rows: list[list[object]] = [["task", "from", "tap", "own layers", "precision", "probes", "equal"]]
     for proof in proofs:
-        equal = "every file" if proof.tap is None else "every bit" if proof.probes else "not asked"
-        depths = ["-" if depth is None else depth for depth in (proof.tap, proof.layers)]
-        rows.append([proof.task, proof.source, *depths, proof.precision, proof.probes, equal])
+        equal = "every bit" if proof.probes else "not asked"
+        rows.append([proof.task, proof.source, proof.tap, proof.layers, proof.precision, proof.probes, equal])
     sources = counted(len({proof.source for proof in proofs}), "bundle")
     lines = [
         f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
@@ -79,19 +77,16 @@ def _drawn(merged: Bundle) -> list[str]:
 
 
 def _notes(proofs: Sequence[MergeProof]) -> list[str]:
-    """Notes below the table: several precisions, tasks without probes, models."""
-    precisions, notes = sorted({proof.trained_in for proof in proofs if proof.tap is not None}), []
+    """Notes below the table: several precisions, tasks without probes."""
+    precisions, notes = sorted({proof.trained_in for proof in proofs}), []
     if len(precisions) > 1:
         notes.append(
             f"trained in different precisions ({', '.join(precisions)}), each proven in its own: "
             "say which one is to answer, `polyhead predict --precision`"
         )
-    silent = [proof.task for proof in proofs if proof.tap is not None and not proof.probes]
+    silent = [proof.task for proof in proofs if not proof.probes]
     if silent:
         notes.append(f"without probes, so equal by the bytes of their files alone: {', '.join(silent)}")
-    owners = [proof.task for proof in proofs if proof.tap is None]
-    if owners:
-        notes.append(f"own their models, which are equal by the bytes of their files: {', '.join(owners)}")
     return ["", *indented(notes)] if notes else []
 
 

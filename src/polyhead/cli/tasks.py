@@ -42,8 +42,7 @@ def command() -> None:
 
     After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
     They must give the same bits as before, else the change is undone. A certificate in the bundle records the result,
-    with who made the change and when; `polyhead tasks certificate` puts it into words. Tasks that own their models are
-    not asked: their files prove them.
+    with who made the change and when; `polyhead tasks certificate` puts it into words.
     """
 
 
@@ -80,8 +79,7 @@ def add(
     """Add tasks of the bundle FROM to BUNDLE, which has the same encoder; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
-    together. Tasks that own their models may come from a bundle with any encoder, if all of the tasks do. If the
-    command is killed, run it again.
+    together. If the command is killed, run it again.
     """
     theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or list(theirs.lines)

@@ -16,7 +16,8 @@ from polyhead.encoder.shape import linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Activation, Head, Pool
-from polyhead.project.pretrained import WeightFiles, load_trunk, open_checkpoint
+from polyhead.project.pretrained import load_trunk
+from polyhead.project.weights import WeightFiles, open_checkpoint
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice

@@ -24,7 +24,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Delta, Dense, Layers
-from polyhead.project.pretrained import open_weights
+from polyhead.project.weights import open_weights
 from polyhead.values import Value
 
 _LOG = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.deep.model import MultiTaskModel, StoredPool, TextBatch, stored_values
+from polyhead.deep.nn.decoder import TorchSteps
 from polyhead.deep.nn.runtime import deterministic as equal_bits
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
@@ -25,10 +26,12 @@ from polyhead.engine.backends.base import (
     LoadedTask,
     StageResults,
     TokenBatch,
+    loaded_decoder,
     owned_arrays,
     whole,
 )
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
+from polyhead.engine.generate.step import DecoderStep
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Path, Plan
 
@@ -135,6 +138,9 @@ class TorchBackend:
             try:
                 with torch.inference_mode(), self._guard():
                     part = model.parts[task]
+                    if part.decoder is not None:
+                        on_device[task] = value.values[:, :, 0]
+                        continue
                     features = part.features(value.values, value.mask)
                     on_device[task] = features if part.separate else part.head(features)
             except Exception as error:  # an error in this task's own pooler or head
@@ -153,6 +159,12 @@ class TorchBackend:
             features = torch.from_numpy(both).to(self._device)
             outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
         return outputs
+
+    def decoder(self, task: str) -> DecoderStep:
+        loaded_decoder(self._loaded.tasks, task)
+        decoder = self._loaded.model.parts[task].decoder
+        assert decoder is not None
+        return TorchSteps(decoder, self._trunk.embeddings.word.weight.float(), guard=self._guard)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         stored = stored_paths(paths)

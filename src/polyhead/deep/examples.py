@@ -16,6 +16,7 @@ from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.ends import WordRows
 from polyhead.deep.nn.trunk import States
 from polyhead.engine.backends.base import FeatureBatch
+from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
 from polyhead.text.hashing import HashedText
@@ -23,6 +24,7 @@ from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.batches import (
+    UNLABELLED,
     LengthSorted,
     batch_targets,
     outputs_of,
@@ -118,12 +120,14 @@ class TextExamples(LengthSorted[TrainingBatch]):
         soft: Sequence[np.ndarray] | None = None,
         *,
         windowed: Task | None = None,
+        rules: GenerationRules | None = None,
     ) -> None:
         """`soft` are a teacher's outputs, (labels,) or (options,), one array per example.
 
-        `windowed` is the task, if it learns from all windows of a text (`train.data.windows`).
+        `windowed` is the task, if it learns from all windows of a text (`train.data.windows`). With `rules` targets
+        are references, of which the first is to be written.
         """
-        self._soft = soft
+        self._soft, self._rules = soft, rules
         self.kept: Callable[[np.ndarray], States] | None = None  # facts about texts, by their indices
         windows = None if windowed is None else windows_of(tokenizer.max_tokens)
         self._encoded, self._targets = tokenizer.encode(read_alone(inputs), windows=windows), targets
@@ -131,6 +135,10 @@ class TextExamples(LengthSorted[TrainingBatch]):
         lengths, several = np.array([len(e.ids) for e in self._encoded]), None
         if windowed is not None and words is None and len(lengths) > len(inputs):
             several = np.bincount([encoding.row for encoding in self._encoded])
+        self.cut_written = 0  # texts to write of which not all tokens are learned
+        if rules is not None:
+            self._targets, self.cut_written = written_ids([str(target[0]) for target in targets], rules, tokenizer)
+            lengths += np.array([len(ids) for ids in self._targets])
         super().__init__(lengths, options=options_in(inputs), several=several)
         if windowed is not None and words is not None:
             self.windows = WordWindows(windowed, self._encoded, words)
@@ -142,6 +150,11 @@ class TextExamples(LengthSorted[TrainingBatch]):
     def tokens(self) -> int:
         """Total number of tokens of all texts."""
         return sum(len(encoding.ids) for encoding in self._encoded)
+
+    @property
+    def cut(self) -> int:
+        """The number of texts of which not all tokens are read."""
+        return sum(encoding.cut > 0 for encoding in self._encoded)
 
     def batch(self, members: np.ndarray) -> TrainingBatch:
         """These texts as ids, padded to the longest of them."""
@@ -162,6 +175,8 @@ class TextExamples(LengthSorted[TrainingBatch]):
             states=None if self.kept is None else self.kept(rows),
         )
         targets = torch.from_numpy(batch_targets(self._targets, members, self.unread, self.options))
+        if self._rules is not None:
+            texts = msgspec.structs.replace(texts, written=read_before(targets, self._rules))
         soft = None
         if self._soft is not None:
             soft = torch.from_numpy(soft_targets([self._soft[i] for i in members], self.options))
@@ -174,6 +189,23 @@ class TextExamples(LengthSorted[TrainingBatch]):
             tokens=tokens,
             windows=self.windows_of(members),
         )
+
+
+def written_ids(texts: Sequence[str], rules: GenerationRules, tokenizer: Tokenizer) -> tuple[list[np.ndarray], int]:
+    """The tokens of texts to write, int64 (tokens,) each, cut to the rules' most; and how many texts were cut.
+
+    Special tokens around a text are those of an input, without the first where the decoder starts with it.
+    """
+    special = tokenizer.encode([("",)])[0].ids
+    first = int(len(special) > 0 and special[0] == rules.start)
+    encoded = tokenizer.limited(rules.tokens + first).encode([(text,) for text in texts])
+    return [e.ids[first:].astype(np.int64) for e in encoded], sum(e.cut > 0 for e in encoded)
+
+
+def read_before(targets: Tensor, rules: GenerationRules) -> Tensor:
+    """What a decoder reads to give these targets (rows, tokens), UNLABELLED behind each end: those before, shifted."""
+    before = targets.new_full((len(targets), 1), rules.start)
+    return torch.cat([before, targets[:, :-1].masked_fill(targets[:, :-1] == UNLABELLED, rules.pad)], dim=1)
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ import torch
 
 from polyhead.deep.nn.library import quiet, transformers_library
 from polyhead.errors import TrunkError
-from polyhead.project.pretrained import first_line
+from polyhead.project.weights import first_line
 
 
 def open_foreign(folder: str, path: str, *, model_class: str, own: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -266,6 +266,7 @@ class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
     segments: Tensor  # (rows, tokens)
     words: Tensor | None = None  # (rows, words)
     states: States | None = None  # known keys and values, if only isolated prompts read the text
+    written: Tensor | None = None  # (rows, steps): the tokens that a decoder reads of a text to write
 
 
 class StoredPool(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.families import ACTIVATIONS, FAMILIES, EncoderConfig, EncoderFamily, family_of
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError, TrunkError
@@ -37,6 +38,31 @@ def architecture_of(
         if settings.get(key) is not None and settings.get(key) not in allowed:
             raise settings.refused(key, settings.get(key), allowed[0] if len(allowed) == 1 else allowed)
     return _architecture(family, settings)
+
+
+def decoder_of(raw: bytes, *, source: str) -> Decoder | None:
+    """The decoder that a config.json describes beside the trunk; None where its family has none.
+
+    Raises TrunkError, naming the setting, for one that is not supported.
+    """
+    settings = EncoderConfig(_decoded(raw, source), source)
+    family = family_of(settings.get("model_type"))
+    form = None if family is None else family.decoder
+    if form is None:
+        return None
+    if settings.get("is_encoder_decoder", True) is not True or settings.get("tie_word_embeddings", True) is not True:
+        raise settings.refused("is_encoder_decoder and tie_word_embeddings", False, True)
+    fields = {name: settings.get(key, form.defaults.get(name)) for name, key in form.keys.items()}
+    counts = {name: settings.count(form.keys[name]) for name in form.keys if name != "activation" and name in fields}
+    activation = fields["activation"]
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise settings.refused(form.keys["activation"], activation, list(ACTIVATIONS))
+    fields |= counts | {"activation": ACTIVATIONS[activation], "first_position": form.first_position}
+    fields["positions"] = counts["positions"] + form.extra_positions
+    try:
+        return to_value(fields, Decoder, source=source)
+    except ConfigError as error:
+        raise TrunkError(f"{source}: a setting of the decoder is wrong", got=error.what, allowed=form.keys) from None
 
 
 def _architecture(family: EncoderFamily, given: EncoderConfig) -> Architecture:

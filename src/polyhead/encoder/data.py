@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
+from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import WeightsMismatch
 from polyhead.values import Value, digested
@@ -38,6 +39,20 @@ class CheckpointPooler(msgspec.Struct, frozen=True, kw_only=True):
     bias: np.ndarray
 
 
+class CheckpointDecoder(msgspec.Struct, frozen=True, kw_only=True):
+    """The decoder that a checkpoint has beside its encoder, for heads that generate to start from."""
+
+    shape: Decoder
+    arrays: Mapping[str, np.ndarray]  # float32, named as `encoder.decoder.decoder_arrays` says
+    config: bytes  # config.json
+    generation: bytes | None  # generation_config.json, where there is one
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, over the arrays."""
+        return arrays_digest(self.arrays)
+
+
 class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that determines a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
 
@@ -47,6 +62,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: bytes  # a `tokenizers` JSON file; its own padding and truncation are ignored
     settings: TextSettings
     pooler: CheckpointPooler | None = None  # what poolers may start from; no part of the trunk, nor of its digest
+    decoder: Callable[[], CheckpointDecoder] | None = None  # reads what generating heads may start from; likewise
 
     def __post_init__(self) -> None:
         check_arrays(self.arrays, dict(trunk_arrays(self.architecture)), owner=f"trunk '{self.name}'")

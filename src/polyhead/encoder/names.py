@@ -96,6 +96,44 @@ def pooler_names(names: Iterable[str], family: str) -> dict[str, str]:
     return found if set(found.values()) <= set(names) else {}
 
 
+def decoder_names(names: Iterable[str], family: str) -> dict[str, str]:
+    """Our name -> the checkpoint's, for every array of the decoder beside the trunk; empty where it has none.
+
+    Word vectors of the decoder's own name are those of the trunk, and are left out. Any other name in the decoder
+    raises WeightsMismatch.
+    """
+    form, names = FAMILIES.named(family).decoder, list(names)
+    if form is None:
+        return {}
+    prefix, words = _prefix(names, family)[0], word_names(names, family)
+    table = [(_pattern(theirs), ours[0]) for theirs, ours in _leaves(form.table)]
+    known, unknown = dict[str, str](), list[str]()
+    for name in names:
+        bare = name.removeprefix(prefix)
+        ours = next((_numbered(own, match) for theirs, own in table if (match := theirs.fullmatch(bare))), None)
+        if ours is not None:
+            known[ours] = name
+        elif name.startswith(f"{prefix}decoder.") and name not in words:
+            unknown.append(name)
+    if unknown:
+        raise WeightsMismatch(
+            f"the checkpoint holds arrays that a decoder beside a {family} encoder does not have",
+            got=sorted(unknown)[:5],
+            do="start the decoder at random, or give a checkpoint of this family as it was saved",
+        )
+    return known
+
+
+def word_names(names: Iterable[str], family: str) -> list[str]:
+    """The checkpoint's names of its word vectors: the encoder's, then those of a decoder that are the same."""
+    names, form = list(names), FAMILIES.named(family).decoder
+    prefix, others = _prefix(names, family)
+    tied = () if form is None else form.tied
+    again = {*others, *tied, *(prefix + name for name in (*others, *tied))}
+    first = next(place.name for own, place in trunk_names(names, family).items() if own == WORD_VECTORS)
+    return [first, *(name for name in names if name in again and name != first)]
+
+
 def our_names(name: str, family: str) -> tuple[str, ...]:
     """Our names of one array of the bare encoder; several for a fused one, none where the encoder does not have it."""
     for old, new in _OLD_LEAVES.items():
@@ -122,7 +160,7 @@ def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
 
 def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
     """What stands before every name of the encoder, and second names of its word vectors."""
-    words = [theirs for theirs, ours in _leaves(FAMILIES.named(family)) if ours == (WORD_VECTORS,)]
+    words = [theirs for theirs, ours in _leaves(FAMILIES.named(family).table) if ours == (WORD_VECTORS,)]
     found = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
     word = next((word for word in words if found[word]), words[0])
     if len(found[word]) != 1:
@@ -155,9 +193,9 @@ def _rows(name: str, family: str) -> Iterator[ArrayRows]:
             yield ArrayRows(name=_numbered(theirs, match), part=part, of=of)
 
 
-def _leaves(family: EncoderFamily) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _leaves(table: Sequence[tuple[str, str | tuple[str, ...]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(their name, our names) of every array."""
-    for theirs, ours in family.table:
+    for theirs, ours in table:
         several = (ours,) if isinstance(ours, str) else ours
         if several[0].endswith(_LEAVES):
             yield theirs, several
@@ -168,13 +206,13 @@ def _leaves(family: EncoderFamily) -> Iterator[tuple[str, tuple[str, ...]]]:
 @lru_cache
 def _reading(family: EncoderFamily) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
     """Their name as an expression, and our names."""
-    return tuple((_pattern(theirs), ours) for theirs, ours in _leaves(family))
+    return tuple((_pattern(theirs), ours) for theirs, ours in _leaves(family.table))
 
 
 @lru_cache
 def _writing(family: EncoderFamily) -> tuple[tuple[re.Pattern[str], str, int, int], ...]:
     """Our name as an expression, their name, and which share of how many it has."""
-    table = ((theirs, ours, part) for theirs, ours in _leaves(family) for part in range(len(ours)))
+    table = ((theirs, ours, part) for theirs, ours in _leaves(family.table) for part in range(len(ours)))
     return tuple((_pattern(ours[part]), theirs, part, len(ours)) for theirs, ours, part in table)
 
 

@@ -20,12 +20,14 @@ from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
 from polyhead.engine.batch import Readers, readers_by_type
 from polyhead.engine.familiar import KnownTask
+from polyhead.engine.generate.texts import TextWriter
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.receipt import Flops
-from polyhead.engine.summaries import SummaryTasks
-from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
+from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge
 from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
+from polyhead.tasks.generation import GenerationRules
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
@@ -50,7 +52,6 @@ class LoadedTasks:
     def __init__(
         self,
         records: Mapping[str, TaskRecord],
-        summaries: SummaryTasks,
         backend: Runner,
         tokenizer: Tokenizer,
         *,
@@ -61,17 +62,17 @@ class LoadedTasks:
         known: Mapping[str, KnownTask] = MappingProxyType({}),
         word_weights: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """`records` are of the tasks that read the trunk, which the backend has loaded; `known` of these keep rows.
+        """`records` are of the tasks that the backend has loaded; `known` of these keep rows.
 
         `word_weights` (columns, outputs) are of those whose heads read hashed words.
         `versions` are those of tasks that lie in a bundle; `hidden` tasks are answered where they are asked by name.
         """
-        self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
+        self.records, self.backend, self.tokenizer = dict(records), backend, tokenizer
         self.versions, self.hidden, self.known = dict(versions), frozenset(hidden), dict(known)
         self.deterministic, self.word_weights = deterministic, word_weights
         self.width = shape.width if backend.packs else None  # of rows that texts fill together
-        # Every task that can be asked: those that read the trunk, then those that own their models.
-        self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
+        self._state_width = shape.width
+        self.tasks = {name: record.task for name, record in records.items()}
         self.calibrations = {name: record.calibration for name, record in records.items() if record.calibration}
         # The tasks of each plan of which one failed when it was last run.
         self._failing: set[tuple[str, ...]] = set()
@@ -86,7 +87,10 @@ class LoadedTasks:
         self._readers = lru_cache(maxsize=PLANS)(lambda names: readers_by_type({name: tasks[name] for name in names}))
         ordered = lru_cache(maxsize=PLANS)(lambda names: tuple(sorted(names, key=place.__getitem__)))
         layers = self._layers = lru_cache(maxsize=PLANS)(lambda names: cost.layer_evaluations(plan(names)))
-        flops = self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, plan, shape))
+        # What a decoder did is known when a text is written.
+        pooled = {name: Path(nodes=path.nodes[:-1]) if path.head.decoder else path for name, path in paths.items()}
+        costed = lru_cache(maxsize=PLANS)(lambda names: merge({name: pooled[name] for name in names}))
+        flops = self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, costed, shape))
         # Layers that one pass of these tasks runs; what each of them adds alone to a pass of so many tokens, and what
         # several add together. Tasks may be given in any order, and stand in that of the session.
         self.layers: Callable[[tuple[str, ...]], int] = lambda names: layers(ordered(names))
@@ -122,6 +126,13 @@ class LoadedTasks:
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks, which gives their outputs in this order."""
         return self._plan(tuple(tasks))
+
+    def writer(self, task: str) -> TextWriter:
+        """What writes the texts of a task that generates."""
+        head, rules = self.records[task].path.head, self.tasks[task].generation
+        assert isinstance(rules, GenerationRules)
+        step = self.backend.decoder(task)
+        return TextWriter(step, head, rules, self.tokenizer, width=self._state_width, alone=self.deterministic)
 
     def readers(self, tasks: Iterable[str]) -> Readers:
         """Which inputs these tasks read, and how."""
@@ -169,19 +180,9 @@ def check_task(
     *,
     trunk: str,
     shape: Architecture,
-    taken: Collection[str] = (),
 ) -> LoadedTask:
-    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch.
-
-    `taken` are names of tasks that own their models: BadName is raised for one of these.
-    """
+    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch."""
     name = record.task.name
-    if name in taken:
-        raise BadName(
-            f"task '{name}' of the bundle owns its model, and no task that reads the trunk takes its place",
-            got=name,
-            do="give the new task another name",
-        )
     if record.trunk != trunk:
         raise WrongTrunk(f"task '{name}' was trained on another trunk", got=record.trunk, allowed=trunk)
     owner = record.owner or owner_of(record.task)
@@ -257,7 +258,7 @@ def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tup
     chains = dict.fromkeys((path.nodes[0], *path.layers) for name in names if (path := paths.get(name)) is not None)
     longest = [chain for chain in chains if not any(chain != other and _begins(chain, other) for other in chains)]
     read = ((tasks[name].pair, tasks[name].long_texts, tasks[name].ends, input_types_of(tasks[name])) for name in names)
-    own = (name for name in names if name not in paths)  # that own their models
+    own = (name for name in names if kind_of(tasks[name]).generates)  # which take a time of their own
     return frozenset(longest), frozenset(read), frozenset(own)
 
 

@@ -116,12 +116,9 @@ class ProbeRunner:
 
 
 def readable_probes(bundle: Bundle, name: str) -> list[Probe]:
-    """The task's pinned probes that it can be asked; CorruptFile for a line that is no probe.
-
-    None of a task that owns its model, whose answers need what may not be installed: its files prove it.
-    """
+    """The task's pinned probes that it can be asked; CorruptFile for a line that is no probe."""
     probes = []
-    for line in bundle.probes(name) if name in bundle.readers else ():
+    for line in bundle.probes(name):
         try:
             probe = msgspec.convert(line, Probe)
         except msgspec.ValidationError as error:

@@ -26,7 +26,8 @@ class Receipt(Value):
 
     A pass is one text read once by the trunk: one for a text or a pair read jointly, up to two for a pair read
     separately, one an option, one a window. `layers` counts every layer that was run in these: a prompt group or an
-    adapter has its text run through layers of the trunk once more, which adds layers and no pass.
+    adapter has its text run through layers of the trunk once more, which adds layers and no pass; so do the layers of a
+    decoder, once for each token that it wrote.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
@@ -91,7 +92,7 @@ class Receipts:
     def __init__(self, inputs: Sequence[AnyInput]) -> None:
         self._inputs, self._read = inputs, list[_Read]()
         self._known: dict[str, np.ndarray] | None = None  # forgotten when more is counted
-        self._written: list[tuple[int, Receipt]] = []  # of tasks that own their models
+        self._written: list[tuple[int, str, int, int]] = []  # input, task, layers of its decoder and their FLOPs
 
     @property
     def passes(self) -> np.ndarray:
@@ -160,9 +161,9 @@ class Receipts:
                 )
         self._known = None
 
-    def add_written(self, name: str, rows: Sequence[int], costs: Sequence[Receipt]) -> None:
-        """Counts what a task that owns its model cost for these inputs, a receipt of its own each."""
-        self._written += zip(rows, costs, strict=True)
+    def add_written(self, task: str, rows: Sequence[int], costs: Sequence[tuple[int, int]]) -> None:
+        """Counts the layers that a task's decoder ran for each of these inputs, and their FLOPs."""
+        self._written += [(row, task, *cost) for row, cost in zip(rows, costs, strict=True)]
         self._known = None
 
     def at(self, row: int, flops: Flops) -> Receipt:
@@ -195,10 +196,8 @@ class Receipts:
         if any(map(np.any, is_repaired)):
             for row in set(all_rows[np.concatenate(is_repaired)].tolist()):
                 totals["repaired"][row] = sum(map(lone_surrogates, texts_of(task_input(self._inputs[row]))))
-        for row, cost in self._written:
-            for field in ("passes", "layers", "tokens", "cut"):
-                totals[field][row] += getattr(cost, field)
-            totals["repaired"][row] = max(totals["repaired"][row], cost.repaired)
+        for row, _, run, _ in self._written:
+            totals["layers"][row] += run
         return totals
 
     @lazy
@@ -212,10 +211,10 @@ class Receipts:
 
     @lazy
     def _written_flops(self) -> dict[int, dict[str, int]]:
-        """By input, FLOPs of tasks that own their models."""
+        """By input, FLOPs of decoders by their tasks."""
         flops: dict[int, dict[str, int]] = {}
-        for row, cost in self._written:
-            flops.setdefault(row, {}).update(cost.added_flops)
+        for row, task, _, number in self._written:
+            flops.setdefault(row, {})[task] = number
         return flops
 
     def _flops(self, row: int, flops: Flops) -> dict[str, int]:
@@ -236,7 +235,9 @@ class Receipts:
                 continue
             for name, number in flops(tasks, tokens).items():
                 added[name] = added.get(name, 0) + number
-        return added | self._written_flops.get(row, {})
+        for name, number in self._written_flops.get(row, {}).items():
+            added[name] = added.get(name, 0) + number
+        return added
 
 
 def _sums(rows: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.backends.base import ProcessGuard, StageResults, TokenBatch
 from polyhead.engine.batch import EncodedInputs, batched, prepared
+from polyhead.engine.generate.texts import KEPT, TextStates
 from polyhead.engine.inputs import (
     AnyInput,
     InputType,
@@ -25,15 +26,14 @@ from polyhead.engine.inputs import (
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, WordOutputs, concatenate_outputs, not_finite
 from polyhead.engine.receipt import Receipts
-from polyhead.engine.summaries import SummaryTasks, missing
-from polyhead.errors import MissingExtra, without_frames
+from polyhead.errors import without_frames
 from polyhead.plan import Plan
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
 Stages = Callable[[Plan, TokenBatch], Iterator[StageResults]]
 """How a batch is run: `Runner.stages`, or `LoadedTasks.stages`."""
-WRITTEN = 8  # texts that a task which owns its model writes of between two looks at the clock
 
 
 class TaskResults(Value):
@@ -66,10 +66,9 @@ class Request:
         requested = loaded.task_names(tasks)
         self.tasks = {name: loaded.tasks[name] for name in (requested if vectors is None else (*requested, vectors))}
         self._vectors, self._known_tasks = vectors, loaded.known
-        self._is_required = tasks is not None  # a missing package raises; else its tasks are skipped
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
-        self._names, self._writing = loaded.summaries.split(self.tasks)
+        self._writing = {name for name, task in self.tasks.items() if kind_of(task).generates}
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops_of(requested)
         self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
@@ -80,7 +79,6 @@ class Request:
         self._running: tuple[EncodedInputs, tuple[str, ...], int] | None = None
         self._gathered: Gathered | None = None  # of a piece that is not done
         self._outputs: dict[str, list[Outputs]] = {name: [] for name in self.tasks}
-        self._lacking: set[str] = set()  # tasks for which a package is missing
         self._failed: dict[str, dict[int, Exception]] = {name: {} for name in self.tasks}
         # Inputs that tasks do not read, and why, by the types of input that these read.
         self._unfit: dict[tuple[InputType, ...], dict[int, str]] = {}
@@ -111,7 +109,7 @@ class Request:
         receipts = self._receipts.copy()
         if self._running is not None:
             receipts.add(*self._running)
-        tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
+        tasks = {task: self._column(task) for task in self.tasks}
         vectors = None if self._vectors is None else tasks.pop(self._vectors)
         for name, column in tasks.items() if vectors is not None else ():
             column.known, column.vectors = self._known_tasks.get(name), vectors
@@ -134,10 +132,10 @@ class Request:
 
     def _column(self, name: str) -> AnswerColumn:
         inputs, skipped = self.inputs, self.unfit(name)
-        if name in self._lacking:
-            reason = f"it needs '{missing()}', which is not installed"
-            skipped = {row: skipped.get(row, reason) for row in range(len(inputs))}
         outputs = concatenate_outputs(self._known(name))
+        if name in self._writing and (np.diff(outputs.rows) < 0).any():  # written as their lengths came
+            order = np.argsort(outputs.rows, kind="stable")
+            outputs = Outputs(rows=outputs.rows[order], values=[outputs.values[i] for i in order.tolist()])
         failed: dict[int, Exception] = {}
         if self._failed[name]:
             failed = {row: without_frames(error) for row, error in self._failed[name].items()}
@@ -164,15 +162,11 @@ class Request:
         """Piece after piece, each stage by stage and then its end; where it `streams`, with the answers of each."""
         if self.is_late:  # before any text is tokenized
             return
-        readers = loaded.readers(self._names)
+        readers = loaded.readers(self.tasks)
         for readings in prepared(self.inputs, self._types, readers, loaded.tokenizer, self._words):
             yield from self._piece(loaded, readings, stages, streams=streams)
             if self.is_late:
                 return
-        for task in self._writing:
-            self._write(task, loaded.summaries)
-            if streams:
-                yield from (self._results(task, outputs, 0) for outputs in self._outputs[task])
 
     def _piece(
         self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
@@ -185,18 +179,27 @@ class Request:
             words=WordOutputs(self.inputs, loaded.word_weights).added,
         )
         self._gathered = gathered
+        waiting: dict[str, list[TextStates]] = {task: [] for task in gathered.tasks if task in self._writing}
         batches = partial(batched, tokenizer=loaded.tokenizer, deterministic=loaded.deterministic, width=loaded.width)
         for batch, tokens in chain.from_iterable(map(batches, readings)):
             if self.is_late:
                 break
             layers = loaded.layers(batch.tasks)
             for stage in self._batch(batch, stages(loaded.plan(batch.tasks), tokens), layers):
-                gathered.add(batch, stage.outputs)
+                outputs = {task: values for task, values in stage.outputs.items() if task not in waiting}
+                gathered.add(batch, outputs)
                 self._fail_not_finite(gathered)
-                for task in filter(gathered.is_at_once, stage.outputs if streams else ()):
+                for task in filter(gathered.is_at_once, outputs if streams else ()):
                     yield self._results(task, gathered.of(task, batch=batch), stage.layers_left)
+                for task in stage.outputs.keys() & waiting.keys():
+                    waiting[task] += _states(batch, stage.outputs[task])
+            if sum(one.values.nbytes for own in waiting.values() for one in own) > KEPT:
+                yield from self._written(loaded, waiting, streams=streams)
+        yield from self._written(loaded, waiting, streams=streams)
         self._gathered = None
         for task in gathered.tasks:
+            if task in waiting:
+                continue
             try:
                 self._outputs[task].append(gathered.of(task))
             except Exception as error:  # halves of pairs that could not be compared: no other task is touched
@@ -204,7 +207,7 @@ class Request:
                 self._fail(task, gathered.rows_of(task), error)
         self._fail_not_finite(gathered)
         for task in gathered.tasks if streams else ():
-            if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
+            if task not in waiting and not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
                 yield self._results(task, self._outputs[task][-1], 0)
 
     def _results(self, task: str, outputs: Outputs, layers_left: int) -> TaskResults:
@@ -230,35 +233,33 @@ class Request:
             self._receipts.add(*self._running)
         self._running = None
 
-    def _write(self, task: str, summaries: SummaryTasks) -> None:
-        """Answers of a task that owns its model, some texts at a time where there is a deadline."""
-        read_types = input_types_of(self.tasks[task])
-        rows = sorted(row for input_type in read_types for row in self._rows.get(input_type, ()))
-        most, failures = len(rows) if self._end is None else WRITTEN, 0
-        while rows and not self.is_late:
-            chunk, rest = rows[:most], rows[most:]
-            try:
-                summed = summaries.answered(task, self.inputs, chunk, required=self._is_required)
-            except MissingExtra:
-                raise
-            except Exception as error:  # of this task alone; which texts are at fault is found one by one
-                failures += len(chunk) == 1
-                if failures == WRITTEN or isinstance(error, (MemoryError, OSError)):  # it is no text's fault
-                    self._fail(task, np.array(rows, np.int64), error)
-                    return
-                if len(chunk) == 1:
-                    self._fail(task, np.array(chunk, np.int64), error)
-                    rows = rest
-                most = 1
+    def _written(
+        self, loaded: LoadedTasks, waiting: dict[str, list[TextStates]], *, streams: bool
+    ) -> Iterator[TaskResults]:
+        """Writes all that waits, and forgets its states; what is not written when it is late stays unanswered."""
+        for task, own in waiting.items():
+            if not own or self.is_late:
                 continue
-            failures = 0
-            if summed is None:
-                self._lacking.add(task)
-                return
-            outputs, costs = summed
+            rows, texts, costs = list[int](), list[np.ndarray](), list[tuple[int, int]]()
+            try:
+                writer = loaded.writer(task)
+            except Exception as error:  # of this task's decoder
+                self._fail(task, np.array([one.row for one in own], np.int64), error)
+                continue
+            for one in writer.written(own, is_late=lambda: self.is_late):
+                if one.error is not None:
+                    self._fail(task, np.array([one.row], np.int64), one.error)
+                elif one.text is not None:
+                    rows.append(one.row)
+                    texts.append(np.array(writer.text(one.text), np.str_))
+                    costs.append(writer.cost(one.tokens, one.text.steps))
+            outputs = Outputs(rows=np.array(rows, np.int64), values=texts)
             self._outputs[task].append(outputs)
-            self._receipts.add_written(task, chunk, costs)
-            rows = rest
+            self._receipts.add_written(task, rows, costs)
+            if streams and rows:
+                yield self._results(task, outputs, 0)
+        for own in waiting.values():
+            own.clear()
 
     def _fail_not_finite(self, gathered: Gathered) -> None:
         for task in () if gathered.are_finite else gathered.tasks:
@@ -268,6 +269,12 @@ class Request:
 
     def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
         self._failed[task] |= dict.fromkeys(rows.tolist(), error)
+
+
+def _states(batch: EncodedInputs, states: np.ndarray) -> list[TextStates]:
+    """Of a batch's states (rows, tokens, width) those of each text."""
+    read = zip(batch.row.tolist(), batch.lengths.tolist(), strict=True)
+    return [TextStates(row=row, values=states[i, :length]) for i, (row, length) in enumerate(read)]
 
 
 class Stream(Iterator[TaskResults]):

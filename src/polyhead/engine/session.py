@@ -34,8 +34,7 @@ from polyhead.engine.loaded import (
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
 from polyhead.engine.scale_files import scales_for, warn_of, warn_of_attached
-from polyhead.engine.summaries import SummaryTasks
-from polyhead.errors import BackendError, BadValue, UnknownTask
+from polyhead.errors import BackendError, BadValue
 from polyhead.plan import Codec, Embed, Head, Path, Plan, Pool, shared_layers
 from polyhead.tasks.calibration import Wishes
 from polyhead.tasks.kinds import KINDS
@@ -87,9 +86,7 @@ class Session:
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
         self._known, self._vectors, self._attaching = dict[str, KnownTask](), "", threading.Lock()
-        self._now = self._with(
-            self.bundle.readers, SummaryTasks(self.bundle, deterministic=deterministic), self._arrays
-        )
+        self._now = self._with(self.bundle.readers, self._arrays)
 
     def predict(
         self,
@@ -164,8 +161,6 @@ class Session:
         if unfit := request.unfit(task):
             row = min(unfit)
             raise BadValue(f"task '{task}' has no output for input {row}", got=unfit[row], do="leave that input out")
-        if task in now.summaries.tasks:
-            return now.summaries.outputs(task, request.inputs)
         column = request.run(now)[task]
         if (error := request.error(task)) is not None:
             raise error
@@ -184,37 +179,27 @@ class Session:
 
         Nothing is written; for what a bundle holds see `refresh`. Calls that run meanwhile answer as before, those that
         begin later have the task: where it is `hidden`, only those that ask for it by name. Raises WrongTrunk for a
-        task of another trunk, WeightsMismatch for arrays that are not its path's, BadName for the name of a task that
-        owns its model.
+        task of another trunk, WeightsMismatch for arrays that are not its path's.
         """
         self._home.check()
         with self._changing:
             now, name = self.loaded, record.task.name
             self._check_trained({name: record})
-            task = check_task(
-                record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
-            )
+            task = check_task(record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape)
             hides = self._hidden | {name} if hidden else self._hidden - {name}
-            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries, hidden=hides)
+            self._change({**now.records, name: record}, {**self._arrays, name: task}, hidden=hides)
             if self.backend.precision == "int8":
                 warn_of_attached(self.backend.name, name)
 
     @typed
     def detach(self, name: str) -> None:
-        """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
+        """Forgets a task; nothing is written, calls that run end as before. Raises UnknownTask."""
         self._home.check()
         with self._changing:
             now = self.loaded
             now.task_names([name])
-            if name in now.summaries.tasks:
-                raise UnknownTask(
-                    f"task '{name}' does not read the trunk: it owns its model, which stays with the bundle",
-                    got=name,
-                    allowed=sorted(now.records),
-                    do="`polyhead tasks remove` takes it out of the bundle; then `refresh`",
-                )
             records = {other: record for other, record in now.records.items() if other != name}
-            self._change(records, self._arrays, now.summaries)
+            self._change(records, self._arrays)
 
     def refresh(
         self, check: Callable[[LoadedTasks, LoadedTasks, Changes], None] = lambda old, new, changes: None
@@ -230,13 +215,11 @@ class Session:
             bundle, now = Bundle.open(self.bundle.root), self.loaded
             changes = bundle_changes(self.bundle, bundle)
             self._check_trained(bundle.readers)
-            summaries = now.summaries.refreshed(bundle)
-            gone = {*changes.detached, *summaries.tasks}
-            records = {name: record for name, record in now.records.items() if name not in gone}
+            records = {name: record for name, record in now.records.items() if name not in changes.detached}
             changed = [name for name in (*changes.attached, *changes.replaced) if name in bundle.readers]
             records |= {name: bundle.readers[name] for name in changed}
             arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
-            self._change(records, arrays, summaries, bundle=bundle, check=lambda new: check(now, new, changes))
+            self._change(records, arrays, bundle=bundle, check=lambda new: check(now, new, changes))
             if self.backend.precision == "int8":
                 warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
@@ -250,7 +233,7 @@ class Session:
         with self._changing:
             bundle_changes(self.bundle, bundle)
             arrays = {name: loaded(bundle, name) for name in bundle.readers}
-            self._change(bundle.readers, arrays, self.loaded.summaries.refreshed(bundle), bundle=bundle)
+            self._change(bundle.readers, arrays, bundle=bundle)
 
     def refresh_behind(self) -> Future[Changes]:
         """The same in a thread of its own: calls go on meanwhile."""
@@ -284,7 +267,6 @@ class Session:
         self,
         records: Mapping[str, TaskRecord],
         arrays: Mapping[str, LoadedTask],
-        summaries: SummaryTasks,
         *,
         bundle: Bundle | None = None,
         hidden: frozenset[str] | None = None,
@@ -304,7 +286,7 @@ class Session:
         try:
             self.bundle = self.bundle if bundle is None else bundle
             self._hidden = (self._hidden if hidden is None else hidden) & records.keys()
-            new = self._with(records, summaries, arrays)
+            new = self._with(records, arrays)
             check(new)
         except BaseException:
             self.bundle, self._hidden = before
@@ -312,27 +294,24 @@ class Session:
             raise
         self._arrays, self._now = arrays, new
 
-    def _with(
-        self, records: Mapping[str, TaskRecord], summaries: SummaryTasks, arrays: Mapping[str, LoadedTask]
-    ) -> LoadedTasks:
+    def _with(self, records: Mapping[str, TaskRecord], arrays: Mapping[str, LoadedTask]) -> LoadedTasks:
         self._known = known_tasks(self.bundle, records, self._known)
         return LoadedTasks(
             records,
-            summaries,
             runner_of(self.backend),
             self.tokenizer,
             shape=self.shape,
             deterministic=self.deterministic,
-            versions=self._versions(records, summaries),
+            versions=self._versions(records),
             hidden=self._hidden,
             known=self._known,
             word_weights=word_weights_of(arrays),
         )
 
-    def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:
+    def _versions(self, records: Mapping[str, TaskRecord]) -> dict[str, str]:
         """The live version of every task that is as the bundle has it."""
         same = [name for name, record in records.items() if self.bundle.tasks.get(name) == record]
-        return {name: self.bundle.version(name) for name in (*same, *summaries.tasks)}
+        return {name: self.bundle.version(name) for name in same}
 
     @property
     def loaded(self) -> LoadedTasks:
@@ -342,22 +321,17 @@ class Session:
 
     @property
     def records(self) -> Mapping[str, TaskRecord]:
-        """The records of all tasks that read the trunk, by name."""
+        """The records of all tasks, by name."""
         return self.loaded.records
 
     @property
-    def summaries(self) -> SummaryTasks:
-        """The tasks that own their models."""
-        return self.loaded.summaries
-
-    @property
     def tasks(self) -> dict[str, Task]:
-        """Every task that is not hidden: those that read the trunk, then those that own their models."""
+        """Every task that is not hidden."""
         loaded = self.loaded
         return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
     def arrays(self, name: str) -> LoadedTask:
-        """The path and the arrays of a task that reads the trunk. Raises UnknownTask."""
+        """The path and the arrays of a task. Raises UnknownTask."""
         self.loaded.task_names([name])
         return self._arrays[name]
 

@@ -14,11 +14,11 @@ from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
 from polyhead.data.split import kept_together
 from polyhead.engine.session import Session
-from polyhead.errors import BadValue, ConfigError, MissingColumn
+from polyhead.errors import BadValue, MissingColumn
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
 from polyhead.evaluate.profile import asked, seen_rows
 from polyhead.progress import counted
-from polyhead.tasks.calibration import Calibration, calibrated_kinds
+from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -41,12 +41,6 @@ def calibrated_task(
     and of reading the files, and BadValue for the rows that the task learned from.
     """
     task = session.tasks[name]
-    if name not in session.records:
-        raise ConfigError(
-            f"task '{name}' owns its model, and writes texts: there is nothing to calibrate",
-            allowed=calibrated_kinds(),
-            task=name,
-        )
     check_kind(task)
     files = [read(each, task) for each in (source, check) if each is not None]
     for examples in files:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+import msgspec
+
 from polyhead.arguments import check_fields
 from polyhead.codecs import CODECS, EXACT, HALF, FeatureCodec
 from polyhead.codecs.tables import is_digest
+from polyhead.encoder.decoder import Decoder
 from polyhead.errors import PlanError
 from polyhead.values import Value
 
@@ -248,6 +251,8 @@ class Head(Value, tag="head"):
     With `words` so many columns of the input's hashed words, or of a word's features and those of its two neighbours
     where each word is answered (`text.hashing`), are multiplied by weights and added to y;
     nothing else of the input reads them, so they are added wherever its text is at hand, beside the plan.
+
+    A generating head has a decoder instead, which reads all positions; its width is the vocabulary's.
     """
 
     kind: str
@@ -261,8 +266,16 @@ class Head(Value, tag="head"):
     # neighbours on each side of a word: z = [x_(i-n), ..., x_i, ..., x_(i+n)], zeros for unread words and beyond ends
     window: int = 0
     words: int = 0  # columns of hashed words, a power of two; 0: none
+    decoder: Decoder | msgspec.UnsetType = msgspec.UNSET  # of a generating head
 
     def __post_init__(self) -> None:
+        other = self.hidden or not self.bias or self.separate or self.window or self.words
+        if self.decoder is not msgspec.UNSET and (other or self.hidden_part is not None):
+            raise PlanError(
+                "a generating head is a decoder alone",
+                got=self,
+                do="leave out hidden, hidden_part, bias, separate, window and words",
+            )
         if not 0 <= self.window <= MOST_WINDOW or (self.window and self.separate):
             raise PlanError(
                 "a head cannot read a word with so many neighbours",

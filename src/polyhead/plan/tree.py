@@ -31,6 +31,13 @@ class Path(Value):
             )
         if 3 in order and self.head.separate and self.pool.layers == "beside":
             raise PlanError("a head compares one vector of each text", got="layers 'beside'", allowed="last or mean")
+        generates = 3 in order and self.head.decoder is not msgspec.UNSET
+        if generates and (self.pool.layers, self.pool.positions) != ("last", "all"):
+            raise PlanError(
+                "a generating head reads all positions of the path's last layer",
+                got=f"layers '{self.pool.layers}', positions '{self.pool.positions}'",
+                allowed="layers 'last', positions 'all'",
+            )
         depth = 0
         for node in self.nodes:
             if isinstance(node, Layers) and node.start != depth:

@@ -36,7 +36,6 @@ class InitOptions(Columns, kw_only=True):
     kind: str | None = None
     name: str | None = None
     pair: str | None = None  # None: the default of a project file
-    model: str | None = None
     validation: str | None = None
     test: str | None = None
 
@@ -146,8 +145,6 @@ def _table(options: InitOptions, folder: Path, facts: Mapping[str, Any]) -> dict
         entry["empty"] = options.empty or "none"
     if options.overlaps and options.spans:
         entry["overlaps"] = options.overlaps
-    if options.model is not None:
-        entry["model"] = place_from(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
     return entry | {key: place_from(name, folder) for key, name in files.items() if name} | _columns(options)
 
@@ -383,7 +380,7 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
 
 
 def place_from(path: str, folder: Path) -> str:
-    """A path from here, as a file in `folder` names it."""
+    """A path from here as a project file in the folder names it: relative where it lies inside; an address stays."""
     if is_address(path):
         return path
     resolved = Path(path).resolve()

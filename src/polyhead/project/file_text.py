@@ -15,7 +15,7 @@ HEADER = re.compile(r"\s*\[")
 TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")
 OWN = re.compile(r"\s*\[\[?\s*tasks\s*\.")
 # Keys that are never guessed: a replacement of the same kind keeps them.
-KEPT = ("metric", "threshold", "none_below", "positive", "long_texts", "decoder", "team")
+KEPT = ("metric", "threshold", "none_below", "positive", "long_texts", "decoder", "generation", "team")
 
 
 def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool) -> tuple[str, tuple[str, ...]]:

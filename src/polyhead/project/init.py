@@ -45,7 +45,7 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
     Raises ConfigError if two guesses are equally good, EmptyData if nothing can be guessed.
     """
     given = msgspec.structs.asdict(options)
-    if options.kind is not None and options.known_kind.owns_model:
+    if options.kind is not None and options.known_kind.generates:
         return InitTask(**given)
     table = table or table_of(options.data)
     if not table.rows:
@@ -59,7 +59,7 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
         raise ConfigError(
             f"no column of {options.data} looks like a label",
             got=list(table.values),
-            do="name it with --label, and the text with --text; for summaries also --kind and --model",
+            do="name it with --label, and the text with --text; for summaries also --kind",
         )
     question = layout.text or KINDS.named(kind).text_column
     if not (options.text or layout.tokens) and layout.whys and question not in table.values:

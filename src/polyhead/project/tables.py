@@ -12,13 +12,14 @@ import msgspec
 from polyhead.arguments import check_fields, twice_in, typed
 from polyhead.data.columns import Columns, Source
 from polyhead.data.tables import file_endings, is_address
-from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.encoders import ENCODERS, MINILM
+from polyhead.project.generation import DecoderChoice
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.project.strategies import Pooled, Strategy
+from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 from polyhead.values import Value, read_toml
@@ -98,21 +99,18 @@ class TaskEntry(Columns, kw_only=True):
     null_answers: bool = False  # span: whether a text may have no answer
     decoder: Literal["greedy", "constrained"] | None = None  # tagging; None: "constrained" for BIO labels
     team: str | None = None  # the person responsible for the task, for its card
-    model: str | Summarizer | None = None  # summarization: the initial encoder-decoder
+    generation: DecoderChoice | None = None  # of a kind that generates; None: all defaults
     strategy: Strategy | None = None
     training: Training | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        owns_model = self.known_kind.owns_model
-        if owns_model != (self.model is not None) or (owns_model and self.strategy is not None):
-            names = kinds_with("owns_model")
+        if self.generation is not None and not self.known_kind.generates:
             raise ConfigError(
-                f"task '{self.name}': 'model' is for tasks of kind {names}, which need it and share nothing",
-                got=f"kind '{self.kind}', model {self.model}, strategy {self.strategy}",
-                do="give the name of an encoder-decoder, without a strategy"
-                if owns_model
-                else "leave 'model' out; the trunk is the project's",
+                f"task '{self.name}': kind '{self.kind}' writes nothing, so it has no 'generation'",
+                got=self.generation,
+                allowed=f"kind {kinds_with('generates')}",
+                do="leave [tasks.generation] out",
             )
 
     @property
@@ -138,7 +136,7 @@ class TaskEntry(Columns, kw_only=True):
         shared = {
             name: getattr(self, name)
             for name in Task.__struct_fields__
-            if name not in ("pair", "decoder", "transitions", "ends") and getattr(self, name) is not None
+            if name not in ("pair", "decoder", "transitions", "ends", "generation") and getattr(self, name) is not None
         }
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
@@ -152,10 +150,6 @@ class TaskEntry(Columns, kw_only=True):
         path = chosen.path if is_address(chosen.path) else str((folder / chosen.path).resolve())
         columns = {name: getattr(self, name) for name in Columns.__struct_fields__}
         return Source(path=path, where=chosen.where, limit=chosen.limit, **columns)
-
-
-SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
-"""Where nothing is said, summarizers are trained as BART was on summaries (Lewis et al. 2020), in smaller batches."""
 
 
 JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.06)
@@ -196,12 +190,6 @@ class Project(Value):
         )
         msgspec.structs.force_setattr(self, "tasks", settled)
         for entry in self.tasks:
-            if entry.known_kind.owns_model and not isinstance(self.recipe, Frozen):
-                raise ConfigError(
-                    f"task '{entry.name}': a summarizer has a model of its own, which no recipe trains with others",
-                    got=f"recipe '{self.recipe.__struct_config__.tag}'",
-                    do="declare the task in a project file of its own, with the same bundle",
-                )
             if isinstance(entry.validation, float) and not 0 < entry.validation < 1:
                 raise ConfigError(
                     f"task '{entry.name}': validation is a share of train or a file",
@@ -259,16 +247,20 @@ def read_project(path: Path | str) -> Project:
 
 
 def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
-    """The entry's strategy, or the project's."""
-    return entry.strategy or project.strategy
+    """The entry's strategy, or the project's; for a task that writes, with its decoder."""
+    own = entry.strategy or project.strategy
+    if entry.known_kind.generates:
+        return Generating(under=own, choice=entry.generation or DecoderChoice())
+    return own
 
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
     """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
     own = strategy_of(project, entry).default_training
+    if entry.generation is not None and entry.generation.start == "random":
+        own = WRITING_FROM_RANDOM
     own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
     own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
-    own = SUMMARY_TRAINING if entry.known_kind.owns_model else own
     return entry.training or project.training or own
 
 

@@ -48,7 +48,7 @@ class Cache:
 
     An answer is found by the digests of the input and of the task's record, which names its arrays, its path, its
     trunk and its settings: another version of a task never finds what an earlier one said. Tasks that are not as the
-    bundle has them, and those that own their models, are always computed. An input of which one asked task is not
+    bundle has them are always computed. An input of which one asked task is not
     known is read again for all.
     """
 

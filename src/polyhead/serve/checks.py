@@ -108,8 +108,7 @@ def _check_read(
         raise _too_many_words(f"{count:,} words", tokens)
     if count * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
         return
-    reading, _ = loaded.summaries.split(tasks)
-    readings = readings_of(inputs, loaded.readers(reading), loaded.tokenizer, words)
+    readings = readings_of(inputs, loaded.readers(tasks), loaded.tokenizer, words)
     read = sum(int(each.lengths.sum()) for each in readings)
     if read > tokens:
         raise BadValue(

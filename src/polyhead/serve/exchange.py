@@ -74,7 +74,7 @@ class Served(Value):
     """The version of a task that answered."""
 
     version: str  # "" of a task that lies in no bundle
-    digest: str  # of its arrays; "" of a task that owns its model
+    digest: str  # of its arrays; "" of a task that lies in no bundle
     before: tuple[Served, ...] | UnsetType = UNSET  # of a cascade: those that answered where they were sure
 
 

@@ -36,7 +36,7 @@ async def explain_request(
 ) -> Why:
     """Raises what `Service.ask` raises, and BadValue where all inputs together are more than a request may hold."""
     loaded = tasks.loaded
-    if writing := [name for name in tasks if kind_of(loaded.tasks[name]).owns_model]:
+    if writing := [name for name in tasks if kind_of(loaded.tasks[name]).generates]:
         raise BadValue("a task that writes texts is not explained", got=writing, do="name other tasks")
     if mixed := [name for name in tasks if len(loaded.homes(name)) > 1]:
         raise BadValue(

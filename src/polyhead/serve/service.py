@@ -169,7 +169,7 @@ class Service:
         return self
 
     def default_tasks(self) -> list[str]:
-        """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
+        """The tasks of a request that names none: all but those that write texts, which take a time of their own."""
         return _default(self.loaded)
 
     def named(self, tasks: Iterable[str] | None) -> TaskSelection:
@@ -389,7 +389,7 @@ def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
 
 def _default(loaded: LoadedTasks) -> list[str]:
     hidden = loaded.hidden
-    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).owns_model]
+    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).generates]
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:

@@ -197,7 +197,7 @@ def check_served_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task
 def why_no_answers(task: Task) -> str | None:
     """Why a task answers no question of a decisions API; None for one that does."""
     kind = kind_of(task)
-    if kind.owns_model or kind.per_word or kind.scores not in ANSWERING:
+    if kind.generates or kind.per_word or kind.scores not in ANSWERING:
         return f"a task of kind '{task.kind}' gives no probabilities of a whole text"
     if input_types_of(task) != ("text",):
         return "it reads a pair of texts, and a question is about one text"

@@ -17,7 +17,6 @@ from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.probes import backend_here, precision_here, readable_probes
 from polyhead.engine.request import Request
-from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
 from polyhead.serve.event_loop import ALONE, Pace
@@ -51,8 +50,7 @@ def trial_outputs(
     """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
 
     Tasks that read alike are run together. Those that use the trunk alone are run with the tasks `beside`, so that the
-    combinations that callers request are compiled now. Tasks that own their models give each text as an array of one
-    string.
+    combinations that callers request are compiled now. Tasks that write give each text as an array of one string.
     """
     by_task: dict[str, list[np.ndarray]] = {}
     for names in _read_alike(loaded, probes):
@@ -104,9 +102,9 @@ def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]
 
 
 def _added_to_trunk(loaded: LoadedTasks, name: str) -> str | Embed | None:
-    """None for a task that runs the trunk alone; its prompts; or its name where it has layers or a model of its own."""
-    record = loaded.records.get(name)
-    if record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers):
+    """None for a task that runs the trunk alone; its prompts; or its name where it has layers of its own."""
+    record = loaded.records[name]
+    if any(node.weights != TRUNK or node.delta for node in record.path.layers):
         return name
     return record.path.embed if record.path.embed.prompts else None
 
@@ -133,7 +131,7 @@ def check_new(
     numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
     """
     reading = [name for name in names if name in loaded.records]
-    requested = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
+    requested = built_in(loaded, names)
     trial_outputs(loaded, requested, pace, beside=beside)
     probes = {name: pinned(bundle, name, most=None if loaded.deterministic else CHANGED) for name in reading}
     outputs = trial_outputs(loaded, probes, pace, beside=beside)
@@ -180,8 +178,8 @@ class Isolation:
     ) -> None:
         """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
 
-        In deterministic mode every bit counts, else the tolerance. Tasks that own their models, and hidden ones, are
-        not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
+        In deterministic mode every bit counts, else the tolerance, within which texts that tasks write may differ.
+        Hidden tasks are not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
         """
         apart = {*changed, *new.hidden}
         left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
@@ -216,6 +214,7 @@ class Isolation:
         return all(
             a.shape == b.shape and float(np.abs(a - b).max(initial=0.0)) <= self._tolerance
             for a, b in zip(before, after, strict=True)
+            if a.dtype.kind != "U"
         )
 
 

@@ -23,6 +23,7 @@ from polyhead.plan import TRUNK, Activation, Path, owners_of
 from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.store.words import MOST_COLUMNS, word_outputs
+from polyhead.store.writing import StoredWriting
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 from polyhead.values import Value
@@ -58,17 +59,27 @@ class PackedTask(Value, eq=False):
 class PackedTasks:
     """Several tasks that read one feature column, folded; can be sent to other processes."""
 
-    def __init__(self, column: FeatureColumn, tasks: Mapping[str, PackedTask]) -> None:
-        self.column, self.tasks = column, dict(tasks)
+    def __init__(
+        self, column: FeatureColumn, tasks: Mapping[str, PackedTask], writing: StoredWriting | None = None
+    ) -> None:
+        self.column, self.tasks, self.writing = column, dict(tasks), writing
 
     @classmethod
-    def of(cls, column: FeatureColumn, tasks: Mapping[str, LoadedTask]) -> PackedTasks:
-        """The tasks with these paths and arrays, all of which read this column."""
-        return cls(column, {name: packed_head(task, column) for name, task in tasks.items()})
+    def of(
+        cls, column: FeatureColumn, tasks: Mapping[str, LoadedTask], writing: StoredWriting | None = None
+    ) -> PackedTasks:
+        """The tasks with these paths and arrays, all of which read this column; those of `writing` write texts."""
+        return cls(column, {name: packed_head(task, column) for name, task in tasks.items()}, writing)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tasks."""
+        return (*self.tasks, *(() if self.writing is None else self.writing.tasks))
 
     def only(self, names: Sequence[str]) -> PackedTasks:
         """Some of the tasks."""
-        return PackedTasks(self.column, {name: self.tasks[name] for name in names})
+        writing = None if self.writing is None else self.writing.only(names)
+        return PackedTasks(self.column, {name: self.tasks[name] for name in names if name in self.tasks}, writing)
 
     @property
     def words(self) -> dict[str, np.ndarray]:
@@ -76,7 +87,7 @@ class PackedTasks:
         return {name: task.words for name, task in self.tasks.items() if task.words is not None}
 
     def outputs(self, rows: PackedRows, words: PackedRows | None = None) -> dict[str, np.ndarray]:
-        """Each task's outputs for documents, float32 (rows, labels); NaN for a document without a token.
+        """Each task's outputs for documents, float32 (rows, labels), or texts (rows,); NaN or "" without a token.
 
         `words` are their hashed words, where a task reads some.
         Raises StoreError if a document has several vectors and the tasks read one.
@@ -84,6 +95,10 @@ class PackedTasks:
         lengths = rows.lengths
         outputs = {name: np.full((len(lengths), task.width), np.nan, np.float32) for name, task in self.tasks.items()}
         heads = max((task.heads for task in self.tasks.values()), default=0)
+        if self.writing is not None:
+            outputs |= self.writing.texts(rows)
+        if not self.tasks:
+            return outputs
         if not heads and lengths.max(initial=0) > 1:
             got = f"{lengths.max()} in row {lengths.argmax()}"
             raise StoreError("these features are one vector a document", got=got, do="extract them again")
@@ -287,7 +302,7 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
     """Raises StoreError, with advice, for a task that a store alone cannot answer; `words`: it keeps hashed words."""
     kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
     do = "train it with the strategy 'pooled' and words = false"
-    if not isinstance(kind, RowKind):
+    if not isinstance(kind, RowKind) and not kind.generates:
         reason = f"kind '{task.kind}' needs the text beside its features"
     elif path.head.words and task.pair != "none":
         reason = "its head reads the words of two texts, and a store keeps those of single texts"
@@ -302,7 +317,7 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
         reason = "its prompt stands before the text while the trunk reads it"
     elif own:
         reason = f"the trunk's states pass layers of its own ({', '.join(own)}) before they are pooled"
-    elif path.pool.positions not in _STORED:
+    elif path.pool.positions not in _STORED and not kind.generates:
         reason = f"it reads positions '{path.pool.positions}', which depend on more than the text"
     else:
         return

@@ -13,6 +13,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.errors import BadName, ConfigError
 from polyhead.registry import Registry
+from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.gold import TaggedSpan
 from polyhead.tasks.judging import Judged
 from polyhead.tasks.metrics import LabelScore
@@ -70,6 +71,7 @@ class Task(Value):
     # span, imported: an answer's end is read at the last token of its word; unset: at the first, as its beginning
     ends: Literal["last"] | msgspec.UnsetType = msgspec.UNSET
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or the best allowed BIO sequence
+    generation: GenerationRules | msgspec.UnsetType = msgspec.UNSET  # of a kind that generates: how texts are written
     # tagging, learned: what the best sequence adds for each label that comes first, then for each that follows another
     transitions: tuple[tuple[float, ...], ...] = ()
 
@@ -162,7 +164,7 @@ class Kind(ABC):
     least_labels: ClassVar[int] = 2  # for a kind that uses `labels`
     per_word: ClassVar[bool] = False  # the head reads each word (in a pair, those of the second text)
     per_option: ClassVar[bool] = False  # the trunk reads one pair per option, the head returns a number for each
-    owns_model: ClassVar[bool] = False  # answered by the task's own encoder-decoder, not by the trunk
+    generates: ClassVar[bool] = False  # its head writes a text with a decoder; an output is that text
     # if the trunk learns, its tasks share one head unless the recipe says otherwise
     shares_head: ClassVar[bool] = False
     # The function from a row's outputs to its answer's numbers; None if these depend on other rows or places too.

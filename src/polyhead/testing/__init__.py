@@ -26,6 +26,7 @@ from polyhead.testing.tiny import (
     tiny_tokenizer,
     tiny_trunk,
 )
+from polyhead.testing.writing import tiny_writing
 
 __all__ = [
     "BATCHES",
@@ -42,6 +43,7 @@ __all__ = [
     "tiny_tasks",
     "tiny_tokenizer",
     "tiny_trunk",
+    "tiny_writing",
     "yield_backend_checks",
     "yield_deterministic_checks",
     "yield_strategy_checks",

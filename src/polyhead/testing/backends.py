@@ -29,6 +29,7 @@ from polyhead.testing.tiny import (
     tiny_trunk,
     tiny_widths,
 )
+from polyhead.testing.writing import writing_checks
 
 HALF_STEP = 0.01  # of outputs, if a few features of size 1 change by a float16 step
 
@@ -80,6 +81,7 @@ def yield_backend_checks(subject: str, make: MakeBackend, *, family: str = "bert
     ):
         yield Check(subject=subject, name=name, run=partial(run, maker, trunk, tasks))
     yield from _conditioned_checks(subject, make, family)
+    yield from writing_checks(subject, make, trunk)
 
 
 def _conditioned_checks(subject: str, make: MakeBackend, family: str) -> Iterator[Check]:

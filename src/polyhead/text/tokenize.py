@@ -6,6 +6,7 @@ longest row (`text.batch`) and the limit is the trunk's.
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from array import array
@@ -104,6 +105,16 @@ class Tokenizer:
         names = {getattr(self._tokenizer.model, "unk_token", None), *UNKNOWN}
         ids = [self._tokenizer.token_to_id(name) for name in names if name is not None]
         return frozenset(number for number in ids if number is not None)
+
+    def limited(self, max_tokens: int) -> Tokenizer:
+        """The same for inputs of at most so many tokens."""
+        limited = copy.copy(self)
+        limited.max_tokens, limited.most_kept, limited._kept = max_tokens, 0, {}
+        return limited
+
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of these ids, without special tokens and without blanks at its ends."""
+        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Encodings of all inputs in order; with `windows`, several for an input longer than a window."""

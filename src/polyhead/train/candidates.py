@@ -227,7 +227,7 @@ def baseline_path(prepared: Prepared, path: Path, source: FeatureSource) -> Path
     task, is_kept = prepared.task, prepared.strategy.reads_kept_features
     kind = kind_of(task)
     has_linear = is_kept and any(head.solver == "linear" for head in candidates(prepared, source))
-    if kind.loss == "span_cross_entropy" or has_linear:
+    if kind.loss == "span_cross_entropy" or kind.generates or has_linear:
         return None
     if kind.per_word and is_kept:
         head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)

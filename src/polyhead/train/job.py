@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -14,9 +14,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.lost import check_labels_stay
-from polyhead.bundle.models import ModelDraft
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import check_sort
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.encoder.data import TrunkData, TrunkFacts
@@ -108,7 +106,7 @@ class TrainingJob:
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], source: FeatureSource) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
         self.prepared, self.source, self.allocation = prepared, source, run.project.allocation
-        self.bundle = open_or_create(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
+        self.bundle = open_or_create(run.root, source.facts, load=run.load)
         # strategies of all tasks of the project, including those not in this run
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, run.project.allocation)
@@ -207,7 +205,7 @@ class TrainingJob:
 
 def write_proven(
     root: FilePath,
-    drafts: Sequence[Draft | ModelDraft],
+    drafts: Sequence[Draft],
     families: Sequence[FamilyDraft] = (),
     *,
     is_alone: bool,
@@ -335,11 +333,11 @@ def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
     return extraction
 
 
-def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
+def open_or_create(root: FilePath, trunk: TrunkFacts, *, load: Callable[[], TrunkData]) -> Bundle:
     """The existing bundle, if it has the same trunk; else a new one, with the trunk that `load` returns.
 
-    `names` are the tasks to train. Raises WrongTrunk for a bundle on another trunk, unless an interrupted run left it
-    without tasks, and BadName for names of tasks with their own models.
+    Raises WrongTrunk for a bundle on another trunk, unless an interrupted run left it
+    without tasks.
     """
     if not (root / BUNDLE).exists():
         return write_bundle(root, load())
@@ -353,8 +351,6 @@ def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, l
             got=f"this project's trunk {trunk_line(trunk)}, the bundle's {trunk_line(bundle.trunk_facts())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
-    for name in names:
-        check_sort(bundle.lines, name, owns_model=False)
     return bundle
 
 

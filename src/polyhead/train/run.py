@@ -13,11 +13,10 @@ from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.encoders import unread_line
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
-from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.encoder import load_any_trunk
-from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepare import prepare, with_decoders
 from polyhead.train.data.stored import StoredScores, known_trunk
-from polyhead.train.data.units import check_budget, check_whole_units, split_summarizers
+from polyhead.train.data.units import check_budget, check_whole_units
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
@@ -62,9 +61,8 @@ def train_project(
     tasks use the store's codec unless they name one. The trunk is then that of the bundle, if it exists. Raises
     StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
-    folder = FilePath(folder)
+    folder, place = FilePath(folder), place or ProcessRank()
     options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
-    place = place or ProcessRank()
     _check(project, place, only, options, from_store=features is not None)
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
@@ -72,6 +70,7 @@ def train_project(
     load, store = partial(load_any_trunk, project, folder), None
     if features is None:
         load = partial(_same, load())
+        prepared = with_decoders(prepared, load())
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
     run = TrainingRun(
@@ -97,7 +96,7 @@ def _tell(run: TrainingRun) -> None:
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
     if run.store is None:
         data = run.load()
-        inputs = {p.task.name: p.train.examples.inputs for p in chosen if not kind_of(p.task).owns_model}
+        inputs = {p.task.name: p.train.examples.inputs for p in chosen}
         if line := unread_line(inputs, data.tokenizer, data.name):
             run.events.line(line)
     for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
@@ -120,13 +119,11 @@ def _same(data: TrunkData) -> TrunkData:
 
 def _check_from_store(project: Project) -> None:
     """Raises ConfigError for settings that a store cannot support."""
-    if not isinstance(project.recipe, Frozen) or split_summarizers(project)[1]:
-        models = [entry.name for entry in project.tasks if entry.known_kind.owns_model]
-        recipe = f"recipe '{project.recipe.__struct_config__.tag}'"
+    if not isinstance(project.recipe, Frozen):
         raise ConfigError(
-            "features of a store are those of a frozen trunk, for tasks that read it",
-            got=f"tasks with models of their own: {models}" if models else recipe,
-            do="train these without --features",
+            "features of a store are those of a frozen trunk",
+            got=f"recipe '{project.recipe.__struct_config__.tag}'",
+            do="train without --features",
         )
 
 
@@ -137,10 +134,8 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     of_recipe = f"recipe '{recipe.__struct_config__.tag}'"
     training: BundleTraining
     match recipe:
-        case Frozen() if not split_summarizers(run.project)[1]:
-            training = FrozenTrunk(run, chosen)
         case Frozen():
-            training = deep("summaries:Summaries", "training a summarizer")(run, chosen)
+            training = FrozenTrunk(run, chosen)
         case Donors():
             training = donors(run)
         case Joint():
@@ -156,10 +151,8 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     """The project with the tasks whose files are read: only those to train, if nothing binds them to the others."""
     if not only or not isinstance(project.recipe, Frozen):
         return project
-    readers, _ = split_summarizers(project)
-    if any(entry.name in only for entry in readers):
-        check_budget(msgspec.structs.replace(project, tasks=readers), only)
-        check_whole_units({entry.name: strategy_of(project, entry) for entry in readers}, only)
+    check_budget(project, only)
+    check_whole_units({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
     if project.donors is not None:  # held out together, as for the donors
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from polyhead.errors import TrunkNotFound, WeightsMismatch
-from polyhead.project.pretrained import open_checkpoint
+from polyhead.project.weights import open_checkpoint
 
 ARRAYS = {"a": torch.arange(6.0).reshape(2, 3), "b.c": torch.ones(4), "n": torch.arange(3)}
 

@@ -247,9 +247,9 @@ class Embeddings(nn.Module):
         super().__init__()
         self.shape, self.dropout = shape, dropout
         narrow = shape.embedding_width or shape.width
-        self.word = _Table(shape.vocabulary, narrow)
-        self.position = _Table(shape.positions, narrow) if shape.position_table else None
-        self.segment = _Table(shape.segments, narrow) if shape.segments else None
+        self.word = VectorTable(shape.vocabulary, narrow)
+        self.position = VectorTable(shape.positions, narrow) if shape.position_table else None
+        self.segment = VectorTable(shape.segments, narrow) if shape.segments else None
         self.norm = nn.LayerNorm(narrow, eps=shape.norm_epsilon, bias=shape.norm_bias) if shape.embedding_norm else None
         self.project = Dense(narrow, shape.width) if narrow != shape.width else None
 
@@ -310,10 +310,11 @@ class Embeddings(nn.Module):
         return out
 
 
-class _Table(nn.Embedding):
+class VectorTable(nn.Embedding):
     """Vectors that start at zero, so that making them changes no random state."""
 
     def reset_parameters(self) -> None:
+        """All zeros."""
         nn.init.zeros_(self.weight)
 
 

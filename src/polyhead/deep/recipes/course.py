@@ -17,20 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.data.read import Examples
-from polyhead.deep.examples import TextExamples, module_outputs
+from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.devices import devices_of, gathered
 from polyhead.deep.loop.fit import Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
+from polyhead.deep.recipes.limits import check_course
 from polyhead.deep.recipes.paths import joint_paths, with_trunk
 from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
 from polyhead.deep.recipes.together import JointLoss, JointModel, keep_texts
 from polyhead.deep.recipes.weighting import Objective
+from polyhead.deep.recipes.writing import task_outputs
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import TrunkData
-from polyhead.errors import ConfigError
 from polyhead.plan import Path
+from polyhead.progress import counted
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, SearchPoint, Training
 from polyhead.project.strategies import Strategy
+from polyhead.project.strategies.generating import Generating
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
@@ -99,6 +102,7 @@ class JointCourse:
         self.place, self._checkpoint, self.events = place or ProcessRank(), checkpoint, events or Events()
         self.precision = precision
         self.frozen = frozen
+        check_course(self.place, recipe, prepared)
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
         self.module = self.together(
             data,
@@ -124,16 +128,18 @@ class JointCourse:
             recipe.weighting,
             sizes,
             class_weights=_class_weights(prepared) if training.class_weights else None,
+            label_smoothing={
+                p.task.name: p.strategy.choice.smoothing for p in prepared if isinstance(p.strategy, Generating)
+            },
         )
         self.loss = JointLoss(self.module, self.objective, self.tasks, recipe)
         self.place.check(self.mixture.micro_batches)
-        _check_passes(self.place, recipe, self.tasks)
-        _check_sharding(self.place, recipe, prepared)
 
     def learn(self, label: str = "training together", *, fresh: bool = True) -> JointResult:
         """Trains to the end; unless `fresh`, parts start as the caller left them."""
         for name, p in self.prepared.items():
             tell_unread(p, self.examples[name], self.data.settings.max_tokens, self.events)
+            tell_cut(p.task, self.examples[name], self.events)
         if fresh:
             start_parts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
@@ -186,7 +192,7 @@ class JointCourse:
         self.module.eval()
         for index, (name, (rows, examples)) in enumerate(self._validation.items()):
             if self.place.owns(index):
-                outputs = module_outputs(self.module.bound(name), examples)
+                outputs = task_outputs(self.module, self.tasks[name], examples, self.data.tokenizer)
                 own[name] = rows.scores(self.tasks[name], outputs)
         scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
         return {name: scores[name] for name in self._validation}
@@ -200,28 +206,6 @@ class JointCourse:
         )
 
 
-def _check_passes(place: ProcessRank, recipe: Joint, tasks: Mapping[str, Task]) -> None:
-    """Raises for sharded layers with smoothing and a regression: all processes must run them equally often."""
-    plain = [name for name, task in tasks.items() if kind_of(task).loss == "squared_error"]
-    if place.world > 1 and recipe.parallel == "fsdp" and recipe.smoothing is not None and plain:
-        raise ConfigError(
-            "smoothing is not computed over sharded layers where a regression learns too",
-            got=f"parallel 'fsdp', regressions {plain}",
-            do="set recipe.parallel = 'ddp', or train without smoothing or without regressions",
-        )
-
-
-def _check_sharding(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
-    """Raises for prompts and adapters with sharding: they use layers outside the forward pass that gathers them."""
-    inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
-    if place.world > 1 and recipe.parallel == "fsdp" and inside:
-        raise ConfigError(
-            "prompts and adapters do not learn inside sharded layers",
-            got=f"parallel 'fsdp', tasks {inside}",
-            do="set recipe.parallel = 'ddp'",
-        )
-
-
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
     """Class weights of the tasks whose kind has classes."""
     weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
@@ -232,7 +216,19 @@ def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextE
     """Labelled texts as the trunk reads them, or each window of them if the task is trained on windows."""
     words = examples.words if kind_of(task).per_word else None
     windowed = task if reads_windows(task) else None
-    return TextExamples(tokenizer, examples.inputs, examples.taught, words, windowed=windowed)
+    rules = None if task.generation is msgspec.UNSET else task.generation
+    return TextExamples(tokenizer, examples.inputs, examples.taught, words, windowed=windowed, rules=rules)
+
+
+def tell_cut(task: Task, examples: TextExamples, events: Events) -> None:
+    """Reports how many training texts of a task that writes are not read, or not learned, in full."""
+    if task.generation is msgspec.UNSET:
+        return
+    for count, what in ((examples.cut, "text"), (examples.cut_written, "text to write")):
+        if count:
+            events.line(
+                f"{task.name}: {counted(count, what, several=what.replace('text', 'texts', 1))} cut in training"
+            )
 
 
 def _evenly_spaced(split: Split, rows: int | None) -> Examples:
@@ -298,7 +294,7 @@ def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
     if kept:
         course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
     for name, prepared in course.prepared.items():
-        strategy, part = prepared.strategy, course.module.model.parts[name]
+        strategy, part = prepared.strategy.under, course.module.model.parts[name]
         if strategy.frequent_rows:
             rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
             words = course.data.arrays["embeddings.word.weight"][rows]
@@ -366,5 +362,5 @@ def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -
     task, outputs = prepared.task, dict[str, list[np.ndarray]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokenizer)
-        outputs[split.name] = module_outputs(module.bound(task.name), texts)
+        outputs[split.name] = task_outputs(module, task, texts, course.data.tokenizer)
     return outputs

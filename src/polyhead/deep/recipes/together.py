@@ -19,7 +19,7 @@ from polyhead.deep.model import MultiTaskModel, TextBatch
 from polyhead.deep.nn.attention import AttentionKeys, by_head
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.weighting import Objective
-from polyhead.deep.sharing.make import make_families, make_part, start_pooler
+from polyhead.deep.sharing.make import make_families, make_part, start_decoder, start_pooler
 from polyhead.deep.sharing.part import BranchPart, Family, OwnedPart, PooledPart
 from polyhead.encoder.data import TrunkData
 from polyhead.plan import TRUNK, Path, merge, owners_of
@@ -49,7 +49,8 @@ class JointModel(nn.Module):
         frozen: bool = False,
     ) -> None:
         super().__init__()
-        strategies = strategies or {}
+        given = strategies or {}
+        strategies = {task: strategy.under for task, strategy in given.items()}
 
         def drawn(owner: str) -> torch.Generator:
             return torch.Generator().manual_seed(stream(training.seed, "init", owner))
@@ -70,6 +71,7 @@ class JointModel(nn.Module):
                 )
                 part.checkpointing = recipe.checkpointing
                 start_pooler(families.get(path.head.hidden_part or "", part), path, data, strategies.get(task))
+                start_decoder(part, data, given.get(task))
                 if isinstance(part, BranchPart):
                     part.start_from(data.arrays)
         trunk = Trunk.from_data(data, dropout=0.0 if frozen else recipe.layer_dropout)
@@ -87,12 +89,32 @@ class JointModel(nn.Module):
         self._bfloat16 = bfloat16
 
     def forward(self, task: str, batch: TextBatch, *, noise: Noise | None = None) -> Tensor:
-        """Outputs of one task from its part; `noise` changes the word vectors."""
+        """Outputs of one task from its part; `noise` changes the word vectors.
+
+        Of a task that writes, logits of the tokens after `written`, (rows, steps, vocabulary); its decoder computes in
+        the trunk's precision.
+        """
+        decoder = self.model.parts[task].decoder
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             learns = task if task in self._alone else None
             value = self.model.stored(self.plans[task], batch, noise=noise, learns=learns)[task]
+            if decoder is not None:
+                assert batch.written is not None
+                return decoder(batch.written, value.values[:, :, 0], value.mask, self.words)  # type: ignore[no-any-return]
         outputs: Tensor = self.model.parts[task](value.values, value.mask)
         return outputs
+
+    def states(self, task: str, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
+        """What a decoder reads of texts: states float32 (rows, tokens, width), and which of them are there."""
+        texts = on(batch, str(self.words.device))
+        with torch.autocast(texts.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
+            value = self.model.stored(self.plans[task], texts)[task]
+        return value.values[:, :, 0].float().cpu().numpy(), value.mask.cpu().numpy()
+
+    @property
+    def words(self) -> Tensor:
+        """The trunk's word vectors, to which decoders' outputs are tied: (vocabulary, width)."""
+        return self.model.trunk.embeddings.word.weight
 
     @torch.no_grad()
     def keys(self, batch: TextBatch) -> States:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.deep.loop.feed import TrainingBatch
-from polyhead.deep.loop.loss import LOSSES, options_of, place_counts, ranking_each, span_each
+from polyhead.deep.loop.loss import LOSSES, options_of, place_counts, ranking_each, span_each, token_cross_entropy
 from polyhead.deep.recipes.sampling import size_shares
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
@@ -47,11 +47,14 @@ class Objective(nn.Module):
         sizes: Mapping[str, int],
         *,
         class_weights: Mapping[str, Tensor] | None = None,
+        label_smoothing: Mapping[str, float] | None = None,
     ) -> None:
+        """`label_smoothing` is that of tasks that write."""
         super().__init__()
         self._tasks = {name: task for name, (task, _) in tasks.items()}
         self._weights = weights_of(weighting, {name: sizes[name] for name in tasks})
         self._scaled, self._class_weights = weighting.scaled, dict(class_weights or {})
+        self._smoothing = dict(label_smoothing or {})
         self._spread = {name: spread_of(task, targets) for name, (task, targets) in tasks.items()}
         learned = len(tasks) if weighting.kind == "uncertainty" else 0
         self._indices = {name: index for index, name in enumerate(tasks)}
@@ -66,6 +69,9 @@ class Objective(nn.Module):
         """The mean over examples, optionally scaled, without the task's weight."""
         loss, weights = kind_of(self._tasks[name]).loss, self._class_weights.get(name)
         weights = None if weights is None else weights.to(outputs.device)
+        if loss == "token_cross_entropy":
+            value = token_cross_entropy(outputs, batch.targets, weights, smoothing=self._smoothing.get(name, 0.0))
+            return value / log_outcomes(loss, outputs, batch.targets) if self._scaled else value
         if not self._scaled:
             return LOSSES[loss](outputs, batch.targets, weights)
         return scaled_loss(loss, outputs, batch.targets, weights, spread=self._spread[name])

@@ -16,6 +16,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, cost, owners_of
 from polyhead.project.strategies.base import DeltaStart, Strategy
 from polyhead.project.strategies.branch import private_layers
+from polyhead.project.strategies.generating import Generating
 
 
 def make_part(
@@ -52,14 +53,24 @@ def make_part(
 
 def start_pooler(module: OwnedPart | Family, path: Path, data: TrunkData, strategy: Strategy | None) -> None:
     """Lets a tanh layer over the first position start as the checkpoint's own pooler, unless the strategy draws it."""
-    hidden = module.head.hidden if isinstance(module, OwnedPart) else module.hidden
     drawn = getattr(strategy, "pooler_init", "random") != "checkpoint"
     if drawn or data.pooler is None or path.pool.positions != "first" or path.head.activation != "tanh":
         return
+    hidden = module.head.hidden if isinstance(module, OwnedPart) else module.hidden
     if isinstance(hidden, Dense) and tuple(hidden.weight.shape) == data.pooler.weight.shape:
         with torch.no_grad():
             hidden.weight.copy_(torch.from_numpy(data.pooler.weight))
             hidden.bias.copy_(torch.from_numpy(data.pooler.bias))
+
+
+def start_decoder(module: OwnedPart, data: TrunkData, strategy: Strategy | None) -> None:
+    """Lets a decoder start as the checkpoint's own, unless the strategy draws it."""
+    if module.decoder is None or data.decoder is None or not isinstance(strategy, Generating) or not strategy.start:
+        return
+    arrays = data.decoder().arrays
+    module.decoder.load_state_dict(
+        {name.removeprefix("decoder."): torch.tensor(np.asarray(array)) for name, array in arrays.items()}
+    )
 
 
 def make_families(

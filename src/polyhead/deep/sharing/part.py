@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from polyhead.deep.nn.decoder import TextDecoder
 from polyhead.deep.nn.dropout import dropout as drop
 from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
@@ -18,6 +19,7 @@ from polyhead.deep.nn.layer import Dense, Layer, fill_normal
 from polyhead.deep.nn.places import RowPlaces, relative_table
 from polyhead.deep.nn.trunk import States, run_layer
 from polyhead.deep.sharing.in_layer import Adapters, delta_layers
+from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import RELATIVE, Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import Delta, Path
@@ -30,6 +32,8 @@ LAYERED = ("enter", "layers", "relative", "leave", "delta")  # modules that comp
 class PooledPart(nn.Module):
     """The module of a pooled task: a learned layer mix and an attention pooler if its path has them, and a head.
 
+    A head that generates is a `decoder`, which is called by itself.
+
     Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
     hidden layer if a family owns it.
     """
@@ -41,6 +45,7 @@ class PooledPart(nn.Module):
         *,
         hidden: Dense | None = None,
         dropouts: tuple[float, float] = (0.0, 0.0),
+        layer_dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -53,7 +58,10 @@ class PooledPart(nn.Module):
         self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
         self.mix = LearnedMix(depth) if node.layers == "learned" else None
         self.pool = AttentionPooler(width, node.heads, generator=generator) if node.positions == "attention" else None
-        self.dropout = dropouts[0]
+        self.dropout, self.decoder, self.words = dropouts[0], None, None
+        if isinstance(head.decoder, Decoder):
+            self.decoder = TextDecoder(head.decoder, width, head.width, dropout=layer_dropout, generator=generator)
+            return  # there is no `head`
         self.head = HeadModule(
             head_inputs(head, width * node.of if node.layers == "beside" else width),
             head.width,
@@ -146,7 +154,9 @@ class OwnedPart(PooledPart):
         families, owner = families or {}, path.head.part
         shared = families.get(path.head.hidden_part or "")
         hidden = shared.hidden if shared is not None else None
-        super().__init__(path, shape.width, hidden=hidden, dropouts=dropouts, generator=generator)
+        super().__init__(
+            path, shape.width, hidden=hidden, dropouts=dropouts, layer_dropout=layer_dropout, generator=generator
+        )
         self.prompt = _prompt(owner, [path], shape, generator)
         places = delta_layers([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}

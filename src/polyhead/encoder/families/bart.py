@@ -1,10 +1,42 @@
-"""BART's encoder (Lewis et al. 2020); its decoder is not read here."""
+"""BART's encoder (Lewis et al. 2020), and the names of its decoder, which generating heads may start from."""
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import DecoderForm, EncoderFamily, register_encoder_family
 
 OFFSET = 2  # rows of the position table that no token reads, beyond those that the config counts
+
+DECODER = DecoderForm(
+    keys={
+        "layers": "decoder_layers",
+        "heads": "decoder_attention_heads",
+        "feed_forward": "decoder_ffn_dim",
+        "positions": "max_position_embeddings",
+        "activation": "activation_function",
+    },
+    defaults={"layers": 12, "heads": 16, "feed_forward": 4096, "positions": 1024, "activation": "gelu"},
+    first_position=OFFSET,
+    extra_positions=OFFSET,
+    tied=("decoder.embed_tokens.weight", "lm_head.weight"),
+    table=(
+        ("decoder.embed_positions", "decoder.position"),
+        ("decoder.layernorm_embedding", "decoder.norm"),
+        ("decoder.layers.{}.self_attn.q_proj", "decoder.layers.{}.attention.query"),
+        ("decoder.layers.{}.self_attn.k_proj", "decoder.layers.{}.attention.key"),
+        ("decoder.layers.{}.self_attn.v_proj", "decoder.layers.{}.attention.value"),
+        ("decoder.layers.{}.self_attn.out_proj", "decoder.layers.{}.attention.output"),
+        ("decoder.layers.{}.self_attn_layer_norm", "decoder.layers.{}.attention.norm"),
+        ("decoder.layers.{}.encoder_attn.q_proj", "decoder.layers.{}.cross.query"),
+        ("decoder.layers.{}.encoder_attn.k_proj", "decoder.layers.{}.cross.key"),
+        ("decoder.layers.{}.encoder_attn.v_proj", "decoder.layers.{}.cross.value"),
+        ("decoder.layers.{}.encoder_attn.out_proj", "decoder.layers.{}.cross.output"),
+        ("decoder.layers.{}.encoder_attn_layer_norm", "decoder.layers.{}.cross.norm"),
+        ("decoder.layers.{}.fc1", "decoder.layers.{}.feed_forward.inner"),
+        ("decoder.layers.{}.fc2", "decoder.layers.{}.feed_forward.outer"),
+        ("decoder.layers.{}.final_layer_norm", "decoder.layers.{}.feed_forward.norm"),
+        ("final_logits_bias", "decoder.output.bias"),
+    ),
+)
 
 register_encoder_family(
     EncoderFamily(
@@ -52,6 +84,7 @@ register_encoder_family(
             ("encoder.layers.{}.fc2", "layers.{}.feed_forward.outer"),
             ("encoder.layers.{}.final_layer_norm", "layers.{}.feed_forward.norm"),
         ),
+        decoder=DECODER,
         ignored=r"decoder\..*",
     )
 )

@@ -152,6 +152,21 @@ def question_answering(model_type: str) -> ClassifierForm:
     return ClassifierForm(model_type=model_type, output="qa_outputs")
 
 
+class DecoderForm(Value):
+    """The decoder that a family's checkpoints have: how config.json gives its shape, and the names of its arrays."""
+
+    keys: Mapping[str, str]  # field of the `Decoder` -> its key in config.json
+    defaults: Mapping[str, object]  # of fields, as in `transformers`
+    first_position: int
+    extra_positions: int  # rows of the position table beyond those that the config counts
+    tied: tuple[str, ...]  # names of word vectors that are the trunk's, inside its prefix or at the top
+    table: tuple[tuple[str, str], ...]
+    """(their name, our name) of each module, `{}` the layer's index; `.weight` or `.bias` follows, unless ours has it.
+
+    Names stand inside the encoder's prefix, but that of the output's bias: (1, vocabulary) at the top, zero if absent.
+    """
+
+
 class EncoderFamily(Value, eq=False):
     """A family of encoders. `{}` in a name is the layer's index, `{last}` in ours that of the last layer."""
 
@@ -172,6 +187,7 @@ class EncoderFamily(Value, eq=False):
     """The settings of an older form of config.json, by the keys of today."""
     more: Callable[[EncoderConfig, Architecture], Mapping[str, object]] = lambda settings, shape: {}
     """Fields that need more than a key, from the shape of all others."""
+    decoder: DecoderForm | None = None  # of checkpoints that write texts
     pooler: str = "pooler.dense"  # their name of the tanh map of the first position, read where it is there
     ignored: str = ""  # expression of names inside the encoder that are not read, beside poolers and buffers
     surplus: tuple[str, ...] = ()  # arrays, by our names, that a checkpoint may hold and a shape lack

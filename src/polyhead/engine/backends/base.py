@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
+from polyhead.encoder.decoder import Decoder
+from polyhead.engine.generate.step import DecoderStep
 from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
 
@@ -57,7 +59,8 @@ class Runner(Protocol):
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs (rows, labels), or (rows, words, labels) for a path that reads words.
 
-        Of a task over pairs read separately it is the features of this text, (rows, width), for `compared`.
+        Of a task over pairs read separately it is the features of this text, (rows, width), for `compared`; of one that
+        generates the states of the text's tokens, (rows, tokens, width), for `decoder`.
         """
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
@@ -69,6 +72,9 @@ class Runner(Protocol):
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Outputs (rows, labels) of a task over pairs read separately, from the features of both texts."""
+
+    def decoder(self, task: str) -> DecoderStep:
+        """What writes the texts of a task that generates, from the states that `run` gives."""
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         """The stored value of each path before its codec, from one pass: float32 (positions, layers, width).
@@ -123,6 +129,16 @@ class Count:
         """So many more."""
         with self._lock:
             self.layers += layers
+
+
+def loaded_decoder(tasks: Mapping[str, LoadedTask], task: str) -> tuple[Decoder, LoadedTask]:
+    """The decoder of a loaded task; raises BackendError where there is none."""
+    loaded = tasks.get(task)
+    decoder = None if loaded is None else loaded.path.head.decoder
+    if loaded is None or not isinstance(decoder, Decoder):
+        able = [name for name, other in tasks.items() if isinstance(other.path.head.decoder, Decoder)]
+        raise BackendError(f"no task '{task}' is loaded that generates", allowed=able)
+    return decoder, loaded
 
 
 def runner_of(backend: Backend) -> Runner:

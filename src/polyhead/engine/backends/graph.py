@@ -13,17 +13,27 @@ import msgspec
 import numpy as np
 
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, FeatureBatch, LoadedTask, StageResults, TokenBatch, whole
+from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends.base import (
+    Count,
+    FeatureBatch,
+    LoadedTask,
+    StageResults,
+    TokenBatch,
+    loaded_decoder,
+    whole,
+)
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
+from polyhead.engine.compile.decoder import GraphDecoder, begin_graph, step_graph
 from polyhead.engine.compile.heads import compared_outputs
 from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.ops import Ops, Runtime, Tensor
 from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, Recipe
 from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
-from polyhead.plan import Path, Plan
+from polyhead.plan import TRUNK, Path, Plan
 
 PROGRAMS = 64  # plans that are remembered
 
@@ -85,6 +95,21 @@ class GraphBackend:
         graph = loaded.comparing(task)
         self._left(loaded)
         return np.array(graph({"first": first, "second": second})["out"])
+
+    def decoder(self, task: str) -> GraphDecoder:
+        loaded = self._loaded
+        decoder, own = loaded_decoder(loaded.arranged.tasks, task)
+        head, trunk = own.path.head, loaded.arranged.arrays(TRUNK)
+        tokens, arrays = loaded.arranged.tokens(head), loaded.arranged.arrays(head.part)
+        builds = {"begin": begin_graph(decoder, arrays), "step": step_graph(decoder, arrays, trunk[WORD_VECTORS])}
+        begin, step = (
+            self._graphs.graph(
+                Recipe(key=(name, head, tokens), build=build, label=f"decoder of {task}", layers=False, alone=tokens)
+            )
+            for name, build in builds.items()
+        )
+        self._left(loaded)
+        return GraphDecoder(decoder, arrays, trunk, begin=begin, step=step)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         values, layers = stored.features(self._loaded.arranged, self._graphs, paths, batch)
@@ -172,5 +197,7 @@ def _comparing(arranged: Arrangement, graphs: Graphs, task: str) -> Graph:
 
 def _nothing(arranged: Arrangement, name: str, batch: TokenBatch) -> np.ndarray:
     path, width = arranged.tasks[name].path, arranged.group_of[name].form.form.width
+    if path.pool.positions == "all":
+        return np.zeros((0, batch.ids.shape[1], width), np.float32)
     words = (batch.words.shape[1],) if path.pool.positions == "tokens" else ()
     return np.zeros((0, *words, width if path.head.separate else path.head.width), np.float32)

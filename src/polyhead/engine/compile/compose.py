@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.files import release
@@ -21,7 +22,7 @@ from polyhead.engine.compile.arrangement import (
     states_read,
 )
 from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot
+from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, states
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.maps import Arrays
@@ -51,6 +52,7 @@ _READ = {
     "prompt": {"places": "places", "share": "share"},
     "tokens": {"places": "words"},
     "first": {"places": "first"},
+    "all": {"places": "places"},
 }
 
 
@@ -349,8 +351,9 @@ def answer_places(
     for number, seat in enumerate(group.seats):
         if seat.member is not None and seat.member in names:
             head, output = arranged.tasks[seat.member].path.head, outputs[number]
-            slot = outputs[:number].count(output)
-            yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
+            writes = head.decoder is not msgspec.UNSET
+            slot = 0 if writes else outputs[:number].count(output)
+            yield OutputPlace(seat.member, output, slot, None if head.separate or writes else head.width)
 
 
 def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tuple[str, ...]:
@@ -363,6 +366,8 @@ def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tupl
 def slots_graph(arranged: Arrangement, group: SeatGroup[HeadForm, str], outputs: Sequence[str]) -> Build:
     """All slots' answers, under the names of their outputs."""
     form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
+    if form.pool.positions == "all":
+        return lambda ops: states(ops, form)
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
     for seat in group.seats:
         if seat.member is None:

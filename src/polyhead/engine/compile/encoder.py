@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.encoder.shape import Architecture, LayerForm, position_maps
+from polyhead.encoder.shape import Architecture, LayerActivation, LayerForm, position_maps
 from polyhead.engine.compile.deltas import Inside
 from polyhead.engine.compile.maps import Arrays, dense_ops, distinct, joined_heads, norm_ops, split_heads
 from polyhead.engine.compile.ops import Build, Ops, Tensor
@@ -197,7 +197,7 @@ class LayerRun:
 
     def _feed_forward(self, ops: Ops, x: Tensor, index: int, inside: Inside) -> Tensor:
         form = self.forms[index]
-        inner = _activated(ops, self._dense(ops, x, index, "feed_forward.inner", inside), form)
+        inner = activated_ops(ops, self._dense(ops, x, index, "feed_forward.inner", inside), form.activation)
         if form.gated:
             inner = ops.multiply(inner, self._dense(ops, x, index, "feed_forward.gate", inside))
         for number in range(form.hidden_layers - 1):
@@ -279,8 +279,9 @@ def forms_of(node: Layers, shape: Architecture) -> list[LayerForm]:
     return [layer_form(node, index, shape) for index in range(node.start, node.stop)]
 
 
-def _activated(ops: Ops, x: Tensor, form: LayerForm) -> Tensor:
-    return {"gelu": ops.gelu, "gelu_tanh": ops.gelu_tanh, "silu": ops.silu, "relu": ops.relu}[form.activation](x)
+def activated_ops(ops: Ops, x: Tensor, name: LayerActivation) -> Tensor:
+    """f of a feed-forward half."""
+    return {"gelu": ops.gelu, "gelu_tanh": ops.gelu_tanh, "silu": ops.silu, "relu": ops.relu}[name](x)
 
 
 def _by_query(ops: Ops, x: Tensor, form: LayerForm) -> Tensor:

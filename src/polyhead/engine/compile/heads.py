@@ -25,6 +25,7 @@ from polyhead.values import Value
 # Heads of attention of slots side by side, at most: what lies between products takes memory for each.
 SIDE = 128
 FEATURES = "features"  # the output of slots whose heads compare two texts
+STATES = "states"  # the output of all slots whose heads generate
 
 
 class SlotForm(Value):
@@ -47,6 +48,8 @@ def room_for(labels: int) -> int:
 
 def output_of(head: Head) -> str:
     """The name under which a head's outputs stand beside those of like width."""
+    if head.decoder is not msgspec.UNSET:
+        return STATES
     return FEATURES if head.separate else str(room_for(head.width))
 
 
@@ -78,6 +81,16 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
         for name, own, out in _dense(ops, read_by_slots, side, names, form):
             by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
     return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
+
+
+def states(ops: Ops, form: SlotForm) -> dict[str, Tensor]:
+    """The states of each text's tokens, (1, texts, positions, width): all slots, which have no arrays here, read them.
+
+    Inputs: `state.0` and `places` as of `answers`.
+    """
+    (state,) = _read(ops, form)
+    x = _coded(ops, state, form)
+    return {STATES: ops.reshape(x, (1, -1, ops.size(x, 1), form.width))}
 
 
 def _beside(form: SlotForm, slots: int) -> int:

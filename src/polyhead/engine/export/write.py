@@ -59,7 +59,7 @@ TOLERANCE = 1e-3  # of a logit: float32 in another order
 BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
-OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
+WRITES = "its decoder writes token by token, which no file of an export does"
 LAST_TOKENS = "it reads first and last tokens of words, and its files would read one of each word"
 EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
 OWN_WORDS = "its head reads the words of two texts, which no graph does: train it with the strategy's words = false"
@@ -107,9 +107,9 @@ def export_bundle(
 
 def _cannot(session: Session, name: str) -> str:
     """Why a task cannot be exported; "" if it can."""
-    if name in session.summaries.tasks:
-        return OWN_MODEL
     task = session.tasks[name]
+    if kind_of(task).generates:
+        return WRITES
     if task.ends == "last":
         return LAST_TOKENS
     if not session.bundle.readers[name].path.head.words:

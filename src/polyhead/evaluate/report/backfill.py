@@ -37,6 +37,9 @@ def row_counts(store: CorpusStore, column: ResultColumn, task: Task) -> ColumnCo
         arrays = store.results(fragment.name, column.name)
         if arrays is None:
             continue
+        if "text" in arrays:  # which has no number to draw
+            documents += int(np.count_nonzero(arrays["text"] != ""))
+            continue
         numbers = arrays["score" if "score" in arrays else "value"]
         is_there = np.isfinite(numbers)
         documents += int(is_there.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyhead.encoder.decoder import Decoder
 from polyhead.plan import TRUNK, Embed, Head, Layers, Node, Plan, Pool
 from polyhead.progress import counted
 
@@ -87,6 +88,8 @@ def describe(node: Node) -> str:
             return f"{layers}{owner}{delta}"
         case Pool():
             return _pool(node)
+        case Head(decoder=Decoder() as decoder):
+            return f"Head {node.kind}, a decoder of {counted(decoder.layers, 'layer')}, {counted(node.width, 'token')}"
         case Head():
             pair = ", two texts compared" if node.separate else ""
             near = f", {counted(node.window, 'neighbour')} on each side" if node.window else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from polyhead.encoder.decoder import Decoder, decoder_arrays
 from polyhead.encoder.shape import (
     Architecture,
     ArrayShape,
@@ -63,6 +64,8 @@ def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
     """The states after the node; a pooler may set several side by side, and a head changes neither width nor depth."""
     if isinstance(node, Head) and node.window and not before.words:
         raise PlanError("a head reads neighbours of words, and this path reads none", got=f"window {node.window}")
+    if isinstance(node, Head) and node.decoder is not msgspec.UNSET:
+        _check_decoder(node, node.decoder, before.width, shape)
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
             what = "a pool by attention has heads, and reads states as wide as a multiple of them"
@@ -97,6 +100,21 @@ def check_layers(node: Layers, width: int, shape: Architecture) -> None:
         raise PlanError(f"{where} must be as wide as a multiple of their heads", got=f"{inner} and {heads}")
     if inner != width and not node.enter:
         raise PlanError(f"{where} cannot read states of width {width}", got=inner, do="set `enter`")
+
+
+def _check_decoder(head: Head, decoder: Decoder, width: int, shape: Architecture) -> None:
+    """Raises PlanError for a decoder that cannot read these states or write with the trunk's word vectors."""
+    narrow = shape.embedding_width or shape.width
+    if not width == shape.width == narrow:
+        raise PlanError(
+            "a decoder writes with the trunk's word vectors, and reads states of their width",
+            got=f"states of width {width}, word vectors of width {narrow}, a trunk of width {shape.width}",
+            do="use a trunk whose word vectors are as wide as its layers, and a path that ends at that width",
+        )
+    if head.width != shape.vocabulary:
+        raise PlanError("a generating head has an output for each token", got=head.width, allowed=shape.vocabulary)
+    if width % decoder.heads:
+        raise PlanError("a decoder is as wide as a multiple of its heads", got=f"{width} and {decoder.heads}")
 
 
 def _start(node: Node, shape: Architecture) -> Offset:
@@ -161,6 +179,8 @@ def arrays_of(
                     yield from _owned(node.delta.part, delta)
         case Pool(part=str(owner)):
             yield from _owned(owner, _pool(node, width, depth))
+        case Head(decoder=Decoder() as decoder):
+            yield from _owned(node.part, decoder_arrays(decoder, width, node.width))
         case Head():
             inputs = head_inputs(node, width)
             if node.hidden:

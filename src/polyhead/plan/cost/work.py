@@ -12,13 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import Architecture, LayerForm
-from polyhead.encoder.summarizer import Seq2SeqShape
 from polyhead.errors import PlanError
 from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
 from polyhead.plan.cost.arrays import Offset, delta_hidden, head_inputs, layer_form, places
 from polyhead.values import Value
 
+WRITTEN = 64  # tokens that a generating head is taken to write
 HASHED = 12  # features of hashed words, at most, that one token stands for: as many as in English
 
 
@@ -58,7 +59,7 @@ def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False)
     """FLOPs of the plan on one text of `tokens` tokens, special ones included.
 
     `folded` counts attention poolers as served. A head that reads words is counted at every token, an upper bound; a
-    pair read as two texts is counted as one text and one answer.
+    pair read as two texts is counted as one text and one answer; a generating head is counted for WRITTEN tokens.
     """
     return sum(work.flops for work in work_of(plan, shape, tokens, folded=folded))
 
@@ -189,6 +190,9 @@ def _end_flops(node: Pool | Head, at: Offset, tokens: int, *, folded: bool) -> I
         if node.part is not None:
             yield node.part, _pool_flops(node, at, tokens, folded=folded)
         return
+    if node.decoder is not msgspec.UNSET:
+        yield node.part, decoder_flops(node.decoder, at.width, node.width, tokens, WRITTEN)
+        return
     vectors, inputs = tokens if at.words else 1, head_inputs(node, at.width)
     if node.hidden:
         yield node.hidden_part or node.part, 2 * vectors * inputs * node.hidden
@@ -207,23 +211,14 @@ def _pool_flops(pool: Pool, at: Offset, tokens: int, *, folded: bool) -> int:
     return total
 
 
-def summary_flops(shape: Seq2SeqShape, tokens: int, steps: int) -> int:
-    """FLOPs of reading a document of `tokens` tokens and writing `steps` tokens, one after another, one beam.
+def decoder_flops(decoder: Decoder, width: int, vocabulary: int, tokens: int, steps: int, *, beams: int = 1) -> int:
+    """FLOPs of writing `steps` tokens, one after another, from `tokens` pooled states.
 
-    Keys and values are cached: each is computed once, those of the document for every decoder layer, and step t attends
-    to t tokens of the summary. For n tokens, width d and feed-forward width f: an encoder layer is `2 n (4 d^2 + 2 d f)
-    + 4 n^2 d`; a decoder layer `4 n d^2` once and `2 (6 d^2 + 2 d f) + 4 d (n + t)` per step; the vocabulary of V `2 d
-    V` per step.
+    Keys and values are cached: each is computed once, those of the states for every layer and all beams, and step t
+    attends to t tokens of the text. For n states, width d and feed-forward width f a layer is `4 n d^2` once and `2 (6
+    d^2 + 2 d f) + 4 d (n + t)` per step and beam; the vocabulary of V `2 d V` per step and beam.
     """
-    width, total = shape.width, 0
-    encoder = 4 * width**2 + 2 * width * shape.encoder_feed_forward
-    total += shape.encoder_layers * (2 * tokens * encoder + 4 * tokens**2 * width)
-    decoder = 6 * width**2 + 2 * width * shape.decoder_feed_forward
+    maps = 6 * width**2 + 2 * width * decoder.feed_forward
     attended = steps * tokens + steps * (steps + 1) // 2
-    total += shape.decoder_layers * (4 * tokens * width**2 + 2 * steps * decoder + 4 * attended * width)
-    return total + 2 * steps * width * shape.vocabulary
-
-
-def summary_layers(shape: Seq2SeqShape, steps: int) -> int:
-    """Layers run: the encoder's once, the decoder's at every step."""
-    return shape.encoder_layers + steps * shape.decoder_layers
+    layer = 4 * tokens * width**2 + beams * (2 * steps * maps + 4 * attended * width)
+    return decoder.layers * layer + 2 * beams * steps * width * vocabulary

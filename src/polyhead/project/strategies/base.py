@@ -97,6 +97,11 @@ class Strategy(Open):
     """How the norms of layers of a task's own start."""
 
     @property
+    def under(self) -> Strategy:
+        """The strategy that gives the layers: this one, or that under a decoder."""
+        return self
+
+    @property
     def kind(self) -> str:
         """The name under which it is registered."""
         return kind_of_strategy(type(self))
@@ -207,8 +212,8 @@ def prompt_groups(tasks: Sequence[tuple[Task, Strategy]]) -> dict[str, tuple[str
             groups.setdefault(strategy.prompt_group, []).append((task, strategy))
     owners: dict[str, tuple[str, ...]] = {task.name: (owner_of(task),) for task, _ in tasks}
     for group, members in groups.items():
-        for name in dict.fromkeys(name for _, strategy in members for name in strategy.group_fields):
-            values = {task.name: getattr(strategy, name, None) for task, strategy in members}
+        for name in dict.fromkeys(name for _, strategy in members for name in strategy.under.group_fields):
+            values = {task.name: getattr(strategy.under, name, None) for task, strategy in members}
             if len(set(values.values())) > 1:
                 raise ConfigError(
                     f"the tasks of prompt group '{group}' stand in one input, so they have one strategy.{name}",

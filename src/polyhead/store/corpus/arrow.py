@@ -57,6 +57,8 @@ def packed_rows(lengths: Any, features: Any, token_bytes: int) -> PackedRows | N
 
 def array_of(pa: Any, results: np.ndarray) -> Any:
     """Results (rows,) or (rows, numbers) as an array; several numbers per row are a list of fixed length."""
+    if results.dtype.kind in "UO":
+        return pa.array(results.tolist(), pa.string())
     if results.ndim == 1:
         return pa.array(results)
     flat = np.ascontiguousarray(results)
@@ -68,5 +70,7 @@ def plain_array(pa: Any, array: Any) -> np.ndarray:
     if pa.types.is_fixed_size_list(array.type):
         flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(array), array.type.list_size)
+    if pa.types.is_string(array.type):
+        return np.array(array.to_pylist(), np.str_)
     values: np.ndarray = array.to_numpy(zero_copy_only=False)
     return values

@@ -65,12 +65,14 @@ from polyhead.store.corpus.plain_files import (
     mapped,
     memory,
     numbers_in,
+    packed_texts,
     put_facts,
     put_schema,
     read_schema,
     read_version,
     results_facts,
     sealed,
+    unpacked_texts,
 )
 
 FOLDERS = ("versions", "fragments", "results")
@@ -195,8 +197,7 @@ class PlainStore(CorpusStore):
             raise damaged(path, error.strerror or str(error)) from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise damaged(path, "it was changed since it was written")
-        arrays: dict[str, np.ndarray] = load(content)
-        return arrays
+        return dict(unpacked_texts(load(content)))
 
     def describe(self, column: str, facts: ResultFacts) -> None:
         """Stores facts about a column of results, replacing earlier ones."""
@@ -279,7 +280,7 @@ class PlainStore(CorpusStore):
 
     def _write_results(self, stored: Stored, column: str, results: Mapping[str, np.ndarray]) -> tuple[str, str]:
         """Writes a file that no version names yet; its name and SHA-256."""
-        content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
+        content = save(dict(packed_texts(results)))
         path = self._folder / "results" / column / f"{stored.name}-{secrets.token_hex(4)}.safetensors"
         with disk_errors(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
             make_folder(path.parent, root=self._folder)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +23,7 @@ from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, i
 from polyhead.values import Value, to_json, to_value
 
 FORMAT = 1
+UTF8 = ".utf8"  # the end of the name of texts
 MAPPED = 64 * 1024  # minimum bytes of a memory-mapped file
 Stamp = tuple[int, int, int]  # attributes that change with a file's content: inode, size and time
 
@@ -192,6 +193,27 @@ def read_sealed(path: Path, kind: type[T]) -> T:
         schema = content.get("schema") if isinstance(content, dict) else None
         missing = unregistered(error, StoreError, path, schema.get("plugins") if isinstance(schema, dict) else None)
         raise missing or damaged(path, str(error)) from None
+
+
+def packed_texts(results: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Results as a file of numbers holds them: texts (rows,) as UTF-8 (rows, bytes), filled up with zeros."""
+    for name, array in results.items():
+        if array.dtype.kind not in "UO":
+            yield name, np.ascontiguousarray(array)
+            continue
+        encoded = np.array([str(text).encode() for text in array.tolist()], np.bytes_)
+        width = max(1, encoded.dtype.itemsize)
+        yield name + UTF8, np.frombuffer(encoded.astype(f"S{width}").tobytes(), np.uint8).reshape(-1, width)
+
+
+def unpacked_texts(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """The results that such a file holds."""
+    for name, array in arrays.items():
+        if not name.endswith(UTF8):
+            yield name, array
+            continue
+        rows = [row.tobytes().rstrip(b"\0").decode() for row in array]
+        yield name.removesuffix(UTF8), np.array(rows, np.str_)
 
 
 def _digest(content: object) -> str:

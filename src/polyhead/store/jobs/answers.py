@@ -13,6 +13,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError
 from polyhead.store.corpus.base import CorpusStore, ResultFacts
 from polyhead.tasks.calibration import KEY, Calibration, decided, in_set, rule_of
+from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Answer, CellForm, RowKind, Task
 from polyhead.values import Value
@@ -123,6 +124,7 @@ CALIBRATED = "_calibrated"  # suffix of a column of calibrated answers
 FAMILIAR = "_familiar"  # suffix of a column that says how familiar documents are
 NOTHING = {"int32": -1, "bool": False}  # fill values of arrays of calibrated answers without an answer; else NaN
 Given = str | list[str] | float | None
+TOKEN_BYTES = 4  # of a written text: about as long as a token is in English
 RECORD = 12  # characters of the task version's digest in the column's name
 
 
@@ -167,12 +169,15 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
     """The column's arrays for outputs (rows, labels) of its task, or shares (rows, 1); a NaN row has no answer.
 
     `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
-    `value`. For all scores, `scores` float16 (rows, labels). Other numbers are float32. For calibrated answers see
-    `calibrated_arrays`; for shares `familiar` (rows,).
+    `value`; or `text` str (rows,), "" for none. For all scores, `scores` float16 (rows, labels). Other numbers are
+    float32. For calibrated answers see `calibrated_arrays`; for shares `familiar` (rows,).
     """
     if column.familiar:
         return {"familiar": outputs[:, 0].astype(np.float32)}
-    kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
+    kind = kind_of(task)
+    if kind.generates:
+        return {"text": outputs}
+    is_none = ~np.isfinite(outputs).all(axis=1)
     assert isinstance(kind, RowKind)
     if column.calibration is not None:
         made = calibrated_arrays(task, column.calibration, np.nan_to_num(outputs))
@@ -193,7 +198,7 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
 
 def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
     """The content of a column, for a reader who has only the store."""
-    one = column_arrays(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
+    one = column_arrays(column, task, _outputs(column, task, 1, 0.0))
     return ResultFacts(
         task=column.task,
         kind=task.kind,
@@ -201,14 +206,16 @@ def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFact
         version=column.version,
         record=column.record,
         trunk=bundle.digest,
-        arrays={name: str(array.dtype) for name, array in one.items()},
+        arrays={name: "str" if array.dtype.kind in "UO" else str(array.dtype) for name, array in one.items()},
     )
 
 
 def row_bytes(column: ResultColumn, task: Task) -> int:
     """Bytes of one document in the column."""
-    one = np.zeros((1, kind_of(task).width(task)), np.float32)
-    return sum(array.nbytes for array in column_arrays(column, task, one).values())
+    if isinstance(task.generation, GenerationRules) and column.is_answer:
+        return TOKEN_BYTES * task.generation.tokens
+    arrays = column_arrays(column, task, _outputs(column, task, 1, 0.0))
+    return sum(array.nbytes for array in arrays.values())
 
 
 def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, dict[str, np.ndarray]]:
@@ -221,14 +228,23 @@ def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]])
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
     """The column's arrays for so many documents without an answer."""
-    one = column_arrays(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
+    one = column_arrays(column, task, _outputs(column, task, 1, np.nan))
     return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+
+
+def _outputs(column: ResultColumn, task: Task, rows: int, value: float) -> np.ndarray:
+    """Outputs of a task that are all this number; of one that writes, empty texts."""
+    if kind_of(task).generates and column.is_answer:
+        return np.full(rows, "", object)
+    return np.full((rows, kind_of(task).width(task)), value, np.float32)
 
 
 def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Which rows of a column of answers have an answer, bool (rows,)."""
     if "label" in arrays:
         return np.asarray(arrays["label"] >= 0)
+    if "text" in arrays:
+        return np.asarray(arrays["text"] != "")
     return np.asarray(np.isfinite(arrays["value"] if "value" in arrays else arrays["score"]))
 
 
@@ -251,13 +267,17 @@ def answers_at(
 
 
 def surety_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The confidence of scored answers: the score; without a given label, 1 minus the highest score."""
+    """The confidence of scored answers: the score; without a given label, 1 minus the highest score; of a text 1."""
+    if "text" in arrays:
+        return np.ones(len(arrays["text"]))
     score = arrays["score"]
     return np.where(arrays["labels"].any(axis=1), score, 1 - score) if "labels" in arrays else score
 
 
 def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
-    """One document's answer, from arrays of one row each: a label, labels or a number; None without one."""
+    """One document's answer, from arrays of one row each: a label, labels, a number or a text; None without one."""
+    if "text" in arrays:
+        return str(arrays["text"]) or None
     if "value" in arrays:
         return float(arrays["value"]) if np.isfinite(arrays["value"]) else None
     if "label" in arrays:

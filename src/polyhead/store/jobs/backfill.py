@@ -30,6 +30,8 @@ from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.familiar import known_documents
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
 from polyhead.store.packed import PackedTasks, check_packed
+from polyhead.store.writing import StoredWriting
+from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
 
 MANY = 100_000  # minimum documents for which starting several processes pays
@@ -158,6 +160,7 @@ class Backfill:
         self.store = open_corpus(location)
         paths = readable(location, self.store, bundle, wish.tasks)
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
+        tasks = {name: bundle.readers[name].task for name in paths}
         known = {name: record.calibration for name, record in bundle.readers.items() if record.calibration is not None}
         made = calibrations_of(known, paths) if wish.calibrated else {}
         vectors = known_documents(location, self.store, bundle, paths) if wish.familiar else None
@@ -167,16 +170,18 @@ class Backfill:
             for column in answer_columns(
                 name,
                 bundle.lines[name],
-                all_scores=wish.all_scores,
+                all_scores=wish.all_scores and not kind_of(tasks[name]).generates,
                 calibration=made.get(name),
                 familiar=vectors is not None and name in vectors.rows,
             )
         ]
         groups = {}
         for digest in dict.fromkeys(digests.values()):
-            arrays = {name: loaded(bundle, name) for name in paths if digests[name] == digest}
-            groups[digest] = PackedTasks.of(self.store.schema.column(digest), arrays)
-        tasks = {name: bundle.readers[name].task for name in paths}
+            own, column = [name for name in paths if digests[name] == digest], self.store.schema.column(digest)
+            lines = {name: bundle.lines[name] for name in own if kind_of(tasks[name]).generates}
+            writing = StoredWriting(bundle.root, lines, column) if lines else None
+            arrays = {name: loaded(bundle, name) for name in own if name not in lines}
+            groups[digest] = PackedTasks.of(column, arrays, writing)
         self.columns = tuple(columns)
         self._bundle = bundle
         self.work = Answering(location, groups, tasks, self.columns, known=vectors)

@@ -196,6 +196,8 @@ class _Pair:
             return self._compared_values(old["value"], new["value"], self._new.task(self._name))
         has_both = is_answer(old) & is_answer(new)
         surety = np.where(has_both, np.minimum(surety_of(old), surety_of(new)), 1.0)  # no answer at all comes first
+        if "text" in old:
+            return np.asarray(old["text"] == new["text"]), surety
         if "label" in old:
             equal = old["label"] == new["label"]
             pairs, counts = np.unique(

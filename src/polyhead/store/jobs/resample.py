@@ -16,6 +16,7 @@ from polyhead.store.jobs.answers import ResultColumn, answers_at
 from polyhead.store.jobs.columns import roles_of
 from polyhead.store.jobs.documents import drawn_rows, text_in
 from polyhead.tasks.agreement import is_close, wilson
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 from polyhead.values import Value
@@ -75,6 +76,9 @@ def resampled(
         task, given = session.tasks[column.task], fresh[column.task]
         kept, there = answers_at(store, column, task, places)
         now = {"label": given.label, "labels": given.labels, "value": given.value}
+        if kind_of(task).generates:
+            texts = dict(zip(given.rows.tolist(), map(str, given.outputs), strict=True))
+            now["text"] = np.array([texts.get(row, "") for row in range(len(inputs))], np.str_)
         equal = _equal(task, {name: array[there] for name, array in kept.items()}, now, there)
         low, high = map(float, wilson(int(equal.sum()), max(1, len(equal))))
         found.append(

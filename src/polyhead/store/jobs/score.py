@@ -125,7 +125,7 @@ class _Work:
         # A link stays one; the given name determines the format.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, file_endings(written=True))
         _check_target(file, self.target, self.ending)
-        self.records, self.summaries = session.records, session.summaries.lines
+        self.records = session.records
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
         made = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
         check_none_below(wish.none_below, session.loaded.tasks)
@@ -256,12 +256,8 @@ class _Work:
 
     def _check_unchanged(self) -> None:
         """Raises ConfigError if a task is no longer what it was at the start."""
-        records, summaries = self.session.records, self.session.summaries.lines
-        changed = [
-            name
-            for name in self.answers.tasks
-            if records.get(name) is not self.records.get(name) or summaries.get(name) != self.summaries.get(name)
-        ]
+        records = self.session.records
+        changed = [name for name in self.answers.tasks if records.get(name) is not self.records.get(name)]
         if changed:
             raise ConfigError(
                 f"tasks were replaced or removed while {self.file.path} was scored; what was answered is kept",

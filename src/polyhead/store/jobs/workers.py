@@ -62,7 +62,7 @@ class Answering:
         """`groups`: the tasks that read the features of each digest; `known`: for columns of how familiar they are."""
         self.location, self.groups, self.tasks, self._known = location, dict(groups), dict(tasks), known
         self.columns = {column.name: column for column in columns}
-        by_task = {name: digest for digest, group in groups.items() for name in group.tasks}
+        by_task = {name: digest for digest, group in groups.items() for name in group.names}
         self.digests = {column.name: by_task[column.task] for column in columns}  # of the features that each reads
         if known is not None:
             self.digests |= {column.name: known.column.digest for column in columns if column.familiar}

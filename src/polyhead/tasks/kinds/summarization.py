@@ -18,8 +18,8 @@ class Summarization(Kind):
     name = "summarization"
     other_names = ("summarisation", "summary", "seq2seq", "text2text_generation")
     loss = "token_cross_entropy"
-    uses = ()
-    owns_model = True
+    uses = ("generation",)
+    generates = True
     cell, cell_key = "text", "summary"
 
     def metrics(self, task: Task) -> tuple[str, ...]:

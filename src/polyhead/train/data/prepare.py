@@ -16,10 +16,13 @@ from polyhead.data.read import Examples, read
 from polyhead.data.rows import Rows
 from polyhead.data.shares import is_stored
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
+from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.plan import Path
+from polyhead.project.generation import decoder_for
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Strategy
+from polyhead.project.strategies.generating import Generating
 from polyhead.project.tables import DataFile, Project, TaskEntry, strategy_of, training_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -105,9 +108,7 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
     # likewise.
     if not isinstance(project.recipe, Frozen) or project.donors is not None:
         return [tuple(entry.name for entry in project.tasks)]
-    summaries = [(entry.name,) for entry in project.tasks if entry.known_kind.owns_model]
-    others = [entry for entry in project.tasks if not entry.known_kind.owns_model]
-    return units_of({entry.name: strategy_of(project, entry) for entry in others}) + summaries
+    return units_of({entry.name: strategy_of(project, entry) for entry in project.tasks})
 
 
 def _prepared(
@@ -147,6 +148,24 @@ def _prepared(
     )
 
 
+def with_decoders(prepared: Sequence[Prepared], data: TrunkData) -> list[Prepared]:
+    """The tasks, those that write with their decoder and the rules of its writing, which the trunk decides.
+
+    Raises ConfigError where a decoder has nothing to start from, or cannot follow the rules, and MissingExtra where
+    what is written could not be scored.
+    """
+    several = list(prepared)
+    for index, p in enumerate(several):
+        if isinstance(p.strategy, Generating):
+            first = p.validation.examples.take([0])
+            first.scores(p.task, [references[0] for references in first.targets])  # not after hours of training
+            decoder, rules, start = decoder_for(p.strategy.choice, data, task=p.task.name)
+            strategy = msgspec.structs.replace(p.strategy, decoder=decoder, start=start)
+            task = msgspec.structs.replace(p.task, generation=rules)
+            several[index] = msgspec.structs.replace(p, task=task, strategy=strategy)
+    return several
+
+
 def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
     """The texts that the trunk reads for these inputs: for pairs read separately, first and second texts.
 
@@ -184,8 +203,7 @@ def kept_donors(project: Project, folder: FilePath) -> dict[str, Donor]:
 
     Raises ConfigError if there is no such bundle, or a task's donor is missing or was trained differently.
     """
-    readers = [entry for entry in project.tasks if not entry.known_kind.owns_model]
-    strategies = {entry.name: strategy_of(project, entry) for entry in readers}
+    strategies = {entry.name: strategy_of(project, entry) for entry in project.tasks}
     wanted = {name: strategy for name, strategy in strategies.items() if strategy.donor_arrays()}
     if project.donors is None or not wanted:
         return {}

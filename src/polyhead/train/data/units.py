@@ -13,7 +13,7 @@ from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.project.strategies import Strategy
 from polyhead.project.strategies.prompted import shared_prompt
-from polyhead.project.tables import Project, TaskEntry, strategy_of
+from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.events import Events
@@ -122,9 +122,3 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
         do="; or ".join(ways),
         tasks=tuple(gone),
     )
-
-
-def split_summarizers(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
-    """The project's tasks that read the trunk, and those with their own models."""
-    own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
-    return tuple(entry for entry in project.tasks if entry not in own), own

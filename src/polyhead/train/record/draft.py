@@ -17,6 +17,7 @@ from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
 from polyhead.encoder.data import TrunkFacts
+from polyhead.encoder.decoder import Decoder
 from polyhead.evaluate.probabilities import error_of, label_scores_of
 from polyhead.plan import Path, Plan, cost, merge
 from polyhead.progress import counted
@@ -232,7 +233,8 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
             "## Limits",
             "",
             "Scores hold for texts like those of the splits above. Inputs over "
-            f"{trunk.settings.max_tokens} tokens are {'read in windows' if task.long_texts == 'windows' else 'cut'}.",
+            f"{trunk.settings.max_tokens} tokens are {'read in windows' if task.long_texts == 'windows' else 'cut'}."
+            f"{_written(task)}",
             "",
         ]
     )
@@ -290,9 +292,20 @@ def score_table(
     return ["## Scores on whole splits", "", *head, *rows, ""]
 
 
+def _written(task: Task) -> str:
+    """Sentences on what a task writes, after a blank; empty for other tasks."""
+    rules = task.generation
+    if rules is msgspec.UNSET:
+        return ""
+    how = "greedily" if rules.beams == 1 else f"with {rules.beams} beams"
+    return f" At most {rules.tokens} tokens are written, {how}; what is written was not checked for truth."
+
+
 def _described(path: Path) -> str:
-    own, pool = private_layers(path), path.pool
+    own, pool, decoder = private_layers(path), path.pool, path.head.decoder
     read = f"positions `{pool.positions}`, codec `{pool.codec.name}`."
+    if isinstance(decoder, Decoder):
+        read = f"{read[:-1]}, read by a decoder of {counted(decoder.layers, 'layer')} that writes text."
     deltas = [node for node in path.layers if node.delta is not None]
     if path.embed.prompts:
         rows = sum(prompt.rows for prompt in path.embed.prompts)

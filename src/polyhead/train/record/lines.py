@@ -92,7 +92,7 @@ def effort_lines(several: Sequence[Prepared], recipe: str) -> list[str]:
     idle = dict[str, list[str]]()
     for p in several:
         own, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
-        if p.training.effort != "default" and (own == usual or recipe != "frozen" or kind_of(p.task).owns_model):
+        if p.training.effort != "default" and (own == usual or recipe != "frozen"):
             idle.setdefault(p.training.effort, []).append(p.task.name)
     why = "the strategy or kind fixes that" if recipe == "frozen" else f"recipe '{recipe}' tries one way"
     return [

@@ -16,8 +16,19 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, FeatureBatch, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.encoder.decoder import Decoder
+from polyhead.engine.backends.base import (
+    Count,
+    FeatureBatch,
+    LoadedTask,
+    StageResults,
+    TokenBatch,
+    loaded_decoder,
+    owned_arrays,
+    whole,
+)
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
+from polyhead.engine.backends.reference.decoder import ReferenceDecoder
 from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, layer_norm, masked_softmax, run_layers
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
@@ -70,8 +81,7 @@ class ReferenceBackend:
             before, outputs = run, dict[str, Array]()
             for task, value in features.items():
                 try:
-                    separate = self.tasks[task].path.head.separate
-                    outputs[task] = value if separate else self._headed(task, value)
+                    outputs[task] = self._headed(task, value)
                 except Exception as error:  # of this task's own head
                     failed[task] = error
             yield StageResults(outputs=outputs, failed=failed, layers_left=total - run)
@@ -98,8 +108,12 @@ class ReferenceBackend:
             path = self.tasks[task].path
             check_feature_batch(task, path, features, self.trunk.architecture.width)
             value = self._pooled(task, path.pool, features.values, slice(0), slice(None), features.mask)
-            outputs[task] = value if path.head.separate else self._headed(task, value)
+            outputs[task] = self._headed(task, value)
         return outputs
+
+    def decoder(self, task: str) -> ReferenceDecoder:
+        decoder, loaded = loaded_decoder(self.tasks, task)
+        return ReferenceDecoder(decoder, loaded.arrays, self.trunk.arrays)
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         owned_arrays(tasks)  # raises where they do not fit each other
@@ -143,9 +157,15 @@ class ReferenceBackend:
     def compared(self, task: str, first: Array, second: Array) -> Array:
         """The head on z = [u, v, |u - v|, u * v]."""
         u, v = _scaled(first), _scaled(second)
-        return self._headed(task, np.concatenate([u, v, np.abs(u - v), u * v], axis=-1))
+        return self._mapped(task, np.concatenate([u, v, np.abs(u - v), u * v], axis=-1))
 
     def _headed(self, task: str, features: Array) -> Array:
+        """The outputs; features of texts that are compared, and states from which a text is written, as they are."""
+        head = self.tasks[task].path.head
+        is_read = head.separate or isinstance(head.decoder, Decoder)
+        return features if is_read else self._mapped(task, features)
+
+    def _mapped(self, task: str, features: Array) -> Array:
         """`U f(W z + b) + u`, f the head's activation."""
         head = self.tasks[task].path.head
         if head.hidden:
@@ -221,6 +241,8 @@ class ReferenceBackend:
             return _attention_pool(mixed[:, text], mask, owned, node.heads)
         if node.positions == "tokens":
             return _with_neighbours(np.asarray(mixed), mask, self.tasks[task].path.head.window)
+        if node.positions == "all":
+            return np.asarray(mixed[:, text])
         return np.asarray(mixed[:, 0])
 
 
