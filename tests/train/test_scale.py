@@ -92,8 +92,8 @@ class Texts(LengthSorted):
     """Lengths alone."""
 
     def __init__(self, lengths, options=None):
-        super().__init__(np.array(lengths))
-        self.options = None if options is None else np.array(options)
+        rows = None if options is None else np.array(options)
+        super().__init__(np.array(lengths) if rows is None else np.repeat(lengths, rows), options=rows)
 
     def batch(self, members):
         raise NotImplementedError

@@ -21,6 +21,7 @@ SEQUENCE = {
     "Bert": ("tanh", 32),
     "Roberta": ("tanh", 32),
     "XLMRoberta": ("tanh", 32),
+    "Camembert": ("tanh", 32),
     "Electra": ("gelu", 32),
     "DistilBert": ("relu", 32),
     "MPNet": ("tanh", 32),

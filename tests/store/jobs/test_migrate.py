@@ -301,7 +301,7 @@ def test_stores_without_documents_or_answers_compare_as_nothing(tmp_path):
 def test_readers_are_switched_in_one_step_and_back(sides, tmp_path, monkeypatch):
     old, new = sides
     file = tmp_path / "current.json"
-    with pytest.raises(StoreError, match=r"no file at .*migrate switch"):
+    with pytest.raises(StoreError, match=r"no file at .*features switch"):
         open_current(file)
     assert switch(file, old.location, old.bundle.root) is None
     first = file.read_bytes()
