@@ -87,6 +87,12 @@ def rows_of(files: Iterable[Path]) -> list[dict]:
     return [row for file in files for row in Study(file).rows]
 
 
+def results_rows(name: str) -> list[dict]:
+    """The rows of a results file; none where it is not there."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+
+
 def resumed(file: Path, name: str) -> Study:
     """The study whose rows are in this file; where there is none, it goes on from the rows of its results."""
     written = RESULTS / f"{name}.json"
@@ -131,7 +137,8 @@ def report(name: str, *, command: str, rows: list[dict], claims: Sequence[Claim]
     """Writes the results file, and prints what the study lacks and whether each claim holds."""
     for what in lacking:
         print(f"lacking: {what}")
-    print(write_results(RESULTS, results(name, command=command, rows=rows, claims=claims)))
-    for claim in claims:
-        outcome = "holds " if claim.holds else "MISSED"
-        print(f"{outcome}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")
+    file = results(name, command=command, rows=rows, claims=claims)
+    print(write_results(RESULTS, file))
+    for claim in file.claims:
+        outcome = {True: "holds", False: "MISSED", None: "not shown"}[claim.holds]
+        print(f"{outcome:<9}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")
