@@ -47,6 +47,12 @@ def estimate(points: Iterable[float]) -> Estimate:
     return _within(statistics.mean(values), statistics.stdev(values) / math.sqrt(count), count - 1, count)
 
 
+def proportion(count: int, of: int) -> Estimate:
+    """A share of draws that came out so."""
+    share = count / of
+    return _within(share, math.sqrt(share * (1 - share) / (of - 1)), of - 1, of)
+
+
 def by_draw(points: Mapping[str, Mapping[int, float]]) -> Estimate:
     """The mean over all tasks or sets, by seed or draw that all of them have, and its interval over these."""
     common = set.intersection(*(set(by_seed) for by_seed in points.values())) if points else set()
@@ -134,9 +140,9 @@ def judged(
     outcome = verdict(found, target, side)
     behind = against if is_on(found.mean, target, side) else ours
     reasons = [lacking] if lacking else []
-    if not found.is_enough:
+    if not found.is_enough and not lacking:
         reasons.append(f"{found.seeds} of {LEAST_SEEDS} seeds or draws")
-    elif outcome is None:
+    elif found.is_enough and outcome is None:
         reasons.append("the interval holds both sides of the target")
     if behind is not None and behind.state != CONVERGED:
         reasons.append(behind.why)

@@ -17,6 +17,7 @@ from polyhead.errors import DataError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.machine import processor, processors
 from polyhead.values import Value, to_json
+from studies import contradictions
 
 LEAST_SEEDS = 3  # of a claim about quality
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
@@ -33,7 +34,7 @@ _OTHERS = (  # claims in these units and words that are no scores
 )
 
 
-class Claim(Value):
+class Claim(Value, omit_defaults=True):
     """A target, the value measured, and whether it holds; a claim that is missed stays, with a note.
 
     A claim about quality (scores, points, sets that gain) rests on seeds or draws: `studies.evidence` judges it.
@@ -123,7 +124,7 @@ def tally(claims: Iterable[Claim]) -> str:
 
 
 def is_quality(claim: Claim) -> bool:
-    """Whether a claim is about scores, so that it needs seeds: by its unit, and where that tells little by its words."""
+    """Whether a claim is about scores, so that it needs seeds: by its unit, where that tells little by its words."""
     if claim.seeds is not None:
         return True
     if claim.id in _OTHERS:
@@ -132,7 +133,8 @@ def is_quality(claim: Claim) -> bool:
 
 
 def honest(claim: Claim) -> Claim:
-    """The claim; one about quality that tells no seeds is not shown."""
+    """The claim beside those that it contradicts; one about quality that tells no seeds is not shown."""
+    claim = msgspec.structs.replace(claim, contradicts=contradictions.of(claim.id))
     if claim.holds is None or claim.seeds is not None or not is_quality(claim):
         return claim
     note = "; ".join(["not shown: the rows tell no seeds or draws", *([claim.note] if claim.note else [])])

@@ -1,4 +1,4 @@
-"""Whether a method that trains layers has learned: it ended before its last allowed epoch, and no simple answer beats it.
+"""Whether a method that trains layers has learned: it ended before its last epoch, and no simple answer beats it.
 
 Simple answers are the constant one, logistic or ridge regression on mean vectors, and for pairs the untrained cosine.
 Their scores come from the rows of the study of defaults: the same trunk, metric and whole reported splits, and at most
@@ -123,7 +123,7 @@ def _learned(task: str, fits: list[Fit], allowed: int | None) -> Learned:
 
 @cache
 def _simple_rows() -> tuple[dict, ...]:
-    """Rows of the study of defaults, of each set and size one, with the means of its baselines over draws, in points."""
+    """One row a set and size of the study of defaults, with the means of its baselines over draws, in points."""
     by_size: dict[tuple[str, str], list[dict]] = {}
     for row in results_rows(_ROWS):
         by_size.setdefault((row["set"], row["size"]), []).append(row)

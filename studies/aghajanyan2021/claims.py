@@ -29,7 +29,7 @@ COMPARED = (
 WHY = {  # what is known of a comparison beyond its numbers, from docs/project/log.md
     "annealed": "what a trunk gives to other tasks is not what Stickland and Murray measured, who score the tasks that "
     "learn, of which the small ones gain. These trunks and their heads were made on an Intel Xeon, the plain trunk's "
-    "rows on an AMD EPYC",
+    "rows on an AMD EPYC"
 }
 ORIGIN = (
     "the share of learned weights, 0.7, was chosen on validation of seed 1, whose trunk was learned while dropout was "

@@ -45,9 +45,7 @@ def leave_out_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
         one = several[0]
         claim_text = f"{one.text}, {about}"
         found = distance(estimate(values)) if one.is_distance else estimate(values)
-        made.append(
-            judged(f"evidence.du2020-{name}", claim_text, found, target=one.target, side=one.side, **sides)
-        )
+        made.append(judged(f"evidence.du2020-{name}", claim_text, found, target=one.target, side=one.side, **sides))
     return made
 
 
@@ -74,7 +72,14 @@ def sweep_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
     about = f"average accuracy of {tasks} tasks, attention over the plain frozen trunk"
     for id, text, name, other, target, side in (
         ("layers", f"the mean of {AT} layers less the last layer", f"m = {AT}", "m = 1", 0.0, "above"),
-        ("8-bits", f"uint8 of the mean of {AT} layers from float16, the distance", "uint8 after", f"m = {AT}", 0.2, "most"),
+        (
+            "8-bits",
+            f"uint8 of the mean of {AT} layers from float16, the distance",
+            "uint8 after",
+            f"m = {AT}",
+            0.2,
+            "most",
+        ),
         ("1-bit", f"one bit of the mean of {AT} layers less float16", "sign after", f"m = {AT}", -0.5, "least"),
     ):
         found = estimate(gains_over(runs, name, other))

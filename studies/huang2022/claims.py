@@ -89,9 +89,13 @@ def method_learned(raw: Sequence[Mapping[str, Any]], method: Method) -> Learned 
     if method.way == "frozen":
         return None
     ended, runs = ends(raw, method.name)
-    what = f"{method.title}: {ended} of {runs} runs end at the last epoch"
     if ended:
-        return Learned(state=NOT, why=f"{method.title} is {NOT} ({what})", runs=runs, ended=ended)
+        return Learned(
+            state=NOT,
+            why=f"{method.title} is {NOT} ({ended} of {runs} runs end at the last epoch)",
+            runs=runs,
+            ended=ended,
+        )
     return Learned(state=UNKNOWN, why=f"{method.title} is {UNKNOWN} (no simple scores beside it)", runs=runs)
 
 

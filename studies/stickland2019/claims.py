@@ -21,9 +21,21 @@ COMPARED: tuple[tuple[str, str, tuple[str, str], tuple[str, str], Side], ...] = 
     ("shared-single", "sharing alone, annealed, over a trunk a task", ("shared", "annealed"), SINGLE, "least"),
     ("pals-on-top", "PALs over attention on top, both annealed", ("pals", "annealed"), ("on-top", "annealed"), "above"),
     ("pals-low-rank", "PALs over low rank, both annealed", ("pals", "annealed"), ("low-rank", "annealed"), "above"),
-    ("pals-top", "PALs in all layers over PALs in the top half", ("pals", "annealed"), ("pals-top", "annealed"), "above"),
+    (
+        "pals-top",
+        "PALs in all layers over PALs in the top half",
+        ("pals", "annealed"),
+        ("pals-top", "annealed"),
+        "above",
+    ),
     ("annealed-pals", "PALs: annealed over proportional", ("pals", "annealed"), ("pals", "proportional"), "above"),
-    ("annealed-shared", "sharing: annealed over proportional", ("shared", "annealed"), ("shared", "proportional"), "above"),
+    (
+        "annealed-shared",
+        "sharing: annealed over proportional",
+        ("shared", "annealed"),
+        ("shared", "proportional"),
+        "above",
+    ),
     ("annealed-root", "PALs: annealed over the square root", ("pals", "annealed"), ("pals", "square-root"), "above"),
 )
 

@@ -91,8 +91,8 @@ def orderings(runs: Sequence[Run]) -> list[Claim]:
     return [
         judged(
             "branches.student-init",
-            f"students that start from their teacher minus those that start from the trunk, at equal epochs, test score: "
-            f"mean by seed of {len(both)} pairs of task and length",
+            f"students that start from their teacher minus those that start from the trunk, at equal epochs, test "
+            f"score: mean by seed of {len(both)} pairs of task and length",
             by_draw(both),
             target=0.0,
             side="above",
