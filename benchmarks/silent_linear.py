@@ -34,7 +34,7 @@ from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, 
 from polyhead.train.heads.rule import best_penalty
 from studies.evidence import counted, estimate, judged
 from studies.results import Claim
-from studies.settings import DATA, RUNS, command, report, resumed, say
+from studies.settings import DATA, RUNS, answer_help, command, report, resumed, say
 
 DRAWS, TEXTS, SENTENCES, FOLDS = 3, 1760, 300, 5  # texts of a draw; sentences of a draw of a tagging set
 WITHIN, LEAST = 0.5, 12  # points, and sets that are to be within them
@@ -291,4 +291,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -50,6 +50,13 @@ def study_arguments(
     return parser
 
 
+def answer_help(description: str | None) -> None:
+    """Says what a script does that has no options, and ends, where its arguments ask for help."""
+    argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_known_args()
+
+
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with torch's threads set."""
     import torch

@@ -29,7 +29,7 @@ from polyhead.train.events import Events
 from polyhead.train.heads.run import train_task
 from studies.du2020.claims import PLAIN, TRAINED, pooler_claims, scores
 from studies.results import Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS
+from studies.settings import DATA, RESULTS, RUNS, answer_help
 
 SEEDS = (1, 2, 3)
 TASKS = {
@@ -50,6 +50,7 @@ SIMILARITY_TRAINING = {"learning_rate": 1e-3, "dropout": 0.5}
 
 
 def main() -> None:
+    answer_help(__doc__)
     study = Study(RUNS / "first_light_quality.jsonl")
     extractor = open_extractor()
     fill_once(extractor)
