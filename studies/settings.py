@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polyhead.progress import duration
 from studies.results import Claim, Study, results, write_results
@@ -89,12 +89,12 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def rows_of(files: Iterable[Path]) -> list[dict]:
+def rows_of(files: Iterable[Path]) -> list[dict[str, Any]]:
     """The rows of all files of a study."""
     return [row for file in files for row in Study(file).rows]
 
 
-def results_rows(name: str) -> list[dict]:
+def results_rows(name: str) -> list[dict[str, Any]]:
     """The rows of a results file; none where it is not there."""
     file = RESULTS / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
@@ -110,7 +110,7 @@ def resumed(file: Path, name: str) -> Study:
     return Study(file)
 
 
-def say_left(rows: Sequence[dict], *, done: int, total: int) -> None:
+def say_left(rows: Sequence[dict[str, Any]], *, done: int, total: int) -> None:
     """Prints how many runs are done, and the time left at the mean `run_seconds` of all rows."""
     mean = statistics.mean(float(row["run_seconds"]) for row in rows)
     say(f"{done} of {total} runs, about {duration(mean * (total - done))} left")
@@ -140,7 +140,9 @@ def within(id: str, text: str, seconds: Sequence[float], *, target: float) -> Cl
     )
 
 
-def report(name: str, *, command: str, rows: list[dict], claims: Sequence[Claim], lacking: Iterable[str]) -> None:
+def report(
+    name: str, *, command: str, rows: list[dict[str, Any]], claims: Sequence[Claim], lacking: Iterable[str]
+) -> None:
     """Writes the results file, and prints what the study lacks and whether each claim holds."""
     for what in lacking:
         print(f"lacking: {what}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from polyhead.values import Value
 from studies.settings import results_rows
@@ -111,20 +111,19 @@ def _learned(task: str, fits: list[Fit], allowed: int | None) -> Learned:
     below = ""
     if higher is not None and score < simple[higher]:
         below = f"{task} {score:.1f} is below {SIMPLE[higher]}, {simple[higher]:.1f}"
-    facts = {"runs": len(fits), "ended": last, "below": below}
     if last or below:
         ended = [f"{last} of {len(fits)} runs end at the last epoch"] if last else []
         why = ", ".join([*ended, *([below.removeprefix(f"{task} ")] if below else [])])
-        return Learned(state=NOT, why=f"{task}: {why}", **facts)
+        return Learned(state=NOT, why=f"{task}: {why}", runs=len(fits), ended=last, below=below)
     if not simple or allowed is None or any(fit.best_epoch is None for fit in fits):
-        return Learned(state=UNKNOWN, why=task, **facts)
-    return Learned(state=CONVERGED, why=task, **facts)
+        return Learned(state=UNKNOWN, why=task, runs=len(fits), ended=last, below=below)
+    return Learned(state=CONVERGED, why=task, runs=len(fits), ended=last, below=below)
 
 
 @cache
-def _simple_rows() -> tuple[dict, ...]:
+def _simple_rows() -> tuple[dict[str, Any], ...]:
     """One row a set and size of the study of defaults, with the means of its baselines over draws, in points."""
-    by_size: dict[tuple[str, str], list[dict]] = {}
+    by_size: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in results_rows(_ROWS):
         by_size.setdefault((row["set"], row["size"]), []).append(row)
     return tuple(

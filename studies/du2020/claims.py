@@ -10,7 +10,7 @@ from studies.du2020.leave_out import FULL, FULL_LEARNED
 from studies.du2020.orderings import Ordering, orderings
 from studies.du2020.study import cells_of, study_table
 from studies.du2020.sweep import AT, CODECS, compared, gains_over, order, swept_of
-from studies.evidence import Estimate, distance, estimate, judged, least
+from studies.evidence import Estimate, Side, distance, estimate, judged, least
 from studies.results import Claim
 from studies.trained import Fit, Learned, learned, whole
 
@@ -41,11 +41,20 @@ def leave_out_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
     made = [judged("together.leave-one-out", f"{text}, {about}", found, target=0.0, side="above")]
     for name, several in by_name.items():
         values = [ordering.value for ordering in several if ordering.value is not None]
-        sides = {"ours": full[FULL_LEARNED], "against": full[FULL]} if name == "learned-full" else {}
-        one = several[0]
+        one, is_tuned = several[0], name == "learned-full"
         claim_text = f"{one.text}, {about}"
         found = distance(estimate(values)) if one.is_distance else estimate(values)
-        made.append(judged(f"evidence.du2020-{name}", claim_text, found, target=one.target, side=one.side, **sides))
+        made.append(
+            judged(
+                f"evidence.du2020-{name}",
+                claim_text,
+                found,
+                target=one.target,
+                side=one.side,
+                ours=full[FULL_LEARNED] if is_tuned else None,
+                against=full[FULL] if is_tuned else None,
+            )
+        )
     return made
 
 
@@ -70,7 +79,7 @@ def sweep_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
     runs, made = swept_of(raw), []
     tasks = len(compared(runs)[0])
     about = f"average accuracy of {tasks} tasks, attention over the plain frozen trunk"
-    for id, text, name, other, target, side in (
+    compared_variants: tuple[tuple[str, str, str, str, float, Side], ...] = (
         ("layers", f"the mean of {AT} layers less the last layer", f"m = {AT}", "m = 1", 0.0, "above"),
         (
             "8-bits",
@@ -81,7 +90,8 @@ def sweep_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
             "most",
         ),
         ("1-bit", f"one bit of the mean of {AT} layers less float16", "sign after", f"m = {AT}", -0.5, "least"),
-    ):
+    )
+    for id, text, name, other, target, side in compared_variants:
         found = estimate(gains_over(runs, name, other))
         found = distance(found) if side == "most" else found
         made.append(judged(f"evidence.sweep-{id}", f"{text}, {about}", found, target=target, side=side))

@@ -49,7 +49,7 @@ def claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
 def single_learned(raw: Sequence[Mapping[str, Any]]) -> dict[str, Learned]:
     """How far a trunk a task had learned each of them."""
     epochs = {row["seed"]: row["best_epoch"] for row in _runs(raw, *SINGLE)}
-    sizes = next((row["examples"] for row in _runs(raw, *SINGLE)), {})
+    sizes: Mapping[str, int] = next((row["examples"] for row in _runs(raw, *SINGLE)), {})
     fits = [
         Fit(
             task=row.task,

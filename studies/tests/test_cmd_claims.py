@@ -36,17 +36,8 @@ def test_folders_without_results_and_files_that_are_none_are_named(tmp_path):
 
 
 def test_what_is_not_shown_stands_between_with_its_interval_and_seeds(tmp_path):
-    shown = Claim(
-        id="c.one",
-        text="gain",
-        target=0,
-        value=1,
-        unit="points",
-        holds=None,
-        note="not shown: x",
-        seeds=3,
-        interval=(-1, 3),
-    )
+    judged = {"holds": None, "note": "not shown: x", "seeds": 3, "interval": (-1, 3)}
+    shown = Claim(id="c.one", text="gain", target=0, value=1, unit="points", **judged)
     write_results(tmp_path, results("a", command="x", rows=[], claims=[claim("a.one", True), shown, claim("z", False)]))
     lines = run("claims", tmp_path).out.splitlines()
     assert lines[2].split()[:10] == ["not", "shown", "c.one", "0", "1", "-1", "to", "3", "3", "points"]

@@ -10,13 +10,12 @@ import msgspec
 from polyhead.plan.cost.allocate import Allocation, AllocationOption, best_under
 from studies.evidence import Estimate, by_draw, estimate, judged
 from studies.results import Claim
-from studies.trained import Fit, Learned, learned, simple_scores, whole
-from studies.wei2021.study import TASKS, Run, options_of, runs_of
+from studies.trained import NOT, UNKNOWN, Learned, simple_scores, whole
+from studies.wei2021.study import EPOCHS, TASKS, Run, full_learned, options_of, runs_of
 from studies.wei2021.table import ONE_A_LAYER
 
 LAYERS = 6
 FULL = LAYERS * len(TASKS)
-EPOCHS = 3  # the last one of every run
 LEARNED = 5.0  # points above the constant answer from which a task counts as learned
 Points = dict[str, dict[int, float]]  # by task and seed
 
@@ -26,7 +25,7 @@ def claims(rows: Sequence[Mapping[str, object]]) -> list[Claim]:
     runs = runs_of(rows)
     options = options_of(runs)
     half, third = (best_under(options, budget, ONE_A_LAYER) for budget in (FULL // 2, round(0.34 * FULL)))
-    baseline = whole("full fine-tuning", full_learned(rows))
+    baseline = whole("full fine-tuning", full_learned(runs))
     hardly = [task for task in TASKS if _above_constant(runs, task) < LEARNED]
     note = f"full fine-tuning is less than {LEARNED:.0f} points above the constant answer on {', '.join(hardly)}"
     known = [task for task in TASKS if task not in hardly]
@@ -118,13 +117,14 @@ def orderings(runs: Sequence[Run]) -> list[Claim]:
 
 def joint_claims(rows: Sequence[Mapping[str, object]], others: Sequence[Mapping[str, object]]) -> list[Claim]:
     """MT-DNN (Liu et al. 2019), the paper's joint baseline, against full fine-tuning, whose rows are `others`."""
-    runs, full = runs_of(rows), points_of(runs_of(others), f"full-{LAYERS}")
+    runs, beside = runs_of(rows), runs_of(others)
+    full = points_of(beside, f"full-{LAYERS}")
     trunks = [row for row in rows if row["method"] == "trunk"]
     last = sum(row["best_epoch"] == EPOCHS for row in trunks)
-    state = "not converged" if last else "not known to have converged"
+    state = NOT if last else UNKNOWN
     why = f"MT-DNN is {state} ({last} of {len(trunks)} trunks end at the last epoch)"
     ours = Learned(state=state, why=why)
-    against, made = whole("full fine-tuning", full_learned(others)), []
+    against, made = whole("full fine-tuning", full_learned(beside)), []
     for id, method, title in (
         ("evidence.mtdnn-full", "together", "MT-DNN (full), one trunk for all tasks"),
         ("evidence.mtdnn-left-out", "left-out", "MT-DNN (leave-one-out), frozen, with an output layer"),
@@ -133,26 +133,6 @@ def joint_claims(rows: Sequence[Mapping[str, object]], others: Sequence[Mapping[
         text = f"{title}, less full fine-tuning, mean test score of eight tasks"
         made.append(judged(id, text, found, target=0.0, ours=ours, against=against))
     return made
-
-
-def full_learned(rows: Sequence[Mapping[str, object]]) -> dict[str, Learned]:
-    """How far full fine-tuning had learned each task."""
-    return learned(fits_of(rows, "full"), allowed=EPOCHS)
-
-
-def fits_of(rows: Sequence[Mapping[str, object]], method: str) -> list[Fit]:
-    """The runs of a method as trainings."""
-    return [
-        Fit(
-            task=str(row["task"]),
-            score=100 * float(str(row["test"])),
-            best_epoch=int(str(row["best_epoch"])) if "best_epoch" in row else None,
-            metric=str(row.get("metric", "")),
-            rows=int(str(row.get("train_rows", 0))),
-        )
-        for row in rows
-        if row.get("method") == method
-    ]
 
 
 def points_of(runs: Sequence[Run], name: str) -> Points:

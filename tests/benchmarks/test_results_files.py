@@ -99,11 +99,14 @@ def _is_shared(option, text):
     return "study_arguments" in text and (option[2:] in ("rows", "threads", "report") or f"{option[2:]}=" in text)
 
 
+def modules():
+    """What is started with `--help`: modules, and commands of studies."""
+    started = (words for words in scripts() if words[2] != "pytest")
+    return sorted({" ".join(words[1 : 5 if words[2] == "studies" else 3]) for words in started})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "module",
-    sorted({" ".join(words[1 : 5 if words[2] == "studies" else 3]) for words in scripts() if words[2] != "pytest"}),
-)
+@pytest.mark.parametrize("module", modules())
 def test_the_command_tells_its_help(module):
     """A script that took no notice of its arguments would measure for an hour."""
     done = subprocess.run(
