@@ -101,11 +101,11 @@ def method_learned(raw: Sequence[Mapping[str, Any]], method: Method) -> Learned 
 
 def ends(raw: Sequence[Mapping[str, Any]], method: str) -> tuple[int, int]:
     """How many trainings of the method kept the last epoch that was allowed, of how many."""
-    settings = [row["settings"] for row in raw if row.get("method") == method]
+    settings = [row["settings"] for row in raw if row.get("method") == method and "settings" in row]
     its = [
         row["best_epoch"]
         for row in raw
-        if row.get("method") == method and "best_epoch" in row and row["settings"] == settings[-1]
+        if row.get("method") == method and "best_epoch" in row and row.get("settings") == settings[-1]
     ]
     return sum(epoch == EPOCHS for epoch in its), len(its)
 

@@ -48,8 +48,8 @@ def claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 def single_learned(raw: Sequence[Mapping[str, Any]]) -> dict[str, Learned]:
     """How far a trunk a task had learned each of them."""
-    epochs = {row["seed"]: row["best_epoch"] for row in _runs(raw, *SINGLE)}
-    sizes: Mapping[str, int] = next((row["examples"] for row in _runs(raw, *SINGLE)), {})
+    epochs = {row["seed"]: row.get("best_epoch", {}) for row in _runs(raw, *SINGLE)}
+    sizes: Mapping[str, int] = next((row.get("examples", {}) for row in _runs(raw, *SINGLE)), {})
     fits = [
         Fit(
             task=row.task,
@@ -66,7 +66,7 @@ def single_learned(raw: Sequence[Mapping[str, Any]]) -> dict[str, Learned]:
 
 def ends(raw: Sequence[Mapping[str, Any]], method: str, sampling: str) -> tuple[int, int]:
     """How many runs of a method that learns all tasks together kept the last epoch that was allowed, of how many."""
-    epochs = [row["best_epoch"] for row in _runs(raw, method, sampling)]
+    epochs = [row.get("best_epoch") for row in _runs(raw, method, sampling)]
     return sum(epoch == EPOCHS for epoch in epochs), len(epochs)
 
 
@@ -103,7 +103,7 @@ def _runs(raw: Sequence[Mapping[str, Any]], method: str, sampling: str) -> list[
         row
         for row in raw
         if (row.get("stage"), row.get("method"), row.get("sampling")) == ("run", method, sampling)
-        and set(row["tasks"]) >= set(GLUE)
+        and set(row.get("tasks", ())) >= set(GLUE)
     ]
 
 
