@@ -89,7 +89,7 @@ HEADLINES = {
     "engine.int8-change": "scores in 8 bits beside float32, mean change over eight tasks of tweets",
     "server.memory-50-tasks": "resident memory of 50 tasks over that of one",
     "engine.attach": "one more task beside 50, until its first answer",
-    "branches.mixed-quality": "eight tasks in half of the layer evaluations, score over full fine-tuning (not converged)",
+    "branches.mixed-quality": "eight tasks in half of the layer evaluations, score over unconverged full fine-tuning",
     "branches.add-one-task": "adding a task to a bundle of 20 with proof that no other answer moves",
     "evidence.whole-mean-gain": "frozen heads on a trunk that learned from 24 sets, gain on 8 tasks held out",
     "together.mean-gain": "the same with 0.7 of the learned weights and 0.3 of the plain ones, not a paper's method",

@@ -238,11 +238,12 @@ def _before_and_after(
     rows = _rows(printer, files, f"{split} points, {OURS} on {study.BEST.removeprefix('sets-')} sets")
     whole_ones = compared(rows, WHOLE_MIX.name, tasks=tasks, split=split)
     blended, closed = compared(rows, tasks=tasks, split=split), study.gap_closed(rows, split=split)
-    full = {task: one for task, one in full_learned(_raw(files)).items() if task in tasks}
+    of_all = full_learned(_raw(files))
+    full = {task: one for task, one in of_all.items() if task in tasks}
     if rows:
         printer.lines(_compared_lines(whole_ones, blended, full))
         printer.lines(["", BLEND, *mark_lines("full fine-tuning", full), *seen_lines(tasks)])
-        if closed is not None and closed.share is not None and not any(one.mark for one in full.values()):
+        if closed is not None and closed.share is not None and not any(one.mark for one in of_all.values()):
             gain, gap = spread_of(closed.gain, signed=True), spread_of(closed.gap, signed=True)
             words = f"over all {len(study.tasks_of(rows))} held-out tasks the blend gains {gain} of a gap of {gap}"
             printer.lines(["", f"{words}: {100 * closed.share:.0f} % of it are closed"])
