@@ -56,6 +56,8 @@ def proportion(count: int, of: int) -> Estimate:
 def by_draw(points: Mapping[str, Mapping[int, float]]) -> Estimate:
     """The mean over all tasks or sets, by seed or draw that all of them have, and its interval over these."""
     common = set.intersection(*(set(by_seed) for by_seed in points.values())) if points else set()
+    if points and all(points.values()) and not common:  # each has draws, and no draw has them all
+        return Estimate(mean=statistics.mean(map(_mean, points.values())), low=None, high=None, seeds=0)
     return estimate(statistics.mean(by_seed[seed] for by_seed in points.values()) for seed in sorted(common))
 
 
@@ -150,7 +152,7 @@ def judged(
         id=id,
         text=text,
         target=target,
-        value=round(found.mean, digits),
+        value=0.0 if math.isnan(found.mean) else round(found.mean, digits),  # of no seed there is no value
         unit=unit,
         holds=None if reasons else outcome,
         note="; ".join([*([f"not shown: {', and '.join(reasons)}"] if reasons else []), *([note] if note else [])]),
@@ -158,6 +160,10 @@ def judged(
         interval=None if found.low is None or found.high is None else (round(found.low, 4), round(found.high, 4)),
         loser=behind.state if behind is not None else "",
     )
+
+
+def _mean(by_seed: Mapping[int, float]) -> float:
+    return statistics.mean(by_seed.values())
 
 
 def _within(mean: float, error: float, degrees: float, seeds: int) -> Estimate:

@@ -15,9 +15,12 @@ from studies.trained import Fit, Learned, learned, whole
 
 EPOCHS = 3  # the last one of full fine-tuning
 SCALE = f"24 sets of at most {LEARN_ROWS:,} rows, held-out tasks of at most {ROWS:,}, 128 tokens"
-OWN = f"{BLENDED.blend:g} of the learned weights and the rest plain ones, heads probed first, which is not the paper's"
+OWN = f"{BLENDED.blend:g} of the learned weights and the rest plain ones, which is not the paper's method"
 MIXES = {  # by the beginning of ids: the trunk, and what it is
-    "evidence.whole-": (WHOLE_MIX.name, "pre-finetuned trunk, its weights as they were learned"),
+    "evidence.whole-": (
+        WHOLE_MIX.name,
+        "pre-finetuned trunk, its weights as they were learned, after an epoch of heads alone",
+    ),
     "together.": (study.BEST, f"pre-finetuned trunk, blended ({OWN})"),
 }
 COMPARED = (

@@ -50,6 +50,9 @@ def test_tasks_are_averaged_by_seed_before_seeds_are():
     found = by_draw({"a": {1: 0.0, 2: 2.0, 3: 9.0}, "b": {1: 4.0, 2: 4.0}})
     assert (found.mean, found.seeds) == (2.5, 2) and found.low < 2.0
     assert by_draw({}).seeds == 0
+    apart = by_draw({"a": {1: 1.0}, "b": {2: 3.0}})
+    assert (apart.mean, apart.low, apart.seeds) == (2.0, None, 0)
+    assert judged("a", "gain", by_draw({}), target=0.0).note == "not shown: 0 of 3 seeds or draws"
 
 
 def test_a_share_of_draws_has_the_interval_of_its_zeros_and_ones():
