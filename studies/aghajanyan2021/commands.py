@@ -40,8 +40,8 @@ _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
 OURS = "frozen minilm trunk with pooled heads, plain and after pre-finetuning"
 BLEND = (
-    "learned: the weights as the paper has them, but for an epoch of heads alone before; blended: 0.7 of them, 0.3 of the "
-    "plain ones"
+    "learned: the weights as the paper has them, but for an epoch of heads alone before; "
+    "blended: 0.7 of them, 0.3 of the plain ones"
 )
 NO_DECODER = "No encoder-decoder is pre-finetuned here, so summaries have no numbers of ours."
 TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
