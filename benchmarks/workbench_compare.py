@@ -151,7 +151,7 @@ def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
             continue
         gains = {name: one.mean - other.mean for name, (one, other) in pairs.items()}
         told = ", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
-        compares_tuned = "fine-tune" in (left, right)
+        are_variants = left.partition("-")[0] == right.partition("-")[0]  # of one method, in equally many passes
         claimed.append(
             judged(
                 f"workbench.order_{left}_{right}",
@@ -159,8 +159,8 @@ def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
                 unpaired(list(pairs.values())),
                 target=-SAME,
                 note=f"{told}; {sum(gain >= -SAME for gain in gains.values())} of {len(pairs)} sets show it",
-                ours=unknown(left) if compares_tuned and trains_layers(left) else None,
-                against=unknown(right) if compares_tuned and trains_layers(right) else None,
+                ours=unknown(left) if trains_layers(left) and not are_variants else None,
+                against=unknown(right) if trains_layers(right) and not are_variants else None,
             )
         )
     return claimed
