@@ -17,7 +17,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.tables import DataFile, Project, TaskEntry, TrunkChoice
 from polyhead.train.run import train_project
 from studies.results import Claim, results, write_results
-from studies.settings import DATA, RESULTS, RUNS
+from studies.settings import DATA, RESULTS, RUNS, answer_help
 
 SETS = (
     "tweeteval_emotion",
@@ -116,4 +116,5 @@ def polyhead(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -13,7 +13,7 @@ import sys
 import time
 
 from studies.results import Claim, Study, results, write_results
-from studies.settings import RESULTS, ROOT, RUNS
+from studies.settings import RESULTS, ROOT, RUNS, answer_help
 
 PROJECT = "examples/tweets/polyhead.toml"
 SEEDS = (1, 2, 3)
@@ -73,4 +73,5 @@ def polyhead(*arguments: str) -> dict:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -10,7 +10,7 @@ import tempfile
 import time
 
 from studies.results import Claim, results, write_results
-from studies.settings import RESULTS, ROOT
+from studies.settings import RESULTS, ROOT, answer_help
 
 IMPORTS = 9
 
@@ -54,4 +54,5 @@ def seconds(command: list[str], **environment: str) -> float:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

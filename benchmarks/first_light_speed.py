@@ -32,7 +32,7 @@ from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
 from studies.du2020.run_poolers import entry, prepared
 from studies.results import Claim, results, write_results
-from studies.settings import RESULTS
+from studies.settings import RESULTS, answer_help
 
 TEXTS, REPEATS = 6000, 5
 HEAD_TEXTS, HEAD_EPOCHS = 12000, 3
@@ -169,4 +169,5 @@ def speed(module, examples, training: Training, run=None) -> float:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

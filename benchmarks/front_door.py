@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.right_snippet import CAPPED, REPEATS, measured, snippet
 from benchmarks.words import user_words
 from studies.results import Claim
-from studies.settings import DATA, ROOT, report, say
+from studies.settings import DATA, ROOT, answer_help, report, say
 
 ROWS = 2000
 SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
@@ -231,4 +231,5 @@ def at_most(name: str, text: str, target: float, seconds: list[float], *, why: s
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

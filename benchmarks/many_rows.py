@@ -27,8 +27,10 @@ import numpy as np
 
 from polyhead.files import replace_file
 from polyhead.progress import duration
+from studies.evidence import estimate, judged
 from studies.results import Claim, Study
 from studies.settings import DATA, ROOT, RUNS, command, report, resumed, say, say_left
+from studies.shared.rows import paired
 
 NAME = "heads_many_rows"
 FOLDER = "tweeteval_sentiment"
@@ -130,7 +132,10 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         return []
     means = {who: {what: statistics.mean(values) for what, values in several.items()} for who, several in of.items()}
     before, after = means[BEFORE], means[AFTER]
-    lost = 100 * (before["accuracy"] - after["accuracy"])
+    by_draw = {
+        who: {int(str(r["draw"])): 100 * float(str(r["accuracy"])) for r in rows if r["who"] == who} for who in WHO
+    }
+    lost = estimate(paired(by_draw[BEFORE], by_draw[AFTER]).values())
     draws = f"{len(of[AFTER]['bytes'])} and {len(of[BEFORE]['bytes'])} runs"
     sizes = [f"{means[who]['bytes'] / 1e6:,.0f} MB" for who in (AFTER, BEFORE)]
     times = [duration(means[who]["run_seconds"]) for who in (AFTER, BEFORE)]
@@ -139,8 +144,10 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     facts = (
         ("time", "time of training over that of before", TIME, ratios["run_seconds"], "ratio", times),
         ("bytes", "bytes of kept features over those of before", BYTES, ratios["bytes"], "ratio", sizes),
-        ("points", "test accuracy lost to before", POINTS, lost, "points", scores),
     )
+    told = f"{scores[0]} and {scores[1]} before; {draws}"
+    about = f"{rows[0]['train_rows']:,} rows of one task: test accuracy lost to before"
+    points = judged("heads.many_rows_points", about, lost, target=POINTS, side="most", digits=3, note=told)
     return [
         Claim(
             id=f"heads.many_rows_{id}",
@@ -152,7 +159,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             note=f"{shown[0]} and {shown[1]} before; {draws}",
         )
         for id, text, target, value, unit, shown in facts
-    ]
+    ] + [points]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.right_snippet import snippet
 from studies.results import Claim
-from studies.settings import ROOT, command, report, say
+from studies.settings import ROOT, answer_help, command, report, say
 
 REPEATS = 3
 ENVIRONMENT = ROOT / "runs" / "minute"
@@ -228,4 +228,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -43,9 +43,9 @@ RATIOS = (
 
 
 def main() -> None:
+    options = arguments()
     if not torch.cuda.is_available():
         raise SystemExit("there is no NVIDIA card here that torch can use")
-    options = arguments()
     options.variants, options.device = (OURS,), "cuda"  # of the pipelines
     one_pass_tasks.train()
     (FOLDER / "tweets.json").write_text(json.dumps(one_pass_tasks.tweets(options.texts)))

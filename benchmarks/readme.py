@@ -34,9 +34,10 @@ from polyhead.project import tables as project
 from polyhead.project.encoders import ENCODERS
 from polyhead.tasks.task import Task, owner_of
 from studies.defaults.table import quality_table
-from studies.results import Claim, Results, read_results
+from studies.results import Claim, Results, in_order, read_results, tally
 from studies.sample.table import count_table, score_table
 from studies.sample.texts import sample_rows
+from studies.seen import seen_table
 from studies.settings import RESULTS, ROOT
 
 STRUCTS = (
@@ -89,10 +90,10 @@ HEADLINES = {
     "engine.int8-change": "scores in 8 bits beside float32, mean change over eight tasks of tweets",
     "server.memory-50-tasks": "resident memory of 50 tasks over that of one",
     "engine.attach": "one more task beside 50, until its first answer",
-    "branches.mixed-quality": "eight tasks within half of the layer evaluations, score over full fine-tuning",
+    "branches.mixed-quality": "eight tasks in half of the layer evaluations, score over unconverged full fine-tuning",
     "branches.add-one-task": "adding a task to a bundle of 20 with proof that no other answer moves",
-    "together.mean-gain": "frozen heads on a trunk that learned from 24 sets, gain on 8 tasks held out",
-    "together.gap-closed": "share of the gap to full fine-tuning that this closes",
+    "evidence.whole-mean-gain": "frozen heads on a trunk that learned from 24 sets, gain on 8 tasks held out",
+    "together.mean-gain": "the same with 0.7 of the learned weights and 0.3 of the plain ones, not a paper's method",
     "right.mean_64": "no settings, 64 rows a label: score over the best simple baseline, mean of 20 sets",
     "store.bytes": "a store at one bit a dimension, width 384: bytes a token on disk, ids included",
     "store.backfill-speed": "answering a task for 200,000 documents from the store, speed over encoding them again",
@@ -150,6 +151,7 @@ def pages() -> dict[FilePath, str]:
             "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
             "scores": lambda _: sample_scores(),
         },
+        ROOT / "studies" / "README.md": {"seen": lambda _: seen_table()},
         reference / "cli.md": {"help": lambda _: help_texts()},
         reference / "project-file.md": {
             f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS
@@ -190,9 +192,8 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
     if not any(folder.glob("*.json")):
         return [NOTHING]
     claims = {claim.id: claim for file in read_results(folder) for claim in file.claims}
-    held = sum(claim.holds for claim in claims.values())
     lines = [_row(claims[name], text, note="") for name, text in HEADLINES.items() if name in claims]
-    whole = f"Of {len(claims)} claims {held} hold. The others say why not, below."
+    whole = f"In all {tally(claims.values())}. The others say why not, below."
     return [*TABLE, *lines, "", whole]
 
 
@@ -209,8 +210,8 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
         for picture in (picture_file for picture_file in pictures if picture_file.stem.startswith(names)):
             lines += [f"![{picture.stem.replace('_', ' ')}](../../results/{picture.name})", ""]
         for file in mine:
-            missed = [_row(claim, claim.text, note=claim.note) for claim in file.claims if not claim.holds]
-            held = f": {len(file.claims) - len(missed)} of {len(file.claims)} claims hold" if file.claims else ""
+            missed = [_row(claim, claim.text, note=_note(claim)) for _, claim in in_order([file]) if not claim.holds]
+            held = f": {tally(file.claims)}" if file.claims else ""
             lines += [_source(file) + held, *(["", *TABLE, *missed] if missed else []), ""]
             if file.name.startswith("one_pass"):
                 lines += [*_plain(one_pass_claims.milliseconds(file.rows)), ""]
@@ -231,13 +232,22 @@ def _plain(rows: list[list[str]]) -> list[str]:
 
 
 def _row(claim: Claim, text: str, *, note: str) -> str:
+    between = "" if claim.interval is None else f" ({' to '.join(map(_number, claim.interval))})"
+    outcome = f"**{claim.outcome}**" if claim.holds is False else claim.outcome
+    note = note.removeprefix(f"{outcome}: ")
     cells = (
         text,
-        f"{_number(claim.value)} {claim.unit}",
+        f"{_number(claim.value)} {claim.unit}{between}",
         _number(claim.target),
-        "yes" if claim.holds else f"**no**{': ' if note else ''}{note}",
+        f"{outcome}{': ' if note else ''}{note}",
     )
     return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
+
+
+def _note(claim: Claim) -> str:
+    """The claim's note, and which claims it contradicts."""
+    against = f"contradicts {', '.join(f'`{id}`' for id in claim.contradicts)}" if claim.contradicts else ""
+    return "; ".join(filter(None, (claim.note, against)))
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import pytest
 
 from studies.results import Claim
-from studies.settings import ROOT, command, report, say
+from studies.settings import ROOT, answer_help, command, report, say
 
 KINDS = {
     "files of others: folders of pieces": ("tests/test_folders.py", "tests/store/scoring/test_pieces.py"),
@@ -149,4 +149,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from polyhead.machine import CAPS
 from studies.results import Claim
-from studies.settings import ROOT, command, report, say
+from studies.settings import ROOT, answer_help, command, report, say
 
 REPEATS = 3
 CAPPED = dict.fromkeys((*CAPS, "MKL_ENABLE_INSTRUCTIONS"), "AVX2") | {"ATEN_CPU_CAPABILITY": "avx2"}
@@ -114,4 +114,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

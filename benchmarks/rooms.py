@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from studies.results import Claim
-from studies.settings import ROOT, command, report, say
+from studies.settings import ROOT, answer_help, command, report, say
 
 SOURCE = ROOT / "src" / "polyhead"
 LINES, CLASSES, LONGEST_FILE, LONGEST_FUNCTION = 42_000, 600, 400, 60
@@ -122,4 +122,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -15,7 +15,7 @@ import shlex
 from benchmarks.right_snippet import busy
 from benchmarks.right_tests import recipe, run
 from studies.results import Claim
-from studies.settings import command, report, say
+from studies.settings import answer_help, command, report, say
 
 MOST, TIMES = 300.0, 3
 
@@ -61,4 +61,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -13,7 +13,7 @@ import shlex
 from benchmarks.right_snippet import busy
 from benchmarks.right_tests import recipe, run
 from studies.results import Claim
-from studies.settings import command, report, say
+from studies.settings import answer_help, command, report, say
 
 
 def main() -> None:
@@ -46,4 +46,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -25,7 +25,7 @@ from polyhead.project.tables import read_project
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
 from studies.results import Claim
-from studies.settings import DATA, command, report, say
+from studies.settings import DATA, answer_help, command, report, say
 
 CASES = DATA.parent / "cases"
 
@@ -247,4 +247,5 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

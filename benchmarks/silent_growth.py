@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.growth_readers import READERS
 from polyhead.errors import PolyheadError
 from studies.results import Claim
-from studies.settings import command, report, say
+from studies.settings import answer_help, command, report, say
 
 NAME = "silent_growth"
 # Four times the parts: n log n gives 4 to 5, n^1.5 gives 8, n^2 gives 16.
@@ -128,4 +128,5 @@ def main(names: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main(sys.argv[1:])

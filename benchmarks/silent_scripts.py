@@ -20,7 +20,7 @@ from benchmarks.silent_scripts_made import SCRIPTS, Row, drawn
 from polyhead.tasks.gold import TaggedSpan, widened
 from polyhead.text.words import words_of
 from studies.results import Claim
-from studies.settings import command, report, say
+from studies.settings import answer_help, command, report, say
 
 SEEDS = (0, 1, 2)
 VALIDATED = 80  # rows before those that choose between heads
@@ -120,4 +120,5 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -38,7 +38,7 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.tiny import on_top_path
 from studies.results import Claim
-from studies.settings import command, report, say
+from studies.settings import answer_help, command, report, say
 
 NAME, DRAIN, MARGIN = "silent_uploads", 3.0, 0.5  # seconds; the margin is for the system to end a process
 Members = dict[str, bytes]
@@ -280,4 +280,5 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -61,7 +61,7 @@ from polyhead.store.jobs.executors import HERE, SEVERAL
 from polyhead.store.jobs.executors.processes import THREADS
 from polyhead.store.jobs.extract import ExtractRequest, extract
 from studies.results import Claim
-from studies.settings import ROOT, say, within
+from studies.settings import ROOT, answer_help, say, within
 
 NAME = "store_backfill"
 MANY, FEW = 1_000_000, 100_000  # documents of the large store, and of the one that memory is compared with
@@ -540,4 +540,5 @@ def lacking(rows: list[Row]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -17,7 +17,7 @@ from benchmarks.store_made import KINDS, Place, Row, disk_bytes, made, options_o
 from polyhead.codecs import HALF, ONE_BIT
 from polyhead.store.corpus import open_corpus
 from studies.results import Claim
-from studies.settings import say
+from studies.settings import answer_help, say
 
 NAME = "store_bytes"
 WIDTH = 384
@@ -101,4 +101,5 @@ def claims(rows: list[Row]) -> list[Claim | None]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -36,7 +36,7 @@ from polyhead.store.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest
 from polyhead.store.taps import entry_batches
 from polyhead.text.tokenize import Tokenizer
 from studies.results import Claim
-from studies.settings import say
+from studies.settings import answer_help, say
 
 NAME = "store_extract"
 TEXTS, REPEATS = 20_000, 5
@@ -126,4 +126,5 @@ def precision() -> str:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

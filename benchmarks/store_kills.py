@@ -34,7 +34,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.executors import HERE
 from polyhead.store.jobs.executors.processes import THREADS
 from studies.results import Claim
-from studies.settings import ROOT, say
+from studies.settings import ROOT, answer_help, say
 
 sys.path.insert(0, str(ROOT / "tests"))  # what tests of backfills make stores with
 
@@ -364,4 +364,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

@@ -21,7 +21,7 @@ from polyhead.train.data.prepared import Prepared
 from studies.aghajanyan2021.mixes import JOINT, LEARNING, Mix, folders
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS
+from studies.settings import DATA, RESULTS, RUNS, answer_help
 
 NAME = "together_speed"
 COMMAND = "python -m benchmarks.together_speed"
@@ -146,4 +146,5 @@ def claims(rows: Sequence[dict[str, object]]) -> list[Claim]:
 
 
 if __name__ == "__main__":
+    answer_help(__doc__)
     main()

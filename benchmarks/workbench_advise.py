@@ -26,6 +26,7 @@ from polyhead.advise.ways import read_task_set
 from polyhead.project.tables import bundles_of, read_project
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from studies.evidence import estimate, judged
 from studies.results import Claim, Study, results, write_results
 from studies.settings import RESULTS, RUNS, checked_names, command, say
 
@@ -99,14 +100,15 @@ def claims(rows: list[dict], ratios: dict[str, float]) -> list[Claim]:
     within = sum(r["gap"] <= WITHIN for r in rows)
     most = max(ratios.values())
     return [
-        Claim(
-            id="workbench.advise_gap",
-            text=f"points by which the best affordable way of compare is above what advise chose, mean of {len(rows)}",
+        judged(
+            "workbench.advise_gap",
+            f"points by which the best affordable way of compare is above what advise chose, mean of {len(rows)}",
+            estimate([gap]),
             target=WITHIN,
-            value=round(gap, 3),
-            unit="points",
-            holds=gap <= WITHIN,
-            note=f"{within} of {len(rows)} within {WITHIN}: {shown}. The best is chosen by its test score.",
+            side="most",
+            digits=3,
+            note=f"one seed of advise; {within} of {len(rows)} within {WITHIN}: {shown}. The best is chosen by its "
+            "test score",
         ),
         Claim(
             id="workbench.advise_cost",

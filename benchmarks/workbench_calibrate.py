@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 from collections import Counter
 
 import numpy as np
@@ -34,6 +33,7 @@ from polyhead.evaluate.probabilities import error_of, label_scores_of, of_truth
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.calibration import KEY, Calibration
 from polyhead.values import Value
+from studies.evidence import Estimate, distance, estimate, judged, most
 from studies.results import Claim, Study
 from studies.settings import DATA, command, parsed, report, say, study_arguments
 
@@ -171,7 +171,6 @@ def measured(
 def claims(rows: list[dict]) -> list[Claim]:
     """The targets of the issue over the four sets; notes say what clinc150 gives."""
     shifted, rows = ([row for row in rows if (row["set"] in SHIFTED) == is_shifted] for is_shifted in (True, False))
-    ratio, short, far = error_ratio(rows), shortfall(rows), distance(rows)
     unchanged = sum(row["outputs_are_the_same"] and row["labels_are_the_same"] for row in rows)
     over = sum(row["error_before"] > EXCEEDS for row in rows)
     errors = "; ".join(
@@ -180,15 +179,16 @@ def claims(rows: list[dict]) -> list[Claim]:
     )
     worst = max(PRECISION - row["precision_of_sure"] for row in rows)
     return [
-        Claim(
-            id="workbench.calibration_error",
-            text="expected calibration error after calibration, of what it was where it exceeded 0.05, mean of runs on "
+        judged(
+            "workbench.calibration_error",
+            "expected calibration error after calibration, of what it was where it exceeded 0.05, mean of runs on "
             "four sets whose splits are alike",
+            error_ratio(rows),
             target=0.5,
-            value=ratio,
+            side="most",
             unit="times",
-            holds=ratio <= 0.5,
-            note=f"{over} of {len(rows)} runs exceeded 0.05. {errors}. {WHY}: {error_ratio(shifted):.3f}.",
+            digits=3,
+            note=f"{over} of {len(rows)} runs exceeded 0.05. {errors}. {WHY}: {error_ratio(shifted).mean:.3f}",
         ),
         Claim(
             id="workbench.calibration_scores",
@@ -198,51 +198,53 @@ def claims(rows: list[dict]) -> list[Claim]:
             unit="runs",
             holds=unchanged == len(rows),
         ),
-        Claim(
-            id="workbench.calibration_precision",
-            text="how far the precision of sure answers on test is below the asked 0.9, worst of four sets "
+        judged(
+            "workbench.calibration_precision",
+            "how far the precision of sure answers on test is below the asked 0.9, worst of four sets "
             "whose splits are alike, mean of draws (clinc150, whose test rows are others: docs/project/log.md)",
+            shortfall(rows),
             target=0.02,
-            value=short,
+            side="most",
             unit="share",
-            holds=short <= 0.02,
+            digits=4,
             note=f"Worst single run {worst:.4f}. Precision {listed(rows, 'precision_of_sure')}; sure of "
             f"{listed(rows, 'sure')}. Below 0 is above what was asked. {WHY}: "
-            f"{shortfall(shifted):.4f}.",
+            f"{shortfall(shifted).mean:.4f}",
         ),
-        Claim(
-            id="workbench.calibration_coverage",
-            text="how far the coverage of sets on test is from the 0.9 that was asked, worst of these four "
+        judged(
+            "workbench.calibration_coverage",
+            "how far the coverage of sets on test is from the 0.9 that was asked, worst of these four "
             "sets, mean of draws",
+            off(rows),
             target=0.015,
-            value=far,
+            side="most",
             unit="share",
-            holds=far <= 0.015,
-            note=f"{listed(rows, 'coverage')}. {WHY}: {distance(shifted):.4f}.",
+            digits=4,
+            note=f"{listed(rows, 'coverage')}. {WHY}: {off(shifted).mean:.4f}",
         ),
     ]
 
 
-def error_ratio(rows: list[dict]) -> float:
-    over = [row for row in rows if row["error_before"] > EXCEEDS]
-    return statistics.mean(row["error_after"] / row["error_before"] for row in over) if over else float("nan")
+def error_ratio(rows: list[dict]) -> Estimate:
+    return estimate(row["error_after"] / row["error_before"] for row in rows if row["error_before"] > EXCEEDS)
 
 
-def means(rows: list[dict], key: str) -> dict[str, float]:
+def of_sets(rows: list[dict], key: str, less: float = 0.0) -> dict[str, Estimate]:
+    """By set, how far a number is below another; with 0, the number with its sign turned."""
     sets = [name for name in ALL if any(row["set"] == name for row in rows)]
-    return {name: statistics.mean(row[key] for row in rows if row["set"] == name) for name in sets}
+    return {name: estimate(less - row[key] for row in rows if row["set"] == name) for name in sets}
 
 
-def shortfall(rows: list[dict]) -> float:
-    return max((PRECISION - mean for mean in means(rows, "precision_of_sure").values()), default=float("nan"))
+def shortfall(rows: list[dict]) -> Estimate:
+    return most(of_sets(rows, "precision_of_sure", PRECISION).values())
 
 
-def distance(rows: list[dict]) -> float:
-    return max((abs(mean - COVERAGE) for mean in means(rows, "coverage").values()), default=float("nan"))
+def off(rows: list[dict]) -> Estimate:
+    return most(distance(one) for one in of_sets(rows, "coverage", COVERAGE).values())
 
 
 def listed(rows: list[dict], key: str) -> str:
-    return ", ".join(f"{name} {mean:.4f}" for name, mean in means(rows, key).items())
+    return ", ".join(f"{name} {-one.mean:.4f}" for name, one in of_sets(rows, key).items())
 
 
 if __name__ == "__main__":

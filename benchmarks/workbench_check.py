@@ -33,6 +33,7 @@ from polyhead.check.part import Finding
 from polyhead.check.run import findings_in, read_parts
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds.base import softmax
+from studies.evidence import estimate, judged, least
 from studies.results import Claim, Study
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 
@@ -482,23 +483,20 @@ def claims(rows: list[dict]) -> list[Claim]:
             )
         )
     if flipped := by_job["flips"]:
-        means = {
-            name: float(np.mean([row["self_confidence"] for row in flipped if row["set"] == name]))
+        shares = {
+            name: estimate(100 * row["self_confidence"] for row in flipped if row["set"] == name)
             for name in (*DECIDING, *BESIDE)
             if any(row["set"] == name for row in flipped)
         }
-        worst = min(means[name] for name in DECIDING)
         several.append(
-            Claim(
-                id="workbench.check_flips",
-                text="of 5 % flipped labels, those in the first tenth of all rows by doubt: the least of three sets",
+            judged(
+                "workbench.check_flips",
+                "of 5 % flipped labels, those in the first tenth of all rows by doubt: the least of three sets",
+                least(shares[name] for name in DECIDING),
                 target=70,
-                value=round(100 * worst, 1),
                 unit="%",
-                holds=worst >= 0.7,
-                note="Mean of three seeds: "
-                + ", ".join(f"{name} {100 * mean:.1f}" for name, mean in means.items())
-                + ".",
+                digits=1,
+                note=", ".join(f"{name} {one.mean:.1f}" for name, one in shares.items()),
             )
         )
     return several

@@ -13,10 +13,10 @@ goes on where it stopped. `--time` then times every way, at best on a quiet mach
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,12 +27,14 @@ from polyhead.advise.tables import comparison_page
 from polyhead.advise.ways import read_task_set
 from polyhead.machine import Clock
 from polyhead.train.events import Events
+from studies.evidence import judged, unpaired
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS, checked_names, command, say
+from studies.shared.rows import Spread
+from studies.trained import unknown
 
 NAME = "workbench_compare"
 EPOCHS = 4
-SEEDS = 3  # without which an ordering is no claim
 SAME = 0.5  # points within which two ways count as equal
 # What the papers say: the first way scores at least as well as the second.
 ORDERINGS = (
@@ -99,7 +101,7 @@ def report() -> None:
         Path(FOLDER / name / "compare.html").write_text(comparison_page(comparison), encoding="utf-8")
     rows += [{"set": name, "processors": processors_of(name)} for name in comparisons]
     rows += [row for left, right, text in ORDERINGS for row in ordering(comparisons, left, right, text)]
-    write_results(RESULTS, results(NAME, command=command(), rows=rows, claims=claims(comparisons)))
+    write_results(RESULTS, results(NAME, command=command(), rows=rows, claims=claims(rows)))
 
 
 def processors_of(name: str) -> dict[str, int]:
@@ -121,11 +123,13 @@ def ordering(comparisons: dict[str, WayComparison], left: str, right: str, text:
     return found
 
 
-def claims(comparisons: dict[str, WayComparison]) -> list[Claim]:
+def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
     """Each ordering's mean difference over the sets, and how many sets are whole."""
     claimed = []
-    whole = [name for name, c in comparisons.items() if "1" not in c.lacking]
-    seeds = {name: sorted({way.seeds for way in c.ways}) for name, c in comparisons.items()}
+    whole = [row["set"] for row in rows if "lacking" in row and "1" not in row["lacking"]]
+    ways = {(row["set"], row["name"]): row for row in rows if "quality" in row}
+    names = dict.fromkeys(name for name, _ in ways)
+    seeds = {name: sorted({way["seeds"] for (of, _), way in ways.items() if of == name}) for name in names}
     claimed.append(
         Claim(
             id="workbench.compare_sets",
@@ -138,23 +142,38 @@ def claims(comparisons: dict[str, WayComparison]) -> list[Claim]:
         )
     )
     for left, right, text in ORDERINGS:
-        rows = ordering(comparisons, left, right, text)
-        if not rows or min(int(str(row["seeds"])) for row in rows) < SEEDS:
-            continue  # the rows say what fewer seeds show; that is no claim
-        gain = statistics.mean(float(str(row["gain"])) for row in rows)
-        shown = ", ".join(f"{row['set']} {row['gain']:+.1f} ({row['seeds']} seeds)" for row in rows)
+        pairs = {
+            name: (spread_of(ways[name, left]), spread_of(ways[name, right]))
+            for name in names
+            if (name, left) in ways and (name, right) in ways
+        }
+        if not pairs:
+            continue
+        gains = {name: one.mean - other.mean for name, (one, other) in pairs.items()}
+        told = ", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
+        are_variants = left.partition("-")[0] == right.partition("-")[0]  # of one method, in equally many passes
         claimed.append(
-            Claim(
-                id=f"workbench.order_{left}_{right}",
-                text=f"{text}: {left} less {right}, mean of {len(rows)} sets",
+            judged(
+                f"workbench.order_{left}_{right}",
+                f"{text}: {left} less {right}, mean of {len(pairs)} sets",
+                unpaired(list(pairs.values())),
                 target=-SAME,
-                value=round(gain, 2),
-                unit="points",
-                holds=gain >= -SAME,
-                note=f"{shown}. {sum(bool(row['found']) for row in rows)} of {len(rows)} sets show it.",
+                note=f"{told}; {sum(gain >= -SAME for gain in gains.values())} of {len(pairs)} sets show it",
+                ours=unknown(left) if trains_layers(left) and not are_variants else None,
+                against=unknown(right) if trains_layers(right) and not are_variants else None,
             )
         )
     return claimed
+
+
+def spread_of(way: dict[str, Any]) -> Spread:
+    """A way's quality over its seeds."""
+    return Spread(mean=way["quality"], deviation=way["spread"], seeds=way["seeds"])
+
+
+def trains_layers(name: str) -> bool:
+    """Whether a way is more than a head over frozen features."""
+    return not name.startswith("pooled-") or name.endswith("-joint")
 
 
 def best_affordable(ways: Sequence[Compared], layers: float | None) -> Compared:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import numpy as np
 import torch
 
@@ -30,6 +32,7 @@ from polyhead.train.heads.held_out import FewLabels, FewLabelsFit
 from polyhead.train.heads.label_words import centred, sentences
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, baselines, labelled, labels_of, written
+from studies.evidence import by_draw, estimate, judged
 from studies.results import Claim, Study
 from studies.settings import RUNS, command, parsed, report, resumed, say, study_arguments
 
@@ -122,31 +125,31 @@ def claims(rows: list[dict]) -> list[Claim]:
         ("logistic", "workbench.few_logistic", "logistic regression on mean vectors of the last layer"),
     ):
         gains = {
-            name: 100 * float(np.mean([row["with_words"] - row[key] for row in own if row["set"] == name]))
+            name: {row["seed"]: 100 * (row["with_words"] - row[key]) for row in own if row["set"] == name}
             for name in FEW
             if any(row["set"] == name for row in own)
         }
         if not gains:
             continue
-        mean = float(np.mean(list(gains.values())))
         several.append(
-            Claim(
-                id=id,
-                text=f"test accuracy of the default head at 8 rows a class less that of {what}, mean of eight sets",
+            judged(
+                id,
+                f"test accuracy of the default head at 8 rows a class less that of {what}, mean of eight sets",
+                by_draw(gains),
                 target=POINTS,
-                value=round(mean, 2),
-                unit="points",
-                holds=mean >= POINTS,
-                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
-                + f". {len({row['seed'] for row in own})} draws, whole test splits.",
+                note=", ".join(f"{name} {np.mean(list(points.values())):+.1f}" for name, points in gains.items())
+                + "; whole test splits",
             )
         )
     return [*several, *active_claims([row for row in rows if row["job"] == "active"])]
 
 
 def active_claims(rows: list[dict]) -> list[Claim]:
-    """How many sets reach random choice's last accuracy with 70 % of the labels or fewer, by mean curves."""
-    told, reached = [], 0
+    """How many sets reach random choice's last accuracy with 70 % of the labels or fewer, by mean curves.
+
+    The interval is of the same count by each seed's own curves.
+    """
+    told, reached, by_seed = [], 0, Counter({row["seed"]: 0 for row in rows})
     for name in ACTIVE:
         curves = {
             how: [row for row in rows if row["set"] == name and row["how"] == how] for how in ("random", "active")
@@ -159,19 +162,27 @@ def active_claims(rows: list[dict]) -> list[Claim]:
         first = next((n for n, mean in zip(labels, means["active"], strict=True) if mean >= goal), None)
         share = None if first is None else first / labels[-1]
         reached += share is not None and share <= LABELS
+        for seed in by_seed:
+            own = {
+                how: next((row["accuracy"] for row in several if row["seed"] == seed), None)
+                for how, several in curves.items()
+            }
+            if own["random"] is not None and own["active"] is not None:
+                enough = [n for n, value in zip(labels, own["active"], strict=True) if value >= own["random"][-1]]
+                by_seed[seed] += bool(enough) and enough[0] / labels[-1] <= LABELS
         said = "not reached" if first is None else f"{first} of {labels[-1]} labels"
         told.append(f"{name} {100 * goal:.1f} % with {said} (active at the end {100 * means['active'][-1]:.1f})")
     if not told:
         return []
     return [
-        Claim(
-            id="workbench.active",
-            text=f"sets of {len(told)} where chosen texts reach the last accuracy of random ones with 70 % of labels",
+        judged(
+            "workbench.active",
+            f"sets of {len(told)} where chosen texts reach the last accuracy of random ones with 70 % of labels",
+            msgspec.structs.replace(estimate(by_seed.values()), mean=reached),
             target=SETS_REACHED,
-            value=reached,
             unit="sets",
-            holds=reached >= SETS_REACHED,
-            note="Mean curves of three seeds, pool of 2,500 texts, whole test splits: " + "; ".join(told) + ".",
+            note="mean curves, the interval by curves of each seed, pool of 2,500 texts, whole test splits: "
+            + "; ".join(told),
         )
     ]
 

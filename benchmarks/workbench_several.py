@@ -22,6 +22,7 @@ from polyhead.check.run import read_parts
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.heads.held_out import features_for, held_out, whole_of
+from studies.evidence import estimate, judged
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in
@@ -87,16 +88,15 @@ def claims(rows: list[dict]) -> list[Claim]:
         return []
     shares = [row["found"] / row["altered"] for row in rows]
     told = ", ".join(f"{row['told']} told, {row['found']} of {row['altered']} found" for row in rows)
-    value = float(np.mean(shares))
     return [
-        Claim(
-            id="workbench.check_several",
-            text="share of altered rows of several labels that stand in the first tenth of the list",
+        judged(
+            "workbench.check_several",
+            "share of altered rows of several labels that stand in the first tenth of the list",
+            estimate(shares),
             target=TARGET,
-            value=round(value, 3),
             unit="share",
-            holds=value >= TARGET,
-            note=f"By seed: {told}; with exactly the label {', '.join(str(row['found_exactly']) for row in rows)}.",
+            digits=3,
+            note=f"by seed: {told}; with exactly the label {', '.join(str(row['found_exactly']) for row in rows)}",
         )
     ]
 

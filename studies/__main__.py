@@ -20,7 +20,7 @@ PAPERS = {
     "codecs": "Features of every token in few bytes, and one vector a document beside them.",
     "similarity": "Questions that no task of a bundle answers: how good and how coherent answers by similarity are.",
     "sample": "The packaged sample: its tasks in five folds, beside simple baselines.",
-    "claims": "Print every claim of the results files, those that do not hold first.",
+    "claims": "Print every claim of the results files: refuted ones first, then those that are not shown.",
 }
 # module -> what it makes; the modules are scripts with arguments of their own (`--help` lists them)
 RUNS = {

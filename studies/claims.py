@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from polyhead.cli.output import Printer, counted, text_table
+from polyhead.cli.output import Printer, text_table
 from studies.shared.options import json_option
 
 
@@ -14,28 +14,34 @@ from studies.shared.options import json_option
 @click.argument("folder", type=click.Path(file_okay=False), default="results")
 @json_option
 def command(folder: str, json_to: str | None) -> None:
-    """Print every claim of the results files in FOLDER, those that do not hold first."""
-    from studies.results import in_order, read_results
+    """Print every claim of the results files in FOLDER: those that do not hold first, then those that are not shown.
+
+    A claim about quality is shown or refuted by three seeds or draws whose 95 % interval excludes the other side of its
+    target, and against nothing that had not learned; its interval and seeds are printed.
+    """
+    from studies.results import in_order, read_results, tally
 
     printer = Printer(json_to)
     claims = in_order(read_results(Path(folder)))
-    rows: list[list[object]] = [["holds", "claim", "target", "value", "unit", "what"]]
+    rows: list[list[object]] = [["holds", "claim", "target", "value", "interval", "seeds", "unit", "what"]]
     for _, claim in claims:
-        numbers = [f"{claim.target:g}", f"{claim.value:.4g}"]
-        rows.append(["yes" if claim.holds else "NO", claim.id, *numbers, claim.unit, claim.text])
+        low, high = claim.interval or (None, None)
+        interval = "" if low is None else f"{low:.4g} to {high:.4g}"
+        numbers = [f"{claim.target:g}", f"{claim.value:.4g}", interval, "" if claim.seeds is None else claim.seeds]
+        outcome = claim.outcome.upper() if claim.holds is False else claim.outcome
+        rows.append([outcome, claim.id, *numbers, claim.unit, claim.text])
     printer.lines(_aligned(rows))
     for _, claim in claims:
-        if claim.note:
-            printer.lines(["", f"{claim.id}: {claim.note}"])
-    missed = sum(not claim.holds for _, claim in claims)
-    held = f"{counted(len(claims), 'claim')}: {len(claims) - missed} hold, {missed} do not"
-    printer.lines(["", held])
+        against = f"contradicts {', '.join(claim.contradicts)}" if claim.contradicts else ""
+        if words := "; ".join(filter(None, (claim.note, against))):
+            printer.lines(["", f"{claim.id}: {words}"])
+    printer.lines(["", tally(claim for _, claim in claims)])
     printer.json([{"file": name, "claim": claim} for name, claim in claims])
 
 
 def _aligned(rows: list[list[object]]) -> list[str]:
     """Numbers to the right; the unit and the sentence, which are words, to the left."""
-    numbers = text_table([row[:4] for row in rows], left=2)
+    numbers = text_table([row[:6] for row in rows], left=2)
     width = max(len(line) for line in numbers)
-    unit = max(len(str(row[4])) for row in rows)
-    return [f"{line:<{width}}  {row[4]!s:<{unit}}  {row[5]}" for line, row in zip(numbers, rows, strict=True)]
+    unit = max(len(str(row[6])) for row in rows)
+    return [f"{line:<{width}}  {row[6]!s:<{unit}}  {row[7]}" for line, row in zip(numbers, rows, strict=True)]

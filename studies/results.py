@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,20 +17,45 @@ from polyhead.errors import DataError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.machine import processor, processors
 from polyhead.values import Value, to_json
+from studies import contradictions
 
+LEAST_SEEDS = 3  # of a claim about quality
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
 
+_UNITS = ("points", "macro-F1", "macro-f1", "accuracy", "area", "sets", "labels", "tasks")  # of quality alone
+_SHARES = ("ratio", "share", "times", "%")  # of quality where the text says so
+_SCORES = re.compile(r"\bscores?\b|accuracy|F1|fine-tuning|calibration|precision of|coverage of sets|flipped|altered")
+_OTHERS = (  # claims in these units and words that are no scores
+    "house.coverage",
+    "workbench.compare_sets",
+    "front-door.sample-tasks",
+    "branches.search-cost",
+    "first-light.head-training",
+)
 
-class Claim(Value):
-    """A target, the value measured, and whether it holds; a claim that is missed stays, with a note."""
+
+class Claim(Value, omit_defaults=True):
+    """A target, the value measured, and whether it holds; a claim that is missed stays, with a note.
+
+    A claim about quality (scores, points, sets that gain) rests on seeds or draws: `studies.evidence` judges it.
+    """
 
     id: str
     text: str
     target: float
     value: float
     unit: str
-    holds: bool
+    holds: bool | None  # None: not shown, neither way
     note: str = ""
+    seeds: int | None = None  # of a claim about quality: seeds or draws that it rests on
+    interval: tuple[float, float] | None = None  # of such a claim: 95 %, by Student's t over them
+    loser: str = ""  # how far the side that is behind had learned, where it trains layers (`studies.trained`)
+    contradicts: tuple[str, ...] = ()  # ids of claims that say otherwise
+
+    @property
+    def outcome(self) -> str:
+        """Yes, no, or not shown."""
+        return {True: "yes", False: "no", None: "not shown"}[self.holds]
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +79,7 @@ def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claim
         versions=_versions(),
         command=command,
         rows=list(rows),
-        claims=list(claims),
+        claims=[honest(claim) for claim in claims],
     )
 
 
@@ -82,9 +108,50 @@ def read_results(folder: Path) -> list[Results]:
 
 
 def in_order(files: Iterable[Results]) -> list[tuple[str, Claim]]:
-    """All claims with the name of their file, those that do not hold first."""
+    """All claims with the name of their file: those that do not hold first, then those that are not shown."""
     claims = [(file.name, claim) for file in files for claim in file.claims]
-    return sorted(claims, key=lambda pair: (pair[1].holds, pair[1].id))
+    return sorted(claims, key=lambda pair: ((False, None, True).index(pair[1].holds), pair[1].id))
+
+
+def tally(claims: Iterable[Claim]) -> str:
+    """`8 claims: 5 hold, 1 does not, 2 are not shown`, without what there is none of."""
+    outcomes = [claim.outcome for claim in claims]
+    held, missed, open_ones = (outcomes.count(outcome) for outcome in ("yes", "no", "not shown"))
+    parts = [f"{held} hold{'s' * (held == 1)}"]
+    parts += [f"{missed} do{'es' * (missed == 1)} not"] * bool(missed)
+    parts += [f"{open_ones} {'is' if open_ones == 1 else 'are'} not shown"] * bool(open_ones)
+    return f"{len(outcomes)} claim{'s' * (len(outcomes) != 1)}: {', '.join(parts)}"
+
+
+def is_quality(claim: Claim) -> bool:
+    """Whether a claim is about scores, so that it needs seeds: by its unit, where that tells little by its words."""
+    if claim.seeds is not None:
+        return True
+    if claim.id in _OTHERS:
+        return False
+    return claim.unit in _UNITS or (claim.unit in _SHARES and _SCORES.search(claim.text) is not None)
+
+
+def honest(claim: Claim) -> Claim:
+    """The claim beside those that it contradicts; one about quality that tells no seeds is not shown."""
+    claim = msgspec.structs.replace(claim, contradicts=contradictions.of(claim.id))
+    if claim.holds is None or claim.seeds is not None or not is_quality(claim):
+        return claim
+    note = "; ".join(["not shown: the rows tell no seeds or draws", *([claim.note] if claim.note else [])])
+    return msgspec.structs.replace(claim, holds=None, note=note, seeds=0)
+
+
+def broken(claim: Claim) -> str:
+    """Which rule a claim breaks; empty where it breaks none."""
+    if claim.holds is None or not is_quality(claim):
+        return ""
+    if claim.seeds is None or claim.seeds < LEAST_SEEDS:
+        return f"{claim.id}: claimed with {claim.seeds or 'no'} seeds"
+    if claim.interval is None or claim.interval[0] < claim.target < claim.interval[1]:
+        return f"{claim.id}: its interval holds the target"
+    if claim.loser not in ("", "converged"):
+        return f"{claim.id}: rests on a side that is {claim.loser}"
+    return ""
 
 
 class Study:

@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polyhead.progress import duration
 from studies.results import Claim, Study, results, write_results
@@ -50,6 +50,13 @@ def study_arguments(
     return parser
 
 
+def answer_help(description: str | None) -> None:
+    """Says what a script does that has no options, and ends, where its arguments ask for help."""
+    argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_known_args()
+
+
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with torch's threads set."""
     import torch
@@ -82,9 +89,15 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def rows_of(files: Iterable[Path]) -> list[dict]:
+def rows_of(files: Iterable[Path]) -> list[dict[str, Any]]:
     """The rows of all files of a study."""
     return [row for file in files for row in Study(file).rows]
+
+
+def results_rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a results file; none where it is not there."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
 
 
 def resumed(file: Path, name: str) -> Study:
@@ -97,7 +110,7 @@ def resumed(file: Path, name: str) -> Study:
     return Study(file)
 
 
-def say_left(rows: Sequence[dict], *, done: int, total: int) -> None:
+def say_left(rows: Sequence[dict[str, Any]], *, done: int, total: int) -> None:
     """Prints how many runs are done, and the time left at the mean `run_seconds` of all rows."""
     mean = statistics.mean(float(row["run_seconds"]) for row in rows)
     say(f"{done} of {total} runs, about {duration(mean * (total - done))} left")
@@ -127,11 +140,14 @@ def within(id: str, text: str, seconds: Sequence[float], *, target: float) -> Cl
     )
 
 
-def report(name: str, *, command: str, rows: list[dict], claims: Sequence[Claim], lacking: Iterable[str]) -> None:
+def report(
+    name: str, *, command: str, rows: list[dict[str, Any]], claims: Sequence[Claim], lacking: Iterable[str]
+) -> None:
     """Writes the results file, and prints what the study lacks and whether each claim holds."""
     for what in lacking:
         print(f"lacking: {what}")
-    print(write_results(RESULTS, results(name, command=command, rows=rows, claims=claims)))
-    for claim in claims:
-        outcome = "holds " if claim.holds else "MISSED"
-        print(f"{outcome}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")
+    file = results(name, command=command, rows=rows, claims=claims)
+    print(write_results(RESULTS, file))
+    for claim in file.claims:
+        outcome = {True: "holds", False: "MISSED", None: "not shown"}[claim.holds]
+        print(f"{outcome:<9}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")

@@ -393,17 +393,30 @@ def test_measured_shows_every_file_and_every_missed_claim(generated, tmp_path, m
     write_results(tmp_path, results("branches_b", command="python b.py", rows=[], claims=[bad]))
     lines = generated.measured(tmp_path)
     assert not [line for line in lines if "faster" in line]
-    assert "| points | 0.741 macro-F1 | 0.75 | **no**: one seed |" in lines
+    assert "| points | 0.741 macro-F1 | 0.75 | not shown: the rows tell no seeds or draws; one seed |" in lines
     found = [line for line in lines if "`results/" in line]
-    assert len(found) == 2 and sorted(line.rsplit(": ", 1)[1] for line in found) == [
-        "0 of 1 claims hold",
-        "1 of 1 claims hold",
+    assert len(found) == 2 and sorted(line[line.rindex("1 claim: ") :] for line in found) == [
+        "1 claim: 0 hold, 1 is not shown",
+        "1 claim: 1 holds",
     ]
     monkeypatch.setattr(generated, "HEADLINES", {"a.1": "fast", "b.1": "few words", "c.1": "not measured yet"})
     shown = generated.headlines(tmp_path)
     assert "| fast | 31.42 times | 20 | yes |" in shown
-    assert [line for line in shown if "few words" in line] == ["| few words | 0.741 macro-F1 | 0.75 | **no** |"]
-    assert "not measured" not in "".join(shown) and shown[-1].startswith("Of 2 claims 1 hold.")
+    assert [line for line in shown if "few words" in line] == ["| few words | 0.741 macro-F1 | 0.75 | not shown |"]
+    assert "not measured" not in "".join(shown) and shown[-1].startswith("In all 2 claims: 1 holds, 1 is not shown.")
+
+
+def test_a_refuted_claim_shows_its_interval_and_what_it_contradicts(generated, tmp_path):
+    """By three seeds, whose interval is beside the target."""
+    from studies import contradictions
+    from studies.results import Claim, results, write_results
+
+    one, other = contradictions.PAIRS[0]
+    refuted = {"target": 0.0, "value": -2.0, "unit": "points", "holds": False, "seeds": 3, "interval": (-3.0, -1.0)}
+    found = [Claim(id=one, text="better", **refuted)]
+    write_results(tmp_path, results("branches_b", command="python b.py", rows=[], claims=found))
+    line = next(line for line in generated.measured(tmp_path) if line.startswith("| better"))
+    assert line == f"| better | -2 points (-3 to -1) | 0 | **no**: contradicts `{other}` |"
 
 
 def test_every_results_file_and_picture_is_measured_and_every_headline_is_a_claim(generated):

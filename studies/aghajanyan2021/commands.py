@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from polyhead.cli.output import Printer, text_table
+from studies.seen import marked, seen_lines
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -23,19 +24,25 @@ from studies.shared.lines import (
     there,
 )
 from studies.shared.options import check_drawable, json_option, plot_option
-from studies.shared.rows import over_seeds
+from studies.shared.rows import over_seeds, rows_of_files
+from studies.trained import mark_lines
 
 if TYPE_CHECKING:
     from studies.aghajanyan2021 import Table
     from studies.aghajanyan2021.study import Row, Trunk
     from studies.aghajanyan2021.tables import Compared, Way
     from studies.shared.rows import Split
+    from studies.trained import Learned
 
 ROWS = Path("results/together_quality.json")
 MAKE = "python -m studies aghajanyan2021 run"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
 OURS = "frozen minilm trunk with pooled heads, plain and after pre-finetuning"
+BLEND = (
+    "learned: the weights as the paper has them, but for an epoch of heads alone before; "
+    "blended: 0.7 of them, 0.3 of the plain ones"
+)
 NO_DECODER = "No encoder-decoder is pre-finetuned here; for summaries in a small mixture see `run-summaries`."
 TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
 TABLE4 = ("commonsenseqa",)
@@ -70,13 +77,14 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     printer.lines(otherwise_lines(paper.families_printed_otherwise()))
     _, trunks = _study(files)
     ours = families(trunks)
+    names = [name for family in ours for name in family.sets]
     rows_title = "training rows" if trunks else "training rows at most"
     printer.lines(["", "At our scale: the sets of the largest mix", ""])
     cells = [["kind", "sets", rows_title, "which"]]
-    cells += [[f.name, len(f.sets), f"{f.rows:,}", ", ".join(f.sets)] for f in ours]
+    cells += [[f.name, len(f.sets), f"{f.rows:,}", ", ".join(map(marked, f.sets))] for f in ours]
     cells.append(["together", sum(len(f.sets) for f in ours), f"{sum(f.rows for f in ours):,}", ""])
     printer.lines(_last_to_the_left(cells))
-    printer.lines(["", NO_DECODER])
+    printer.lines([*seen_lines(names), "", NO_DECODER])
     printer.json({"published": published, "study": ours})
 
 
@@ -135,12 +143,14 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     printer.line(f"Figure 1 of the paper is a drawing without numbers: {sizes} sets, then five fine-tunings.")
     rows = _rows(printer, files, f"mean {split} points above the plain frozen trunk")
     points_by_count = study.nested(rows, split=split) if rows else {}
-    cells: list[list[object]] = [["sets", *study.tasks_of(rows), "mean"]]
+    cells: list[list[object]] = [["sets", *map(marked, study.tasks_of(rows)), "mean"]]
     for count, points in points_by_count.items():
         each = study.gains(rows, f"sets-{count}", split=split) if count else {}
         line = [spread_of(over_seeds(each.get(task, {})), signed=True) for task in study.tasks_of(rows)]
         cells.append([count, *line, spread_of(over_seeds(points), signed=True)])
-    printer.lines([*text_table(cells), *missing_lines(study.missing(rows))] if rows else [])
+    printer.lines(
+        [*text_table(cells), *seen_lines(study.tasks_of(rows)), *missing_lines(study.missing(rows))] if rows else []
+    )
     _draw(printer, plot, rows, lambda file: figures.plot_nested(rows, file, split=split))
     printer.json({"nested": points_by_count})
 
@@ -179,10 +189,12 @@ def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     cells: list[list[object]] = [["task", *(f"{size} rows" for size in sizes)]]
     for task in study.tasks_of(rows):
         spreads = [over_seeds(gains[size].get(task, {})) for size in sizes]
-        cells.append([task, *(spread_of(spread, signed=True) for spread in spreads)])
+        cells.append([marked(task), *(spread_of(spread, signed=True) for spread in spreads)])
     means = [over_seeds(study.mean_by_seed(rows, gains[size])) for size in sizes]
     cells.append(["mean", *(spread_of(spread, signed=True) for spread in means)])
-    printer.lines([*text_table(cells), *missing_lines(study.missing(rows))] if rows else [])
+    printer.lines(
+        [*text_table(cells), *seen_lines(study.tasks_of(rows)), *missing_lines(study.missing(rows))] if rows else []
+    )
     _draw(printer, plot, rows, lambda file: figures.plot_heat(rows, file, split=split))
     printer.json({"gains": gains})
 
@@ -216,35 +228,49 @@ def _before_and_after(
     note: str,
 ) -> None:
     from studies.aghajanyan2021 import study
+    from studies.aghajanyan2021.claims import full_learned
+    from studies.aghajanyan2021.mixes import WHOLE_MIX
     from studies.aghajanyan2021.tables import compared
 
     printer = Printer(json_to)
     printer.lines([f"{name} as printed: dev scores before and after pre-finetuning, and the gain", ""])
     printer.lines([*_pairs(published), *(["", *published.notes] if published.notes else [])])
     rows = _rows(printer, files, f"{split} points, {OURS} on {study.BEST.removeprefix('sets-')} sets")
-    tasks_compared, closed = compared(rows, tasks=tasks, split=split), study.gap_closed(rows, split=split)
+    whole_ones = compared(rows, WHOLE_MIX.name, tasks=tasks, split=split)
+    blended, closed = compared(rows, tasks=tasks, split=split), study.gap_closed(rows, split=split)
+    of_all = full_learned(_raw(files))
+    full = {task: one for task, one in of_all.items() if task in tasks}
     if rows:
-        printer.lines(_compared_lines(tasks_compared))
-        if closed is not None and closed.share is not None:
+        printer.lines(_compared_lines(whole_ones, blended, full))
+        printer.lines(["", BLEND, *mark_lines("full fine-tuning", full), *seen_lines(tasks)])
+        if closed is not None and closed.share is not None and not any(one.mark for one in of_all.values()):
             gain, gap = spread_of(closed.gain, signed=True), spread_of(closed.gap, signed=True)
-            words = f"over all {len(study.tasks_of(rows))} held-out tasks the gain is {gain} of a gap of {gap}"
+            words = f"over all {len(study.tasks_of(rows))} held-out tasks the blend gains {gain} of a gap of {gap}"
             printer.lines(["", f"{words}: {100 * closed.share:.0f} % of it are closed"])
         printer.lines(missing_lines(study.missing(rows)))
-        if not any(task.full_mixed is not None for task in tasks_compared):
+        if not any(task.full_mixed is not None for task in (*whole_ones, *blended)):
             printer.lines(["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"])
     printer.lines(["", note])
-    printer.json({"published": published, "study": tasks_compared, "gap_closed": closed})
+    printer.json({"published": published, "study": blended, "whole": whole_ones, "gap_closed": closed})
 
 
-def _compared_lines(tasks: Sequence[Compared]) -> list[str]:
-    heads: list[object] = ["task", "metric", "plain", "pre-finetuned", "gain", "fully fine-tuned"]
-    refined = any(task.full_mixed is not None for task in tasks)
-    cells: list[list[object]] = [[*heads, *(["fully, pre-finetuned"] if refined else [])]]
-    for task in tasks:
-        shown = [spread_of(task.plain), spread_of(task.mixed), spread_of(task.gain, signed=True)]
+def _compared_lines(whole: Sequence[Compared], blended: Sequence[Compared], full: Mapping[str, Learned]) -> list[str]:
+    """Both trunks side by side, the paper's method first."""
+    heads: list[object] = ["task", "metric", "plain", "learned", "gain", "blended", "gain", "fully fine-tuned"]
+    refined = any(task.full_mixed is not None for task in blended)
+    cells: list[list[object]] = [[*heads, *(["fully, blended"] if refined else [])]]
+    for one, task in zip(whole, blended, strict=True):
+        shown = [spread_of(task.plain), spread_of(one.mixed), spread_of(one.gain, signed=True)]
+        shown += [spread_of(task.mixed), spread_of(task.gain, signed=True)]
+        mark = full[task.task].mark if task.task in full else ""
         more = [spread_of(task.full_mixed)] if refined else []
-        cells.append([task.task, task.metric, *shown, spread_of(task.full), *more])
+        cells.append([marked(task.task), task.metric, *shown, spread_of(task.full) + mark, *more])
     return text_table(cells, left=2)
+
+
+def _raw(files: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows as the files have them."""
+    return rows_of_files(there(files, ROWS), make=MAKE)[0]
 
 
 def _way_lines(ways: Sequence[Way]) -> list[str]:

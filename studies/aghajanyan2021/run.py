@@ -7,50 +7,22 @@ writes the results from the rows that are there and trains nothing. Learned trun
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from studies.aghajanyan2021 import figures, study
-from studies.aghajanyan2021.mixes import (
-    LEARN_ROWS,
-    NATURAL_MIXES,
-    NESTED_MIXES,
-    ROWS,
-    SMALL_MIXES,
-    SMALL_ROWS,
-    SMALL_SETS,
-    WHOLE_MIX,
-    Mix,
-)
+from studies.aghajanyan2021.claims import claims
+from studies.aghajanyan2021.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, WHOLE_MIX, Mix
 from studies.aghajanyan2021.runs import Runs
-from studies.results import Claim, Study
+from studies.results import Study
 from studies.settings import DATA, RESULTS, checked_names, parsed, part_of, report, rows_of, say, study_arguments
-from studies.shared.rows import over_seeds
 
 NAME = "together_quality"
 SEEDS = (1, 2, 3)
 SIZES = (100, 300, 700, ROWS)  # training rows of a held-out task, for the heat map
-SCALE = f"24 sets of at most {LEARN_ROWS:,} rows, held-out tasks of at most {ROWS:,}, 128 tokens"
 COMMAND = (
-    "python -m studies aghajanyan2021 run --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
-    "--rows FILE FILE"
-)
-COMPARED = (
-    ("heterogeneous-batch", "heterogeneous updates minus batch-homogeneous ones", "heterogeneous", "batch"),
-    ("heterogeneous-sequential", "heterogeneous updates minus one set after the other", "heterogeneous", "dataset"),
-    ("scaling", "losses divided by ln n minus losses as they are", "heterogeneous", "unscaled"),
-    ("annealed", "annealed sampling minus proportional", "annealed", "proportional"),
-)
-WHY = {  # what is known of a comparison beyond its numbers, from docs/project/log.md
-    "scaling": "at this size it neither helps nor harms; with longer training it might",
-    "annealed": "what a trunk gives to other tasks is not what Stickland and Murray measured, who score the tasks that "
-    "learn, of which the small ones gain. These trunks and their heads were made on an Intel Xeon, the plain trunk's "
-    "rows on an AMD EPYC",
-}
-ORIGIN = (
-    "the share of learned weights in the trunk, 0.7, was chosen on validation of seed 1, whose trunk was learned while "
-    "dropout was drawn in another way than now"
+    "python -m studies aghajanyan2021 run --threads 1 --part 1/2 --rows FILE; "
+    "python -m studies aghajanyan2021 run --report --rows FILE FILE"
 )
 JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
@@ -96,10 +68,9 @@ def plain_and_best(runs: Runs, seed: int) -> None:
 
 
 def write_report(raw: list[dict[str, object]]) -> None:
-    """Rows as they come; claims when three seeds of the main part are there."""
+    """Rows as they come, and what they show."""
     rows, trunks = study.rows_of(raw), study.trunks_of(raw)
-    all_claims = [*claims(rows), *comparisons(rows)]
-    report(NAME, command=COMMAND, rows=raw, claims=all_claims, lacking=study.missing(rows))
+    report(NAME, command=COMMAND, rows=raw, claims=claims(raw), lacking=study.missing(rows))
     draw(rows)
     for trunk in trunks:
         print(f"{trunk.mix:16s} seed {trunk.seed}  {trunk.seconds:6.0f} s  own validation {100 * trunk.score:.1f}")
@@ -118,82 +89,6 @@ def draw(rows: Sequence[study.Row]) -> None:
         known = [mix.name for mix in mixes if mix.name in there]
         if len(known) > 1:
             figures.plot_mixes(rows, known, RESULTS / f"together_{name}.png")
-
-
-def claims(rows: Sequence[study.Row]) -> list[Claim]:
-    """Claims on the trunk that learned from all sets, against the plain one, on whole test splits."""
-    closed, better = study.gap_closed(rows), study.better(rows)
-    gain = over_seeds(study.mean_by_seed(rows, study.gains(rows)))
-    if closed is None or closed.share is None or gain is None or closed.gain.seeds < len(SEEDS):
-        print("no claims yet: they need three seeds of heads over both trunks, and of full fine-tuning")
-        return []
-    note = f"mean of {gain.seeds} seeds, deviation {gain.deviation or 0.0:.2f}; {SCALE}; {ORIGIN}"
-    share = f"by seed {', '.join(f'{value:.2f}' for value in closed.seeds.values())}; {SCALE}; {_negative(rows)}"
-    return [
-        Claim(
-            id="together.tasks-that-gain",
-            text="held-out tasks of 8 on which frozen heads over the pre-finetuned trunk beat those over the plain one",
-            target=6,
-            value=len(better),
-            unit="tasks",
-            holds=len(better) >= 6,
-            note=f"{', '.join(better)}; {SCALE}",
-        ),
-        Claim(
-            id="together.mean-gain",
-            text="mean gain of frozen heads over the 8 held-out tasks, pre-finetuned trunk against the plain one",
-            target=2.0,
-            value=round(gain.mean, 2),
-            unit="points",
-            holds=gain.mean >= 2.0,
-            note=note,
-        ),
-        Claim(
-            id="together.gap-closed",
-            text="sum of those gains over the sum of gaps between the plain frozen trunk and full fine-tuning",
-            target=0.5,
-            value=round(closed.share, 3),
-            unit="share",
-            holds=closed.share >= 0.5,
-            note=share,
-        ),
-    ]
-
-
-def _negative(rows: Sequence[study.Row]) -> str:
-    """How tasks count on which full fine-tuning is the worse of the two."""
-    gain = {task: statistics.mean(seeds.values()) for task, seeds in study.gains(rows).items()}
-    gap = {task: statistics.mean(seeds.values()) for task, seeds in study.gaps(rows).items()}
-    below = [f"{task} {points:+.1f}" for task, points in gap.items() if points < 0]
-    share = sum(gain.values()) / sum(max(0.0, points) for points in gap.values())
-    return (
-        "full fine-tuning has one setting, 3 epochs at 2e-4, and is worse than frozen heads over the plain trunk on "
-        f"{', '.join(below) or 'no task'}; these gaps count as they are, and as nothing the share is {share:.3f}"
-    )
-
-
-def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
-    """Claims that compare two ways of making a trunk, whatever the outcome, where all seeds were run."""
-    made = []
-    for id, what, name, other_name in COMPARED:
-        ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (name, other_name))
-        spread = over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
-        if spread is None or spread.seeds < len(SEEDS):
-            continue
-        note = f"mean of {spread.seeds} seeds, deviation {spread.deviation or 0.0:.2f}"
-        made.append(
-            Claim(
-                id=f"together.{id}",
-                text=f"frozen heads over the 8 held-out tasks, trunks that learned from {SMALL_SETS} sets: {what}; "
-                "above 0 is asked",
-                target=0.0,
-                value=round(spread.mean, 2),
-                unit="points",
-                holds=round(spread.mean, 2) > 0,
-                note="; ".join([note, f"at most {SMALL_ROWS} rows a set", *([WHY[id]] if id in WHY else [])]),
-            )
-        )
-    return made
 
 
 if __name__ == "__main__":

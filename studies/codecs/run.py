@@ -22,6 +22,7 @@ from polyhead.plan import Codec
 from polyhead.plan.cost import vector_bytes
 from studies.codecs.kept import ATTENTION, Held, Kept, StudyTask, head_over
 from studies.codecs.tokens import TOKEN_BYTES, TokenMeans
+from studies.evidence import by_draw, judged
 from studies.results import Claim
 from studies.settings import (
     DATA,
@@ -149,18 +150,18 @@ def lacking(rows: Sequence[dict]) -> list[str]:
     ]
 
 
-def losses(rows: Sequence[dict], codec: str) -> dict[str, list[float]]:
-    """By task, in points: the score in float16 less that of the codec, for each seed that both have."""
+def losses(rows: Sequence[dict], codec: str) -> dict[str, dict[int, float]]:
+    """By task and seed that both have, in points: the score in float16 less that of the codec."""
     scores = {(row["task"], row["codec"], row["seed"]): 100 * float(row["test"]) for row in rows}
     return {
         task: found
         for task in TASKS
         if (
-            found := [
-                scores[task, YARDSTICK, seed] - scores[task, codec, seed]
+            found := {
+                seed: scores[task, YARDSTICK, seed] - scores[task, codec, seed]
                 for seed in SEEDS
                 if {(task, YARDSTICK, seed), (task, codec, seed)} <= set(scores)
-            ]
+            }
         )
     }
 
@@ -180,23 +181,19 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
     ]
 
 
-def claimed(id: str, lost: dict[str, list[float]], target: float, text: str) -> Claim | None:
-    """The claim that a mean loss over tasks stays within its target, with its error over paired runs; None without."""
+def claimed(id: str, lost: dict[str, dict[int, float]], target: float, text: str) -> Claim | None:
+    """The claim that a mean loss over tasks stays within its target, over paired seeds; None without runs."""
     if not lost:
         return None
-    mean = statistics.mean(statistics.mean(several) for several in lost.values())
-    spreads = [statistics.variance(several) / len(several) for several in lost.values() if len(several) > 1]
-    error = (sum(spreads) ** 0.5) / len(lost)
-    seeds = min(len(several) for several in lost.values())
-    return Claim(
-        id=id,
-        text=f"{text}, mean of {len(lost)} tasks, {seeds} paired seeds",
+    found = by_draw(lost)
+    return judged(
+        id,
+        f"{text}, mean of {len(lost)} tasks, {found.seeds} paired seeds",
+        found,
         target=target,
-        value=round(mean, 3),
-        unit="points",
-        holds=mean <= target,
-        note=f"standard error over seeds {error:.2f}; "
-        + ", ".join(f"{task} {statistics.mean(several):+.2f}" for task, several in lost.items()),
+        side="most",
+        digits=3,
+        note=", ".join(f"{task} {statistics.mean(by_seed.values()):+.2f}" for task, by_seed in lost.items()),
     )
 
 

@@ -20,6 +20,7 @@ from polyhead.plan.cost import vector_bytes
 from polyhead.project.strategies import Pooled
 from studies.codecs.kept import ATTENTION, OF, Held, Kept, StudyTask, head_over
 from studies.codecs.run import TEXTS, WIDTH
+from studies.evidence import by_draw, judged
 from studies.results import Claim
 from studies.settings import (
     DATA,
@@ -35,6 +36,7 @@ from studies.settings import (
     study_arguments,
 )
 from studies.shared.data import Set
+from studies.shared.rows import paired
 
 NAME = "store_pooled_vector"
 TASKS = {
@@ -106,7 +108,13 @@ class Runs:
 
 def scores(rows: Sequence[dict], task: str, method: str) -> list[float]:
     """Test scores in points, of every seed that is there."""
-    return [100 * float(row["test"]) for row in rows if (row["task"], row["method"]) == (task, method)]
+    return list(by_seed(rows, task, method).values())
+
+
+def by_seed(rows: Sequence[dict], task: str, method: str) -> dict[int, float]:
+    """Test scores in points, by seed."""
+    its = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+    return {row["seed"]: 100 * float(row["test"]) for row in its}
 
 
 def lacking(rows: Sequence[dict]) -> list[str]:
@@ -124,10 +132,8 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
         method: statistics.mean(statistics.mean(scores(rows, task, method)) for task in tasks) for method in METHODS
     }
     best = max((VECTOR, LAST_VECTOR), key=lambda method: mean[method])
-    gains = {
-        task: statistics.mean(scores(rows, task, TOKENS)) - statistics.mean(scores(rows, task, best)) for task in tasks
-    }
-    gain, seeds = statistics.mean(gains.values()), min(len(scores(rows, task, TOKENS)) for task in tasks)
+    gains = {task: paired(by_seed(rows, task, TOKENS), by_seed(rows, task, best)) for task in tasks}
+    found = by_draw(gains)
     size = {
         method: statistics.mean(
             next(float(row["document_bytes"]) for row in rows if (row["task"], row["method"]) == (task, method))
@@ -135,17 +141,15 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
         )
         for method in METHODS
     }
-    setting = f"mean of {len(tasks)} tasks of unlike kinds, {seeds} seeds"
     return [
-        Claim(
-            id="store.pooled-vector",
-            text=f"every token at one bit ({ONE_BIT}) with an attention pooler, beside {best} in {HALF}: "
-            f"the gain, {setting}",
+        judged(
+            "store.pooled-vector",
+            f"every token at one bit ({ONE_BIT}) with an attention pooler, beside {best} in {HALF}: "
+            f"the gain, mean of {len(tasks)} tasks of unlike kinds",
+            found,
             target=0,
-            value=round(gain, 3),
-            unit="points",
-            holds=gain >= 0,
-            note=", ".join(f"{task} {value:+.2f}" for task, value in gains.items())
+            digits=3,
+            note=", ".join(f"{task} {statistics.mean(points.values()):+.2f}" for task, points in gains.items())
             + f"; the other vector is {mean[best] - min(mean[VECTOR], mean[LAST_VECTOR]):.2f} below on average",
         ),
         Claim(

@@ -19,7 +19,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,23 +41,22 @@ from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from studies.results import Claim, Study
+from studies.defaults.claims import DRAWS, SIZES, claims
+from studies.results import Study
 from studies.settings import (
     DATA,
-    RESULTS,
     RUNS,
     checked_names,
     command,
     parsed,
     part_of,
     report,
+    results_rows,
     resumed,
     say,
     study_arguments,
 )
 
-SIZES = ("8", "64", "1500", "all")
-DRAWS = (1, 2, 3)
 MAX_TOKENS = 128
 WORDS = 60_000  # of which a baseline over words learns at most
 NAME, BEFORE = "heads_defaults", "right_defaults"
@@ -118,8 +117,7 @@ def main() -> None:
         for name in SETS
         if (count := draws(rows, name, size)) < len(DRAWS)
     ]
-    before = json.loads((RESULTS / f"{BEFORE}.json").read_text(encoding="utf-8"))["rows"]
-    report(NAME, command=command(), rows=rows, claims=claims(rows, before), lacking=lacking)
+    report(NAME, command=command(), rows=rows, claims=claims(rows, results_rows(BEFORE)), lacking=lacking)
 
 
 def run(name: str, size: str, draw: int, trunk: str = MINILM) -> dict[str, object]:
@@ -372,69 +370,8 @@ def opened(trunk: str) -> Extractor:
     return Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training()))
 
 
-def claims(rows: list[dict], before: list[dict]) -> list[Claim]:
-    """For each size: mean gain over the rows from before, sets that lose a point, and sets behind a baseline."""
-    claimed = []
-    for size in SIZES:
-        ahead, gains = dict(differences(rows, size)), dict(gains_over(before, rows, size))
-        if not gains:
-            continue
-        amount = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
-        few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
-        lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
-        mean, least = statistics.mean(gains.values()), {"lost": gains, "behind": ahead}
-        claimed.append(
-            Claim(
-                id=f"heads.mean_{size}",
-                text=f"test score of the default less that of before, mean of {len(gains)} sets, {amount}",
-                target=0,
-                value=round(mean, 3),
-                unit="points",
-                holds=mean > 0 and not few,
-                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()) + "." + lacking,
-            )
-        )
-        for what, target, text in (
-            ("lost", 1, "the default lost more than a point"),
-            ("behind", 0, "the best simple baseline is ahead of the default by more than a point"),
-        ):
-            worse = sorted(name for name, gain in least[what].items() if gain < -1)
-            claimed.append(
-                Claim(
-                    id=f"heads.{what}_{size}",
-                    text=f"sets of {len(gains)} on which {text}, {amount}",
-                    target=target,
-                    value=len(worse),
-                    unit="sets",
-                    holds=len(worse) <= target and not few,
-                    note=(", ".join(f"{name} {least[what][name]:+.1f}" for name in worse) or "none") + "." + lacking,
-                )
-            )
-    return claimed
-
-
-def gains_over(before: list[dict], rows: list[dict], size: str) -> Iterator[tuple[str, float]]:
-    """By set, in points: the mean of the default over the draws that both have, less that of before."""
-    for name in SETS:
-        old, new = (
-            {row["draw"]: row["default"] for row in several if row["set"] == name and row["size"] == size}
-            for several in (before, rows)
-        )
-        if both := sorted(old.keys() & new.keys()):
-            yield name, 100 * statistics.mean(new[draw] - old[draw] for draw in both)
-
-
 def draws(rows: list[dict], name: str, size: str) -> int:
     return sum(row["set"] == name and row["size"] == size for row in rows)
-
-
-def differences(rows: list[dict], size: str) -> Iterator[tuple[str, float]]:
-    """By set, in points: the mean over draws of the default, less that of the baseline with the best such mean."""
-    for name in SETS:
-        mine = [row for row in rows if row["set"] == name and row["size"] == size]
-        if mine:
-            means = [statistics.mean(row["baselines"][kind] for row in mine) for kind in mine[0]["baselines"]]
-            yield name, 100 * (statistics.mean(row["default"] for row in mine) - max(means))
 
 
 if __name__ == "__main__":

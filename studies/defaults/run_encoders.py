@@ -13,7 +13,9 @@ import statistics
 from collections.abc import Iterator
 
 from polyhead.project.pretrained import MINILM
-from studies.defaults.run import DRAWS, run
+from studies.defaults.claims import DRAWS, lacking_draws, listed
+from studies.defaults.run import run
+from studies.evidence import by_draw, judged
 from studies.results import Claim, Study
 from studies.settings import checked_names, command, parsed, report, resumed, say, study_arguments
 
@@ -52,8 +54,8 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=list(claims(rows)), lacking=lacking)
 
 
-def gains(rows: list[dict], name: str, size: str) -> list[float]:
-    """Of each draw that both trunks have: points of MPNet over minilm."""
+def gains(rows: list[dict], name: str, size: str) -> dict[int, float]:
+    """By draw that both trunks have: points of MPNet over minilm."""
     scores = {
         trunk: {
             row["draw"]: row["default"]
@@ -62,9 +64,8 @@ def gains(rows: list[dict], name: str, size: str) -> list[float]:
         }
         for trunk in (MINILM, MPNET)
     }
-    return [
-        100 * (scores[MPNET][draw] - scores[MINILM][draw]) for draw in sorted(scores[MPNET].keys() & scores[MINILM])
-    ]
+    both = sorted(scores[MPNET].keys() & scores[MINILM])
+    return {draw: 100 * (scores[MPNET][draw] - scores[MINILM][draw]) for draw in both}
 
 
 def claims(rows: list[dict]) -> Iterator[Claim]:
@@ -73,21 +74,20 @@ def claims(rows: list[dict]) -> Iterator[Claim]:
         by_set = {name: found for name in NAMES if (found := gains(rows, name, size))}
         if not by_set:
             continue
-        means = {name: statistics.mean(found) for name, found in by_set.items()}
         seconds = {
             trunk: statistics.median(row["seconds"] for row in rows if (row["size"], row["trunk"]) == (size, trunk))
             for trunk in (MINILM, MPNET)
         }
-        whole = len(by_set) == len(NAMES) and all(len(found) == len(DRAWS) for found in by_set.values())
-        mean = statistics.mean(means.values())
-        yield Claim(
-            id=f"encoders.mpnet_{size}",
-            text=f"test score of the default over MPNet less that over minilm, mean of {len(means)} sets, {size} rows",
+        absent = [name for name in NAMES if name not in by_set]
+        lacks = [f"without {', '.join(absent)}"] if absent else []
+        lacks += [few] if (few := lacking_draws(by_set)) else []
+        yield judged(
+            f"encoders.mpnet_{size}",
+            f"test score of the default over MPNet less that over minilm, mean of {len(by_set)} sets, {size} rows",
+            by_draw(by_set),
             target=0,
-            value=round(mean, 2),
-            unit="points",
-            holds=whole and mean > 0,
-            note=", ".join(f"{name} {gain:+.1f}" for name, gain in means.items())
-            + f"; seconds to train, without encoding: {seconds[MPNET]:.0f} beside {seconds[MINILM]:.0f} (medians)"
-            + ("" if whole else ". Not all sets have three draws."),
+            side="above",
+            note=f"{listed(by_set)}; seconds to train, without encoding: {seconds[MPNET]:.0f} beside "
+            f"{seconds[MINILM]:.0f} (medians)",
+            lacking=", ".join(lacks),
         )

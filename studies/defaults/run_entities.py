@@ -16,6 +16,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,8 +33,12 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, Set, labels_of, read, words_around, written
+from studies.evidence import by_draw, estimate, judged
+from studies.evidence import least as lowest
 from studies.results import Claim, Study
 from studies.settings import RUNS, checked_names, command, parsed, report, resumed, say, study_arguments
+from studies.shared.rows import paired
+from studies.trained import unknown
 
 NAME = "heads_entities"
 TAGGED = {
@@ -112,7 +117,13 @@ def way(method: str, size: str, rows: int, seed: int) -> tuple[Training, Strateg
 
 
 def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
-    return [100 * row["score"] for row in rows if (row["set"], row["size"], row["method"]) == (name, size, method)]
+    return list(by_seed(rows, name, size, method).values())
+
+
+def by_seed(rows: list[dict], name: str, size: str, method: str) -> dict[int, float]:
+    """Points by seed; earlier rows call them `span_f1`."""
+    its = [row for row in rows if (row["set"], row["size"], row["method"]) == (name, size, method)]
+    return {row["seed"]: 100 * row.get("score", row.get("span_f1")) for row in its}
 
 
 def spread(values: list[float]) -> str:
@@ -130,22 +141,55 @@ def claims(rows: list[dict]) -> list[Claim]:
             ("tuned", TUNED, -BEHIND, "the default less fine-tuning of all layers"),
             ("around", AROUND, 0.0, "the default less a regression on the words around, without an encoder"),
         ):
-            pairs = {name: [scores(rows, name, size, method) for method in (DEFAULT, other)] for name in TAGGED}
-            whole = all(len(values) >= len(SEEDS) for both in pairs.values() for values in both)
-            pairs = {name: both for name, both in pairs.items() if all(both)}
+            points = {name: [by_seed(rows, name, size, method) for method in (DEFAULT, other)] for name in TAGGED}
+            few = [name for name, both in points.items() if any(len(values) < len(SEEDS) for values in both)]
+            pairs = {name: both for name, both in points.items() if all(both)}
             if not pairs:
                 continue
-            value = min(statistics.mean(own) - statistics.mean(theirs) for own, theirs in pairs.values())
-            note = "; ".join(f"{name} {spread(own)}, {other} {spread(theirs)}" for name, (own, theirs) in pairs.items())
+            gains = [estimate(paired(*both).values()) for both in pairs.values()]
             claimed.append(
-                Claim(
-                    id=f"heads.tagging_{id}_{size}",
-                    text=f"tagging, {text}, the least of {len(pairs)} sets, {amount}",
+                judged(
+                    f"heads.tagging_{id}_{size}",
+                    f"tagging, {text}, the least of {len(pairs)} sets, {amount}",
+                    lowest(gains),
                     target=least,
-                    value=round(value, 2),
-                    unit="points",
-                    holds=whole and (value >= least if least else value > 0),
-                    note=note + ("" if whole else ". Some draws are lacking."),
+                    side="least" if least else "above",
+                    note=told(pairs, other),
+                    against=unknown("fine-tuning") if other == TUNED else None,
+                    lacking=f"fewer than {len(SEEDS)} draws of {', '.join(few)}" if few else "",
+                )
+            )
+    return claimed
+
+
+def told(pairs: Mapping[str, Sequence[Mapping[int, float]]], other: str) -> str:
+    """Mean and deviation of both sides of each set."""
+    return "; ".join(
+        f"{name} {spread(list(own.values()))}, {other} {spread(list(theirs.values()))}"
+        for name, (own, theirs) in pairs.items()
+    )
+
+
+def earlier_claims(rows: list[dict]) -> list[Claim]:
+    """Of the rows before words were read: the mean over sets of the default less that of before, and fine-tuning."""
+    claimed = []
+    for size in SIZES:
+        amount = "all sentences" if size == "all" else f"{size} sentences"
+        for id, other, text in (
+            ("gain", "default of before", "the default less the default of before"),
+            ("loss", TUNED, "the default less fine-tuning of all layers"),
+        ):
+            names = dict.fromkeys(row["set"] for row in rows)
+            points = {name: [by_seed(rows, name, size, method) for method in (DEFAULT, other)] for name in names}
+            pairs = {name: both for name, both in points.items() if all(both)}
+            claimed.append(
+                judged(
+                    f"right.entities_{id}_{size}",
+                    f"span F1, {text}, mean of {len(pairs)} sets, {amount}",
+                    by_draw({name: paired(*both) for name, both in pairs.items()}),
+                    target=0.0,
+                    note=told(pairs, other),
+                    against=unknown("fine-tuning") if other == TUNED else None,
                 )
             )
     return claimed

@@ -30,6 +30,7 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.defaults.run import DRAWS, MAX_TOKENS, Set, labels_of, read
+from studies.evidence import estimate, judged, most
 from studies.results import Claim
 from studies.settings import RUNS, checked_names, command, parsed, report, resumed, rows_of, say, study_arguments
 
@@ -145,7 +146,8 @@ def means(rows: list[dict], draw: int | None = None, *, outside: bool = False) -
 
 def claims(rows: list[dict]) -> Iterator[Claim]:
     """That `familiar` is ahead of the largest probability, and that it is a share of rows like a task's own."""
-    lacks = any(draws(rows, name) < len(DRAWS) for name in SETS)
+    few = [name for name in SETS if draws(rows, name) < len(DRAWS)]
+    lacks = f"fewer than {len(DRAWS)} draws of {', '.join(few)}" if few else ""
     for outside, against in ((False, "texts of the other sets, mean of five sets"), (True, "clinc150's out-of-scope")):
         by_score, name = means(rows, outside=outside), "outside" if outside else "area"
         if not by_score:
@@ -153,38 +155,34 @@ def claims(rows: list[dict]) -> Iterator[Claim]:
         ahead = [
             each[FAMILIAR] - each[LARGEST] for each in (means(rows, draw, outside=outside) for draw in DRAWS) if each
         ]
-        spread = interval(ahead)
-        yield Claim(
-            id=f"heads.familiar_{name}",
-            text=f"area under the curve of `familiar` less the largest probability's, against {against}",
+        yield judged(
+            f"heads.familiar_{name}",
+            f"area under the curve of `familiar` less the largest probability's, against {against}",
+            estimate(ahead),
             target=0 if outside else GOAL,
-            value=round(by_score[FAMILIAR] - by_score[LARGEST], 3),
             unit="area",
-            holds=by_score[FAMILIAR] - by_score[LARGEST] >= (0 if outside else GOAL) and not lacks,
-            note=", ".join(f"{score} {mean:.3f}" for score, mean in by_score.items())
-            + f"; 95 % interval over {len(ahead)} draws ±{spread:.3f}",
+            digits=3,
+            note=", ".join(f"{score} {mean:.3f}" for score, mean in by_score.items()),
+            lacking=lacks,
         )
-    below = {limit: [row["below"][limit] for row in rows] for limit in map(str, LIMITS)}
-    excess = {limit: statistics.mean(shares) / float(limit) for limit, shares in below.items() if shares}
-    if excess:
-        yield Claim(
-            id="heads.familiar_share",
-            text="own test rows that `familiar` puts below a limit, in multiples of it, the most of three limits",
+    below = {limit: by_draw_of(rows, limit) for limit in map(str, LIMITS)}
+    if all(below.values()):
+        yield judged(
+            "heads.familiar_share",
+            "own test rows that `familiar` puts below a limit, in multiples of it, the most of three limits",
+            most(estimate(share / float(limit) for share in shares) for limit, shares in below.items()),
             target=SLACK,
-            value=round(max(excess.values()), 2),
+            side="most",
             unit="times",
-            holds=max(excess.values()) <= SLACK and not lacks,
             note=", ".join(f"below {limit}: {statistics.mean(below[limit]):.3f}" for limit in below),
+            lacking=lacks,
         )
 
 
-def interval(values: list[float]) -> float:
-    """Half the width of the 95 % interval of the mean, by Student's distribution."""
-    from scipy.stats import t
-
-    if len(values) < 2:
-        return float("nan")
-    return float(t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5)
+def by_draw_of(rows: list[dict], limit: str) -> list[float]:
+    """The mean over sets of the share of own rows below a limit, by draw."""
+    shares = {draw: [row["below"][limit] for row in rows if row["draw"] == draw] for draw in DRAWS}
+    return [statistics.mean(several) for several in shares.values() if several]
 
 
 if __name__ == "__main__":

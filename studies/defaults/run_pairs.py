@@ -30,7 +30,8 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.aghajanyan2021.published import FIGURE_TASKS, SENTENCES, TABLE3
 from studies.defaults.run import DRAWS, MAX_TOKENS, Set, read
-from studies.results import Claim
+from studies.evidence import by_draw, counted, estimate, judged
+from studies.results import LEAST_SEEDS, Claim
 from studies.settings import checked_names, command, parsed, report, resumed, rows_of, say, say_left, study_arguments
 
 NAME = "heads_pairs"
@@ -155,37 +156,44 @@ def claims(rows: list[dict]) -> list[Claim]:
         if not means:
             continue
         amount = f"at most {MOST:,} rows" if size == "all" else f"{size} rows"
-        few = [name for name in SETS if len(scores(rows, name, size, DEFAULT)) < len(draws)]
+        wanted = max(len(draws), LEAST_SEEDS)
+        few = [name for name in SETS if len(scores(rows, name, size, DEFAULT)) < wanted]
+        lacking = f"fewer than {wanted} draws of {', '.join(few)}" if few else ""
         note = "; ".join(
             f"{name} {', '.join(f'{method} {mean:.1f}' for method, mean in of.items())}"
             + (f" ({PUBLISHED[name]})" if name in PUBLISHED else "")
             for name, of in means.items()
-        ) + (f"; fewer than {len(draws)} draws: {', '.join(few)}" if few else "")
-        poor = [name for name, of in means.items() if of[DEFAULT] - of[CONSTANT] <= 1]
-        gain = statistics.mean(of[ADVISED] - of[DEFAULT] for of in means.values())
+        )
+        ahead = {name: estimate(gained(rows, name, size, DEFAULT, CONSTANT).values()) for name in means}
         claimed.append(
-            Claim(
-                id=f"heads.pairs_constant_{size}",
-                text=f"sets of {len(means)} on which the default is at most a point above one answer, {amount}",
+            judged(
+                f"heads.pairs_constant_{size}",
+                f"sets of {len(means)} on which the default is at most a point above one answer, {amount}",
+                counted(ahead, 1.0, side="most"),
                 target=0,
-                value=len(poor),
+                side="most",
                 unit="sets",
-                holds=not poor and not few,
                 note=note,
+                lacking=lacking,
             )
         )
         claimed.append(
-            Claim(
-                id=f"heads.pairs_advised_{size}",
-                text=f"what advise finds less the default, mean of {len(means)} sets, {amount}",
+            judged(
+                f"heads.pairs_advised_{size}",
+                f"what advise finds less the default, mean of {len(means)} sets, {amount}",
+                by_draw({name: gained(rows, name, size, ADVISED, DEFAULT) for name in means}),
                 target=0,
-                value=round(gain, 2),
-                unit="points",
-                holds=gain >= 0 and not few,
                 note=note,
+                lacking=lacking,
             )
         )
     return claimed
+
+
+def gained(rows: list[dict], name: str, size: str, method: str, other: str) -> dict[int, float]:
+    """Points of a method above another, by draw."""
+    its = [row for row in rows if (row["set"], row["size"]) == (name, size)]
+    return {row["draw"]: 100 * (row["methods"][method]["score"] - row["methods"][other]["score"]) for row in its}
 
 
 if __name__ == "__main__":

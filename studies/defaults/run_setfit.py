@@ -34,7 +34,9 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from studies.defaults.claims import listed
 from studies.defaults.run import DRAWS, MAX_TOKENS, SETS, labelled, labels_of, logistic, opened, read, vectors, written
+from studies.evidence import by_draw, counted, estimate, judged
 from studies.results import Claim
 from studies.settings import (
     checked_names,
@@ -160,34 +162,38 @@ def claims(rows: list[dict]) -> list[Claim]:
             method: {name: 100 * statistics.mean(scores(rows, name, size, method)) for name in there}
             for method in METHODS
         }
-        gains = {name: means[OURS][name] - means[THEIRS][name] for name in there}
-        few = [name for name in NAMES if len(scores(rows, name, size, OURS)) < len(DRAWS)]
-        lacking = f"; fewer than {len(DRAWS)} draws: {', '.join(few)}" if few else ""
-        note = notes(rows, size, there, means) + lacking
-        value, ahead = statistics.mean(gains.values()), [name for name, gain in gains.items() if gain > 0]
+        gains = {name: gained(rows, name, size) for name in there}
+        few = [name for name in NAMES if len(gains.get(name, {})) < len(DRAWS)]
+        lacking = f"fewer than {len(DRAWS)} draws of {', '.join(few)}" if few else ""
         claimed.append(
-            Claim(
-                id=f"heads.setfit_{size}",
-                text=f"accuracy of the default less SetFit's, mean of {len(there)} sets, {size} rows a class",
+            judged(
+                f"heads.setfit_{size}",
+                f"accuracy of the default less SetFit's, mean of {len(there)} sets, {size} rows a class",
+                by_draw(gains),
                 target=0,
-                value=round(value, 2),
-                unit="points",
-                holds=value > 0 and not few,
-                note=note,
+                side="above",
+                note=notes(rows, size, there, means),
+                lacking=lacking,
             )
         )
         claimed.append(
-            Claim(
-                id=f"heads.setfit_sets_{size}",
-                text=f"sets of {len(there)} on which the default is above SetFit, {size} rows a class",
+            judged(
+                f"heads.setfit_sets_{size}",
+                f"sets of {len(there)} on which the default is above SetFit, {size} rows a class",
+                counted({name: estimate(points.values()) for name, points in gains.items()}, 0.0, side="above"),
                 target=GOAL,
-                value=len(ahead),
                 unit="sets",
-                holds=len(ahead) >= GOAL and not few,
-                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()) + lacking,
+                note=listed(gains),
+                lacking=lacking,
             )
         )
     return claimed
+
+
+def gained(rows: list[dict], name: str, size: str) -> dict[int, float]:
+    """Points of the default above SetFit, by draw."""
+    its = [row for row in rows if (row["set"], row["size"]) == (name, size)]
+    return {row["draw"]: 100 * (row["methods"][OURS]["accuracy"] - row["methods"][THEIRS]["accuracy"]) for row in its}
 
 
 def notes(rows: list[dict], size: str, there: list[str], means: dict[str, dict[str, float]]) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.output import Printer, text_table
+from studies.results import LEAST_SEEDS
+from studies.seen import marked, seen_lines
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -22,6 +24,8 @@ from studies.shared.lines import (
     there,
 )
 from studies.shared.options import check_drawable, json_option, plot_option
+from studies.shared.rows import rows_of_files
+from studies.trained import mark_lines
 
 if TYPE_CHECKING:
     from studies.du2020 import Table
@@ -161,11 +165,11 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
     seeds = set(study.compared(runs)[1]) if runs else set()
     tell_study(printer, what, seeds, make=study.MAKE, default=SWEEP)
     if lines:
-        cells: list[list[object]] = [["layers or codec", *lines[0].scores, "average"]]
+        cells: list[list[object]] = [["layers or codec", *map(marked, lines[0].scores), "average"]]
         cells += [
             [line.name, *map(number, line.scores.values()), number(line.average, line.deviation)] for line in lines
         ]
-        printer.lines([*text_table(cells), *missing_lines(study.missing(runs)), ""])
+        printer.lines([*text_table(cells), *seen_lines(lines[0].scores), *missing_lines(study.missing(runs)), ""])
         printer.line(f"Codecs stand before or after the mean of {study.AT} layers.")
         for codec in study.CODECS:
             gains = study.order(runs, codec, split=split)
@@ -186,6 +190,8 @@ def _blocks(
 ) -> None:
     """The paper's rows by block and ours, each with the orderings that hold in it; ours drawn where asked for."""
     from studies import du2020 as paper
+    from studies.du2020.claims import full_learned
+    from studies.du2020.leave_out import FULL, FULL_LEARNED
     from studies.du2020.orderings import orderings
     from studies.du2020.study import missing, read_cells, study_table
 
@@ -202,7 +208,11 @@ def _blocks(
     tell_study(printer, f"{split} accuracy, trunk minilm", seeds, make=MAKE, default=ROWS)
     if ours is not None:
         holding["study"] = orderings(ours)
-        printer.lines([*lines(ours), *missing_lines(missing(cells)), *_ordering_lines(holding["study"])])
+        raw = rows_of_files(known, make=MAKE)[0]
+        full = {row: full_learned(raw, row) for row in (FULL, FULL_LEARNED)}
+        printer.lines([*lines(ours), *missing_lines(missing(cells))])
+        printer.lines([line for name, learned in full.items() for line in mark_lines(f"a, {name}", learned)])
+        printer.lines([*seen_lines(ours.tasks), *_ordering_lines(holding["study"], seeds=len(seeds))])
         printer.lines(["", *ours.notes])
     whole = [] if ours is None else [ours]
     draw_study(printer, plot, whole, lambda file: draw(whole[0], file, split=split), make=MAKE)
@@ -218,7 +228,7 @@ def _group_lines(shown: Table) -> list[str]:
 
 
 def _task_lines(shown: Table) -> list[str]:
-    cells: list[list[object]] = [["", "row", *shown.tasks, "average"]]
+    cells: list[list[object]] = [["", "row", *(marked(task) for task in shown.tasks), "average"]]
     for line in shown.lines:
         spreads = line.spreads or (None,) * len(line.scores)
         scores = [number(score, spread) for score, spread in zip(line.scores, spreads, strict=True)]
@@ -235,8 +245,10 @@ def _with_blocks(cells: Sequence[Sequence[object]], shown: Table) -> list[str]:
     return [*text_table(cells, left=2), "", *words]
 
 
-def _ordering_lines(orderings: Sequence[Ordering]) -> list[str]:
+def _ordering_lines(orderings: Sequence[Ordering], *, seeds: int | None = None) -> list[str]:
+    """Each with what this table says; fewer than three seeds show nothing."""
     outcomes = {True: "held", False: "NOT HELD", None: "not known yet"}
     cells = [[outcomes[ordering.holds], number(ordering.value, signed=True), ordering.text] for ordering in orderings]
     width = max(len(cell[0]) for cell in cells)
-    return ["", "Orderings, in points:", *(f"  {a:<{width}}  {b:>5}  {c}" for a, b, c in cells)]
+    few = f", of {seeds} of {LEAST_SEEDS} seeds, so that none is shown" if seeds and seeds < LEAST_SEEDS else ""
+    return ["", f"Orderings, in points{few}:", *(f"  {a:<{width}}  {b:>5}  {c}" for a, b, c in cells)]

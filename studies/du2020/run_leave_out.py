@@ -8,18 +8,18 @@ trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most,
 
 from __future__ import annotations
 
+from studies.du2020.claims import leave_out_claims
 from studies.du2020.effort import effort
 from studies.du2020.figures import plot_tasks
 from studies.du2020.leave_out import MORE, SETS, LeaveOut, Settings
-from studies.du2020.orderings import orderings
-from studies.du2020.study import Cell, cells_of, missing, study_table
-from studies.results import Claim, Study
+from studies.du2020.study import cells_of, missing, study_table
+from studies.results import Study
 from studies.settings import DATA, RESULTS, parsed, part_of, report, rows_of, say, study_arguments
 
 NAME = "together_leave_out"
 COMMAND = (
-    "python -m studies du2020 run-leave-out --threads 1 --part i/2 --rows FILE, two processes at once; "
-    "then --report --rows FILE FILE"
+    "python -m studies du2020 run-leave-out --threads 1 --part 1/2 --rows FILE; "
+    "python -m studies du2020 run-leave-out --report --rows FILE FILE"
 )
 
 
@@ -52,34 +52,10 @@ def write_report(rows: list[dict]) -> None:
     """Rows are kept as they come; claims wait for all of them."""
     cells = cells_of(rows)
     lacking = missing(cells)
-    claims = [] if lacking else claims_of(rows, cells)
+    claims = [] if lacking else leave_out_claims(rows)
     if not lacking:
         plot_tasks(study_table(cells), RESULTS / f"{NAME}.png")
     report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
-
-
-def claims_of(rows: list[dict], cells: tuple[Cell, ...]) -> list[Claim]:
-    """What leaving one task out gives over the plain trunk, and which orderings of the paper hold here."""
-    table = study_table(cells)
-    averages = {(line.block, line.name): line.average or 0.0 for line in table.lines}
-    plain, learned = averages["b", "AVG/MHA"], averages["c", "AVG/MHA"]
-    sizes = {int(row["train_rows"]) for row in rows if "train_rows" in row}
-    outcomes = [
-        f"{ordering.text}: {ordering.value:+.1f}, {'held' if ordering.holds else 'not held'}"
-        for ordering in orderings(table)
-    ]
-    return [
-        Claim(
-            id="together.leave-one-out",
-            text="frozen trunk that learned from the other tasks minus the plain one, attention over the mean of "
-            f"layers, average accuracy of {len(table.tasks)} tasks ({learned:.1f} against {plain:.1f}; at most "
-            f"{max(sizes):,} training rows a task, one seed). {'; '.join(outcomes)}",
-            target=0.0,
-            value=learned - plain,
-            unit="points",
-            holds=learned > plain,
-        )
-    ]
 
 
 if __name__ == "__main__":

@@ -8,18 +8,17 @@ nothing. Features of a task, 8 GB at most, are deleted when it is done. `python 
 
 from __future__ import annotations
 
-import statistics
-
+from studies.du2020.claims import sweep_claims
 from studies.du2020.leave_out import SETS
-from studies.du2020.sweep import CODECS, Sweep, missing, order, plot_sweep, sweep_lines, swept_of
-from studies.results import Claim, Study
+from studies.du2020.sweep import Sweep, missing, plot_sweep, sweep_lines, swept_of
+from studies.results import Study
 from studies.settings import DATA, RESULTS, parsed, part_of, report, rows_of, say, study_arguments
 
 NAME = "together_sweep"
 SEEDS = (1, 2, 3)
 COMMAND = (
-    f"python benchmarks/{NAME}.py --threads 1 --part i/2 --rows FILE, two processes at once; "
-    "then --report --rows FILE FILE"
+    "python -m studies du2020 run-sweep --threads 1 --part 1/2 --rows FILE; "
+    "python -m studies du2020 run-sweep --report --rows FILE FILE"
 )
 
 
@@ -41,30 +40,7 @@ def write_report(rows: list[dict]) -> None:
     lacking = missing(runs, [dataset.task for dataset in SETS], SEEDS)
     if runs:
         plot_sweep(sweep_lines(runs), RESULTS / f"{NAME}.png")
-    report(NAME, command=COMMAND, rows=rows, claims=[] if lacking else claims_of(rows), lacking=lacking)
-
-
-def claims_of(rows: list[dict]) -> list[Claim]:
-    """The paper's words: at 8 bits the order does not matter, at one bit shrinking each layer first is better."""
-    runs, claims = swept_of(rows), []
-    for codec in CODECS:
-        gains = order(runs, codec)
-        gain = statistics.mean(gains)
-        is_neutral = codec == "uint8"
-        claims.append(
-            Claim(
-                id=f"together.{codec}-before-mean",
-                text=f"{codec} of each of 4 layers before their mean against {codec} of the mean, average accuracy of "
-                f"{len({run.task for run in runs})} tasks, attention over the plain frozen trunk: "
-                + ("the distance, at most 0.2" if is_neutral else "the gain"),
-                target=0.2 if is_neutral else 0.0,
-                value=round(abs(gain) if is_neutral else gain, 2),
-                unit="points",
-                holds=abs(gain) <= 0.2 if is_neutral else gain > 0,
-                note=f"by seed {', '.join(f'{gain:+.2f}' for gain in gains)}; at most 1,000 training rows a task",
-            )
-        )
-    return claims
+    report(NAME, command=COMMAND, rows=rows, claims=[] if lacking else sweep_claims(rows), lacking=lacking)
 
 
 if __name__ == "__main__":

@@ -187,10 +187,14 @@ def sweep_lines(runs: Sequence[Swept], *, split: str = "test") -> tuple[SweepLin
 
 def order(runs: Sequence[Swept], codec: str, *, split: str = "test") -> list[float]:
     """What shrinking before the mean gains over shrinking it, by seed, in points of the average over tasks."""
+    return gains_over(runs, _name(codec, before=True), _name(codec, before=False), split=split)
+
+
+def gains_over(runs: Sequence[Swept], name: str, other: str, *, split: str = "test") -> list[float]:
+    """How much higher one variant's average over tasks is than another's, by seed, in points."""
     tasks, seeds = compared(runs)
     scores = {(run.name, run.task, run.seed): 100 * float(getattr(run, split)) for run in runs}
-    first, then = _name(codec, before=True), _name(codec, before=False)
-    return [statistics.mean(scores[first, t, seed] - scores[then, t, seed] for t in tasks) for seed in seeds]
+    return [statistics.mean(scores[name, t, seed] - scores[other, t, seed] for t in tasks) for seed in seeds]
 
 
 def plot_sweep(lines: Sequence[SweepLine], path: Path | str, *, split: str = "test") -> None:

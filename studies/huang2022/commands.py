@@ -21,6 +21,7 @@ from studies.shared.lines import (
     there,
 )
 from studies.shared.options import check_drawable, json_option, plot_option
+from studies.shared.rows import rows_of_files
 
 if TYPE_CHECKING:
     from studies.huang2022 import Cell, Line, Measure, Row, Table
@@ -29,6 +30,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/conditioning_nhc.json")
 MAKE = "python -m studies huang2022 run"
 COSTS = ("passes", "layers", "FLOPs", "parameters")
+LAST = (
+    "at last epoch: trainings that kept the last epoch that was allowed; such a method has not "
+    "converged, and no gain over it is claimed"
+)
 COLUMNS = "passes, layers: for one text and all tasks; FLOPs: over those of one plain pass of the encoder"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
@@ -111,7 +116,7 @@ def table1(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table1(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
     printer.lines(["", paper.OPINION])
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -144,7 +149,7 @@ def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table3(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
     methods = tuple(paper.ABLATION.values())
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=methods, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -160,7 +165,7 @@ def search(files: tuple[str, ...], measure: Measure, json_to: str | None) -> Non
     rows = _rows(printer, files, measure)
     ours = paper.search(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
     printer.json({"study": ours})
 
 
@@ -214,14 +219,18 @@ def _printed_lines(published: Table) -> list[str]:
     return [*text_table(cells), *otherwise_lines(averages_printed_otherwise(published))]
 
 
-def _our_lines(ours: Table) -> list[str]:
+def _our_lines(ours: Table, files: tuple[str, ...]) -> list[str]:
     """Medians by task, then of the averages the median, and the mean with its deviation."""
-    heads: list[object] = ["method", *ours.tasks, "median", "mean", "seeds", "learned"]
+    from studies.huang2022.claims import method_ends
+
+    ends_of = method_ends(rows_of_files(there(files, ROWS), make=MAKE)[0])
+    heads: list[object] = ["method", *ours.tasks, "median", "mean", "seeds", "learned", "at last epoch"]
     cells = [[*heads, *COSTS]]
     for line in ours.lines:
-        ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned]
+        last = next((count for title, count in ends_of.items() if line.name.endswith(title)), MISSING)
+        ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned, last]
         cells.append([line.name, *map(number, line.scores), *ends, *_costs(line)])
-    return text_table(cells)
+    return [*text_table(cells), "", LAST]
 
 
 def _costs(line: Line | Cell) -> list[object]:

@@ -23,7 +23,7 @@ from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import words_read
 from polyhead.tasks.metrics import accuracy, macro_f1
-from studies.results import Claim
+from studies.evidence import estimate, judged, proportion
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in
 from studies.similarity.bundle import sample_bundle
@@ -158,17 +158,24 @@ def claims(rows):
             baseline = max(row["majority"][metric], row["chance"] if metric == "accuracy" else 0.0)
             name = questioned.folder.replace("_", "-") + ("" if metric == questioned.metric else f"-{metric}")
             made.append(
-                Claim(
-                    id=f"server.similarity-{name}",
-                    text=f"{questioned.folder}, a {row['question']} without a task, over chance and the majority label",
+                judged(
+                    f"server.similarity-{name}",
+                    f"{questioned.folder}, a {row['question']} without a task, over chance and the majority label",
+                    of_texts(row[metric], row["rows"] if metric == "accuracy" else 1),
                     target=round(baseline, 4),
-                    value=round(row[metric], 4),
+                    side="above",
                     unit=metric.replace("_", "-"),
-                    holds=row[metric] > baseline,
-                    note=f"{row['labels']} labels, {row['rows']:,} test rows, nothing was trained for it",
+                    digits=4,
+                    note=f"{row['labels']} labels, {row['rows']:,} test rows, nothing was trained for it, so that "
+                    + ("test texts are the draws" if metric == "accuracy" else "there are no seeds"),
                 )
             )
     return made
+
+
+def of_texts(share, texts):
+    """A share of texts that are answered rightly, each a draw; one number alone has no interval."""
+    return proportion(round(share * texts), texts) if texts > 1 else estimate([share])
 
 
 def lacking(rows):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from polyhead.cli.output import Printer, text_table
+from studies.seen import marked, seen_lines
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -21,6 +22,8 @@ from studies.shared.lines import (
     there,
 )
 from studies.shared.options import check_drawable, json_option, plot_option
+from studies.shared.rows import rows_of_files
+from studies.trained import mark_lines
 
 if TYPE_CHECKING:
     from studies.aghajanyan2021 import Table
@@ -74,6 +77,7 @@ command.add_command(table1, "params")
 def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Scores by task: GLUE test in the paper, our reported splits at our scale."""
     from studies import stickland2019 as paper
+    from studies.stickland2019.claims import single_learned
     from studies.stickland2019.study import GLUE
 
     printer, published = Printer(json_to), paper.published_table2()
@@ -82,11 +86,15 @@ def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     rows, _ = _study(printer, files, f"{split} points by task, annealed sampling, trunk minilm")
     methods = paper.by_task(rows, split=split) if rows else ()
     if rows:
-        cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8", *COSTS]]
+        heads = [marked(task).replace(task, title) for task, title in GLUE.items()]
+        cells: list[list[object]] = [["method", *heads, "mean of 8", *COSTS]]
+        single = single_learned(_raw(files))
         for method in methods:
-            shown = [*(_mean(method.tasks.get(task)) for task in GLUE), _mean(method.average)]
+            marks = {task: one.mark for task, one in single.items()} if method.method == "single" else {}
+            shown = [*(_mean(method.tasks.get(task)) + marks.get(task, "") for task in GLUE), _mean(method.average)]
             cells.append([method.title, *shown, *_costs(method.costs)])
-        printer.lines([*text_table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines([*text_table(cells), *mark_lines("a trunk a task", single), *seen_lines(GLUE)])
+        printer.lines([*missing_lines(paper.missing(rows)), "", COLUMNS])
     printer.json({"published": published, "study": methods})
 
 
@@ -128,6 +136,7 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
     """Every method and sampling that has runs, against PALs annealed; the paper has these in words alone."""
     from studies import stickland2019 as paper
     from studies.du2020.counts import MINILM
+    from studies.stickland2019.claims import ends as ends_of
 
     check_drawable(plot)
     printer = Printer(json_to)
@@ -135,10 +144,12 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
     methods = paper.compared(rows, split=split) if rows else ()
     if rows:
         heads: list[object] = ["method", "sampling", *COSTS, "mean"]
-        cells = [[*heads, "above PALs", "seeds", "learned"]]
+        cells, raw = [[*heads, "above PALs", "seeds", "learned", "at last epoch"]], _raw(files)
         for method in methods:
+            ended, runs = ends_of(raw, method.method, method.sampling)
             shown = [_mean(method.average, digits=2), _mean(method.above_pals, digits=2, signed=True)]
-            ends = [method.average.seeds, method.costs.learned]
+            last = MISSING if method.method == "single" else f"{ended} of {runs}"
+            ends = [method.average.seeds, method.costs.learned, last]
             cells.append([method.title, method.sampling, *_costs(method.costs), *shown, *ends])
         printer.lines([*text_table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
         printer.lines(paper.size_notes(MINILM))
@@ -255,6 +266,11 @@ def _printed_lines(published: Table) -> list[str]:
     for line in published.lines:
         cells.append([line.name, *map(number, line.scores), f"{line.counted['average']:.2f}"])
     return text_table(cells)
+
+
+def _raw(files: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The rows as the files have them."""
+    return rows_of_files(there(files, ROWS), make=MAKE)[0]
 
 
 def _study(

@@ -26,17 +26,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from studies import stickland2019 as paper
-from studies.results import Claim, Study
+from studies.results import Study
 from studies.settings import DATA, RESULTS, checked_names, parsed, part_of, report, rows_of, say, study_arguments
+from studies.stickland2019.claims import claims
 from studies.stickland2019.methods import ABLATION_SEEDS, MAIN_SEEDS
 from studies.stickland2019.runs import ON_QUESTIONS, Runs, Scale
-from studies.stickland2019.study import GLUE
 
 NAME = "conditioning_adapters"
-MOST = 1.13  # times the parameters of one encoder
 COMMAND = (
-    f"python benchmarks/{NAME}.py --threads 1 --jobs JOBS --seeds N --rows FILE, two processes at once; then "
-    "--report --rows FILE..."
+    "python -m studies stickland2019 run --threads 1 --jobs main --seeds 1 --rows FILE; "
+    "python -m studies stickland2019 run --report --rows FILE FILE"
 )
 JOBS = ("main", "ablation", "questions")
 
@@ -114,7 +113,7 @@ def write_report(raw: list[dict[str, object]]) -> None:
     """Rows as they come, and each method's mean over seeds; a claim when the main methods are there."""
     rows = paper.rows_of(raw)
     runs = paper.beside(paper.runs_of(raw), rows)
-    report(NAME, command=COMMAND, rows=[*raw, *means(rows)], claims=claims(rows), lacking=paper.missing(rows))
+    report(NAME, command=COMMAND, rows=[*raw, *means(rows)], claims=claims(raw), lacking=paper.missing(rows))
     draw(rows, runs)
 
 
@@ -146,30 +145,6 @@ def draw(rows: Sequence[paper.Row], runs: Sequence[paper.Run]) -> None:
         paper.plot_methods(rows, RESULTS / f"{NAME}_ablation.png")
     if {"pals", "low-rank"} <= names:
         paper.plot_curves(paper.curves(runs, rows), RESULTS / f"{NAME}_curves.png")
-
-
-def claims(rows: Sequence[paper.Row]) -> list[Claim]:
-    """Of parameters alone: whatever the scores, they have no target."""
-    there = {row.method: row for row in rows if row.task in GLUE}  # others say what two tasks cost
-    lacking = [method.title for method in paper.MAIN if method.name not in there]
-    if lacking:
-        print(f"no claim yet: {', '.join(lacking)} lack runs")
-        return []
-    each = [(method.title, there[method.name]) for method in paper.MAIN]
-    most = max(row.ratio for _, row in each)
-    ratios = ", ".join(f"{title} {row.ratio:.3f} ({row.ratio_bert_base:.3f})" for title, row in each)
-    return [
-        Claim(
-            id="conditioning.adapter-parameters",
-            text="parameters that serve eight tasks, over those of one encoder with its pooler: the most of the "
-            "five main methods on minilm",
-            target=MOST,
-            value=most,
-            unit="times",
-            holds=most <= MOST,
-            note=f"minilm, sizes in the paper's proportion; in brackets BERT-base: {ratios}",
-        )
-    ]
 
 
 if __name__ == "__main__":

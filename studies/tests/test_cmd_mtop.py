@@ -65,7 +65,7 @@ def test_table1_prints_both_scales_and_says_what_learned(file):
     printed, ours = (line.split() for line in lines if line.startswith("MTOP  "))
     assert printed[1:] == ["89.9", "88.2", "91.6", "94.6", "93.3", "88.6", "85.2", "75.5", "88.4", "one", "trunk", "1"]
     assert ours[1:8] == [f"{85 + n:.1f}" for n in range(7)]
-    assert ours[8:] == ["88.0", "87.3", "±2.1", "3", "one", "trunk", "1", "6", "1.95", "1,000"]
+    assert ours[8:] == ["88.0", "87.3", "±2.1", "3", "one", "trunk", "0", "of", "21", "1", "6", "1.95", "1,000"]
     told = json.loads(run("huang2022", "table1", "--rows", file, "--measure", "test", "--json", "-").out)
     assert told["study"]["lines"][0]["average"] == pytest.approx(73.0)
     assert [line["learned"] for line in told["study"]["lines"]][0::9] == ["a trunk a task", "no trunk"]

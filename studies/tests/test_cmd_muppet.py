@@ -51,13 +51,24 @@ def test_table3_prints_both_scales_with_gains_and_the_gap_that_is_closed(rows):
     lines = run(*PAPER, "table3", "--rows", rows).out.splitlines()
     assert any(line.startswith("RTE") and "78.7 to 87.8 (+9.1)" in line for line in lines)
     ours = next(line for line in lines if line.startswith("rte"))
-    shown = ["60.0 ±0.0", "64.0 ±1.0", "+4.0 ±1.0", "70.0 ±1.0"]
+    shown = ["60.0 ±0.0", "- -", "64.0 ±1.0", "+4.0 ±1.0", "70.0 ±1.0"]  # the paper's method first, which has no row
     assert ours.split() == ["rte", "accuracy", *" ".join(shown).split()]
     assert any("57 % of it are closed" in line for line in lines)
     assert any("MNLI, QQP, QNLI, SST-2 and SQuAD" in line for line in lines)
     told = json.loads(run(*PAPER, "table3", "--rows", rows, "--split", "validation", "--json", "-").out)
     assert told["study"][0]["plain"]["mean"] == pytest.approx(65.0)
     assert told["gap_closed"]["share"] == pytest.approx(8 / 14)
+
+
+def test_no_share_is_made_of_a_gap_to_what_has_not_learned(rows, tmp_path):
+    """One run of full fine-tuning that ended at the last epoch is enough."""
+    found = json.loads(rows.read_text())["rows"]
+    next(row for row in found if row["stage"] == "full" and row["task"] == "rte")["best_epoch"] = 3
+    (tmp_path / "short.json").write_text(json.dumps({"rows": found}))
+    lines = run(*PAPER, "table3", "--rows", tmp_path / "short.json").out.splitlines()
+    assert not any("of it are closed" in line for line in lines)
+    assert next(line for line in lines if line.startswith("rte")).endswith("70.0 ±1.0!")
+    assert any(line.startswith("! full fine-tuning, not converged: rte: 1 of 3 runs end") for line in lines)
 
 
 def test_what_the_paper_has_and_we_have_not_is_said(rows):

@@ -77,9 +77,12 @@ def test_tables_3_and_4_print_both_scales_and_which_orderings_hold(tmp_path):
     lines = run("du2020", "table3", "--rows", file).out.splitlines()
     (ours,) = [line for line in lines if line.startswith("c  COMB/MHA") and "99.0" in line]
     assert ours.split()[3:] == ["99.0", "74.0", "84.0", "89.0"]
-    assert sum(line.strip().startswith("held") for line in lines) == 9 + 8
+    assert sum(line.strip().startswith("held") for line in lines) == 11 + 10
     (lost,) = [line for line in lines if line.strip().startswith("NOT HELD")]
     assert "-6.4" in lost and "1 bit" in lost
+    assert "Orderings, in points, of 1 of 3 seeds, so that none is shown:" in lines
+    assert any(line.startswith("? a, plain trunk, fine-tuned, not known to have converged") for line in lines)
+    assert any(line.startswith("‡ the trunk learned from this set") for line in lines)
     assert "  block e, LAST/CLS: sst2, imdb, mnli, mrpc" in lines
     assert any("other 3 tasks" in line for line in lines) and any("Amazon-5" in line for line in lines)
     lines = run("du2020", "table4", "--rows", file).out.splitlines()

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from polyhead.errors import DataError
-from studies.results import Claim, Study, in_order, read_results, results, write_results
+from studies.results import Claim, Study, broken, in_order, read_results, results, tally, write_results
 
 
-def claim(name, *, holds=True):
-    return Claim(id=name, text="it is so", target=0.5, value=0.7, unit="score", holds=holds)
+def claim(name, *, holds: bool | None = True):
+    return Claim(id=name, text="it is so", target=0.5, value=0.7, unit="seconds", holds=holds)
 
 
 def test_a_results_file_is_read_back_as_it_was_written(tmp_path):
@@ -28,6 +28,37 @@ def test_claims_that_do_not_hold_come_first():
         ("one", "a"),
         ("one", "b"),
     ]
+
+
+def test_a_claim_about_quality_without_seeds_is_not_shown():
+    """By its unit, or by its words where the unit may be of speed too; whoever made it."""
+    facts = {"target": 0.5, "value": 0.7, "holds": True}
+    made = [
+        Claim(id="a", text="gain", unit="points", **facts),
+        Claim(id="b", text="accuracy over that of full fine-tuning", unit="ratio", **facts),
+        Claim(id="c", text="texts a second over those of before", unit="ratio", **facts),
+        Claim(id="d", text="gain", unit="points", seeds=3, interval=(0.6, 0.8), **facts),
+    ]
+    written = results("x", command="", rows=[], claims=made).claims
+    assert [claim.outcome for claim in written] == ["not shown", "not shown", "yes", "yes"]
+    assert written[0].note.startswith("not shown: ") and written[2:] == made[2:]
+
+
+def test_claims_that_break_a_rule_are_named():
+    good = Claim(
+        id="a", text="gain", target=0.0, value=1.0, unit="points", holds=True, seeds=3, interval=(0.5, 1.5), loser=""
+    )
+    change = msgspec.structs.replace
+    assert broken(good) == broken(change(good, loser="converged")) == broken(change(good, holds=None, seeds=1)) == ""
+    assert "2 seeds" in broken(change(good, seeds=2)) and "no seeds" in broken(change(good, seeds=None))
+    assert "holds the target" in broken(change(good, interval=(-0.5, 1.5))) == broken(change(good, interval=None))
+    assert "not converged" in broken(change(good, loser="not converged"))
+
+
+def test_outcomes_are_counted_in_words():
+    claims = [claim("a"), claim("b", holds=False), claim("c", holds=None), claim("d", holds=None)]
+    assert tally(claims) == "4 claims: 1 holds, 1 does not, 2 are not shown"
+    assert tally(claims[:1]) == "1 claim: 1 holds" and tally([]) == "0 claims: 0 hold"
 
 
 def test_a_file_that_is_no_results_file_is_named(tmp_path):

@@ -47,13 +47,13 @@ def test_rows_of_several_files_are_reported_with_what_lacks_and_what_holds(setti
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for number, file in enumerate(files):
         file.write_text(json.dumps({"seed": number}) + "\n")
-    claim = Claim(id="x.1", text="it is better", target=1.0, value=0.5, unit="points", holds=False)
+    claim = Claim(id="x.1", text="it is better", target=1.0, value=0.5, unit="seconds", holds=False)
     rows = settings.rows_of(files)
     settings.report("study", command="python x.py", rows=rows, claims=[claim], lacking=["seed 3"])
     written = json.loads((tmp_path / "study.json").read_text())
     assert written["rows"] == [{"seed": 0}, {"seed": 1}] and written["claims"][0]["id"] == "x.1"
     said = capsys.readouterr().out
-    assert "lacking: seed 3" in said and "MISSED  x.1  0.5 points (1)  it is better" in said
+    assert "lacking: seed 3" in said and "MISSED     x.1  0.5 seconds (1)  it is better" in said
 
 
 @pytest.mark.parametrize("name", ["du2020.run_leave_out", "wei2021.run_joint"])

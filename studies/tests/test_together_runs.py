@@ -109,12 +109,12 @@ def test_the_study_has_a_job_for_it(monkeypatch):
     assert asked == [(1, "sets-24"), (2, "sets-24")]
 
 
-def test_ways_are_compared_when_all_their_seeds_are_there(monkeypatch):
-    from studies.aghajanyan2021 import run as together_quality
+def test_ways_are_compared_and_shown_by_three_seeds():
+    from studies.aghajanyan2021.claims import claims
 
-    (found,) = together_quality.comparisons(rows_of(made_up_study()))
-    assert (found.id, found.value, found.holds) == ("together.heterogeneous-batch", 1.0, True)
-    assert not together_quality.comparisons(rows_of(made_up_study(seeds=(1, 2))))
+    for seeds, holds in (((1, 2, 3), True), ((1, 2), None)):
+        found = {claim.id: claim for claim in claims(made_up_study(seeds=seeds))}["together.heterogeneous-batch"]
+        assert (found.value, found.seeds, found.holds) == (1.0, len(seeds), holds)
 
 
 def test_full_fine_tuning_without_a_search_has_the_numbers_of_its_task(data):

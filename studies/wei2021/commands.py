@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from polyhead.cli.output import Printer, text_table
+from studies.seen import marked, seen_lines
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 from studies.shared.options import check_drawable, plot_option
+from studies.trained import mark_lines
 
 if TYPE_CHECKING:
     from polyhead.plan.cost.allocate import AllocationOption
@@ -60,7 +62,7 @@ def table1(files: tuple[str, ...], split: Split, statistic: Statistic, json_to: 
     ours = paper.table1(runs, statistic=statistic, split=split) if runs else None
     _tell(printer, f"{split} scores, {statistic} over the seeds", {run.seed for run in runs})
     if ours is not None:
-        printer.lines([*_depth_lines(ours, statistic=statistic), *missing_lines(ours.notes)])
+        printer.lines([*_depth_lines(ours, statistic=statistic), *_marks(ours), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -91,7 +93,7 @@ def table2(
         printer, f"{split} scores, {statistic} over the seeds, choices made on validation", {run.seed for run in runs}
     )
     if ours is not None:
-        printer.lines([*_method_lines(ours), *missing_lines(ours.notes)])
+        printer.lines([*_method_lines(ours), *_marks(ours), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -124,7 +126,7 @@ def table5(costs: str, files: tuple[str, ...], split: Split, statistic: Statisti
         {run.seed for run in runs},
     )
     if ours is not None:
-        printer.lines([*_choice_lines(ours, on="validation"), *missing_lines(ours.notes)])
+        printer.lines([*_choice_lines(ours, on="validation"), *_marks(ours), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -145,10 +147,10 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
         for box in boxes:
             quartiles = (box.low, box.first, box.median, box.third, box.high)
             shown = [f"{value:.1f}" for value in quartiles]
-            cells.append([box.task, box.init, box.layers, len(box.scores), *shown])
+            cells.append([marked(box.task), box.init, box.layers, len(box.scores), *shown])
         gains = paper.gains(boxes)
         better = sum(gain > 0 for gain in gains.values())
-        printer.lines([*text_table(cells, left=2), ""])
+        printer.lines([*text_table(cells, left=2), *seen_lines([box.task for box in boxes]), ""])
         printer.line(f"the teacher's layers have the higher median in {better} of {len(gains)} comparisons")
     _draw(printer, plot, runs, lambda file: paper.plot_figure2(runs, file, split=split))
     printer.json({"boxes": boxes})
@@ -165,19 +167,24 @@ def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
 
     *depths, full = shown.lines
     marks = [*near_best(depths), [False] * len(shown.tasks)]
-    cells: list[list[object]] = [["layers", *(f"{task} " for task in shown.tasks)]]
-    for line, marked in zip((*depths, full), marks, strict=True):
-        spreads = line.spreads if statistic == "mean" else (None,) * len(line.scores)
-        scores = zip(line.scores, spreads or (None,) * len(line.scores), marked, strict=True)
-        cells.append([line.name, *(number(score, spread) + ("*" if near else " ") for score, spread, near in scores)])
+    cells: list[list[object]] = [["layers", *(f"{head} " for head in _heads(shown))]]
+    for line, near_ones in zip((*depths, full), marks, strict=True):
+        none = (None,) * len(line.scores)
+        spreads = (line.spreads if statistic == "mean" else none) or none
+        ends = ["*" if near else " " for near in near_ones]
+        if line.marks:
+            ends = [mark or " " for mark in line.marks]
+        shown_scores = zip(line.scores, spreads, ends, strict=True)
+        cells.append([line.name, *(number(score, spread) + end for score, spread, end in shown_scores)])
     cells.append(["chosen", *(f"L = {shown.depths[t]} " if t in shown.depths else "- " for t in shown.tasks)])
     return text_table(cells)
 
 
 def _method_lines(shown: Table) -> list[str]:
-    cells: list[list[object]] = [["method", *shown.tasks, "average", "layers", "overhead", "of full"]]
+    cells: list[list[object]] = [["method", *_heads(shown), "average", "layers", "overhead", "of full"]]
     for line in shown.lines:
-        scores = [number(score) for score in line.scores]
+        marks = line.marks or ("",) * len(line.scores)
+        scores = [number(score) + mark for score, mark in zip(line.scores, marks, strict=True)]
         cells.append([line.name, *scores, number(line.average, line.spread), *_costs(line)])
     notes = [f"{line.name}: {line.note}" for line in shown.lines if line.note]
     return [*text_table(cells), *(["", *notes] if notes else [])]
@@ -185,7 +192,7 @@ def _method_lines(shown: Table) -> list[str]:
 
 def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
     """`on` names the split by whose scores was chosen, if the averages are of another."""
-    heads = ["choice", *shown.tasks, *([on] if on else []), "average", "layers", "overhead", "of full"]
+    heads = ["choice", *_heads(shown), *([on] if on else []), "average", "layers", "overhead", "of full"]
     cells: list[list[object]] = [[*heads]]
     for line in shown.lines:
         options = [_choice(option) for option in line.chosen] or ["-"] * len(shown.tasks)
@@ -193,6 +200,16 @@ def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
         averages = [*([number(chosen_on)] if on else []), number(line.average, line.spread)]
         cells.append([line.name, *options, *averages, *_costs(line)])
     return text_table(cells)
+
+
+def _heads(shown: Table) -> list[str]:
+    """The tasks, in our own tables with marks of what the trunk had seen."""
+    return [marked(task) if shown.learned else task for task in shown.tasks]
+
+
+def _marks(shown: Table) -> list[str]:
+    """What marks in our own tables mean."""
+    return [*mark_lines("full fine-tuning", shown.learned), *seen_lines(shown.tasks)]
 
 
 def _average(scores: Sequence[float]) -> float | None:

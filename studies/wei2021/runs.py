@@ -146,7 +146,7 @@ class Runs:
         grown = branches.teacher(layers)
         facts = clock.facts()
         self._keep(task, seed, layers, grown)
-        return {**self._scores(branches, grown, f"branch-{layers}"), **facts}
+        return {**self._scores(branches, grown), **facts}
 
     def _student(self, task: str, seed: int, depth: int, layers: int, init: str) -> dict[str, object]:
         branches = self.branches(task, seed, init=init)
@@ -155,8 +155,7 @@ class Runs:
         clock = _Clock()
         grown = branches.student(teacher, layers)
         facts = clock.facts()
-        name = f"student-{layers}" + ("" if init == "teacher" else f" from {init}")
-        return {"teacher_layers": depth, **self._scores(branches, grown, name), **facts}
+        return {"teacher_layers": depth, **self._scores(branches, grown), **facts}
 
     def _searched(self, task: str, seed: int) -> dict[str, object]:
         """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
@@ -180,7 +179,7 @@ class Runs:
             facts = clock.facts()
             branches.prepared = whole
             self.fill(branches, [halved.best.layers])
-            scores = self._scores(branches, halved.best, "search")
+            scores = self._scores(branches, halved.best)
         finally:
             self.extractor = kept
             shutil.rmtree(folder, ignore_errors=True)
@@ -212,68 +211,26 @@ class Runs:
         facts = clock.facts()
         if teacher is None:
             whole.save(self.folder / "parts" / f"{task}-full-{seed}.checkpoint")
-        name = f"{'half' if teacher else 'full'}-{layers}"
-        return {**self._described(branches.prepared, name, whole.outputs, whole.fitted.best_epoch), **facts}
+        return {**self._described(branches.prepared, whole.outputs, whole.fitted.best_epoch), **facts}
 
-    def _scores(self, branches: Branches, grown: TrainedBranch, name: str) -> dict[str, object]:
+    def _scores(self, branches: Branches, grown: TrainedBranch) -> dict[str, object]:
         outputs = partial(branches.outputs, grown)
-        return self._described(branches.prepared, name, outputs, grown.fitted.best_epoch)
+        return self._described(branches.prepared, outputs, grown.fitted.best_epoch)
 
     def _described(
-        self, prepared: Prepared, name: str, outputs: Callable[[Split], list[np.ndarray]], best_epoch: int
+        self, prepared: Prepared, outputs: Callable[[Split], list[np.ndarray]], best_epoch: int
     ) -> dict[str, object]:
-        """Scores on validation and on the reported split, whose outputs are kept for intervals."""
+        """Scores on validation and on the reported split."""
         task, metric = prepared.task, prepared.task.metric or ""
         facts = {}
         for split in prepared.splits[1:]:
-            values = outputs(split)
-            facts[split.name] = split.examples.scores(task, values)[metric]
-            if split.name == "test":
-                file = self.outputs_file(task.name, prepared.training.seed, name)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                np.save(file, np.stack(values))
+            facts[split.name] = split.examples.scores(task, outputs(split))[metric]
         return {
             "metric": metric,
             **facts,
             **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
             "best_epoch": best_epoch,
         }
-
-    def outputs_of(self, task: str, seed: int, name: str) -> np.ndarray:
-        """A run's outputs on the reported split, (examples, outputs); models whose outputs are gone answer anew.
-
-        Raises OSError where neither the outputs nor the model are kept.
-        """
-        file = self.outputs_file(task, seed, name)
-        if not file.exists():
-            branches = self.branches(task, seed)
-            method, layers = name.split(" ")[0].rsplit("-", 1)
-            if method == "branch":
-                self.fill(branches, [int(layers)])
-                outputs = branches.outputs(self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1])
-            else:
-                outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.checkpoint")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            np.save(file, np.stack(outputs))
-        kept: np.ndarray = np.load(file)
-        return kept
-
-    def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
-        from studies.wei2021.whole import restore_whole
-
-        whole = restore_whole(
-            branches.prepared,
-            branches.strategy,
-            self.extractor,
-            layers=self.layers,
-            precision=self.precision,
-            file=file,
-        )
-        return whole.outputs(branches.prepared.splits[-1])
-
-    def outputs_file(self, task: str, seed: int, name: str) -> FilePath:
-        """Where a run's outputs on the reported split are kept; `name` is that of `wei2021.Run.option`."""
-        return self.folder / "outputs" / f"{task}-{seed}-{name.replace(' ', '-')}.npy"
 
     def _keep(self, task: str, seed: int, layers: int, grown: TrainedBranch) -> None:
         from safetensors.numpy import save_file

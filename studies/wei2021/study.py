@@ -14,10 +14,12 @@ from polyhead.errors import DataError
 from polyhead.plan.cost.allocate import Allocation, AllocationOption, allocation_of, by_rule
 from polyhead.values import Value
 from studies.shared.rows import Split, rows_in, typed_row
+from studies.trained import Fit, Learned, learned
 from studies.wei2021.table import ONE_A_LAYER
 
 Method = Literal["full", "half", "branch", "student", "together", "left-out"]
 TASKS = ("cola", "sst2", "mrpc", "rte", "stsb", "qnli", "emotion", "offensive")
+EPOCHS = 3  # the last one of every run
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -33,6 +35,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     metric: str = ""
     init: str = ""  # of a student: "teacher" or "pretrained"
     tap: int = 0
+    best_epoch: int | None = None
+    train_rows: int = 0
 
     @property
     def option(self) -> str:
@@ -92,6 +96,16 @@ def tasks_of(runs: Sequence[Run]) -> tuple[str, ...]:
     """The study's tasks that have runs, in its order, then any others."""
     there = dict.fromkeys(run.task for run in runs)
     return (*(task for task in TASKS if task in there), *(task for task in there if task not in TASKS))
+
+
+def full_learned(runs: Sequence[Run]) -> dict[str, Learned]:
+    """How far full fine-tuning had learned each task."""
+    fits = [
+        Fit(task=run.task, score=run.points("test"), best_epoch=run.best_epoch, metric=run.metric, rows=run.train_rows)
+        for run in runs
+        if run.method == "full"
+    ]
+    return learned(fits, allowed=EPOCHS)
 
 
 def depth_of(runs: Sequence[Run]) -> int:

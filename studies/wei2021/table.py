@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from polyhead.plan.cost.allocate import AllocationOption, LayerPrice
 from polyhead.values import Value
 from studies.shared.tables import differs
+from studies.trained import Learned
 
 ONE_A_LAYER = LayerPrice(shared=1, private=1, unit="layers")
 FULL = "full fine-tuning"
@@ -35,6 +36,7 @@ class Line(Value):
     overhead: float | None = None  # percent of one whole encoder a task
     of_full: float | None = None  # percent of full fine-tuning's average
     chosen: tuple[AllocationOption, ...] = ()
+    marks: tuple[str, ...] = ()  # of scores that had not converged, one a task
     printed: Printed | None = None
     note: str = ""
 
@@ -47,6 +49,7 @@ class Table(Value):
     lines: tuple[Line, ...]
     depths: dict[str, int] = {}  # private layers that were chosen for each task's teacher
     notes: tuple[str, ...] = ()
+    learned: dict[str, Learned] = {}  # how far full fine-tuning had learned each task, of our runs
 
 
 def table_of(
@@ -56,18 +59,28 @@ def table_of(
     *,
     depths: dict[str, int] | None = None,
     notes: Sequence[str] = (),
+    learned: Mapping[str, Learned] | None = None,
 ) -> Table:
-    """The table, overheads and shares of full fine-tuning's average counted."""
-    against = next((line.average for line in lines if line.name == FULL), None)
+    """The table, overheads counted, and shares of full fine-tuning's average where that had learned."""
+    marks = tuple(learned[task].mark if task in learned else "" for task in tasks) if learned else ()
+    against = None if any(marks) else next((line.average for line in lines if line.name == FULL), None)
     filled = [
         msgspec.structs.replace(
             line,
+            marks=marks if line.name == FULL else (),
             overhead=100 * line.layers / full if line.layers is not None and full else None,
             of_full=100 * line.average / against if line.average is not None and against else None,
         )
         for line in lines
     ]
-    return Table(tasks=tuple(tasks), full=full, lines=tuple(filled), depths=dict(depths or {}), notes=tuple(notes))
+    return Table(
+        tasks=tuple(tasks),
+        full=full,
+        lines=tuple(filled),
+        depths=dict(depths or {}),
+        notes=tuple(notes),
+        learned=dict(learned or {}),
+    )
 
 
 def near_best(lines: Sequence[Line]) -> list[list[bool]]:

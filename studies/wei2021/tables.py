@@ -16,6 +16,7 @@ from studies.wei2021.study import (
     Run,
     as_published,
     depth_of,
+    full_learned,
     missing,
     mixed,
     options_of,
@@ -46,7 +47,7 @@ def table1(runs: Sequence[Run], *, statistic: Statistic = "max", split: Split = 
     lines.append(_line(FULL, _of_method(runs, "full", split), tasks, statistic))
     teachers = teachers_of(options_of(runs))
     depths = {task: teachers[task].layers for task in tasks if task in teachers}
-    return table_of(tasks, depth * len(tasks), lines, depths=depths, notes=missing(runs))
+    return table_of(tasks, depth * len(tasks), lines, depths=depths, notes=missing(runs), learned=full_learned(runs))
 
 
 def table2(runs: Sequence[Run], c: float = 1.0, *, split: Split = "test", statistic: Statistic = "mean") -> Table:
@@ -66,7 +67,7 @@ def table2(runs: Sequence[Run], c: float = 1.0, *, split: Split = "test", statis
     if options:
         chosen = mixed(runs, c).allocation.chosen
         lines.append(_merged(f"mixed, c = {c:g}", runs, chosen, split, statistic))
-    return table_of(tasks, depth * len(tasks), lines, notes=missing(runs))
+    return table_of(tasks, depth * len(tasks), lines, notes=missing(runs), learned=full_learned(runs))
 
 
 def table5(
@@ -90,7 +91,7 @@ def table5(
             (f"best within {count} layers", best_under(options, count, ONE_A_LAYER).chosen),
         ):
             lines.append(_merged(name, runs, chosen, split, statistic))
-    return table_of(tasks, depth * len(tasks), lines, notes=missing(runs))
+    return table_of(tasks, depth * len(tasks), lines, notes=missing(runs), learned=full_learned(runs))
 
 
 def _apart(name: str, runs: Sequence[Run], method: str, split: Split, statistic: Statistic) -> Line:

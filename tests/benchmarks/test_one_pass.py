@@ -122,7 +122,8 @@ def test_claims_are_made_anew_from_rows_and_a_second_machine_is_named(study):
         found = {claim.id: claim for claim in made.claims}
         assert found[id].value == 0.75 and found[id].text.endswith("on a machine") is (name != "one_pass")
         assert (made.rows, made.date, made.command) == (rows, "2026-01-01", "c")
-    assert restate.restated(restate.Results(name="one_passage", rows=rows, **facts)) is None
+    other = restate.Results(name="one_passage", rows=rows, **facts)
+    assert restate.restated(other) == other
 
 
 def test_one_text_is_timed_by_its_median_and_not_divided_again(study):

@@ -59,7 +59,9 @@ def test_left_out_settings_have_the_defaults_of_transformers(config):
 
 @pytest.mark.parametrize("model_type", ["gpt2", "deberta", None, 7, ["bert"]])
 def test_other_model_types_are_refused_with_the_list(config, model_type):
-    with pytest.raises(TrunkError, match="bart, bert, camembert, deberta-v2, distilbert, electra, eurobert, gte, model2vec"):
+    with pytest.raises(
+        TrunkError, match="bart, bert, camembert, deberta-v2, distilbert, electra, eurobert, gte, model2vec"
+    ):
         read(config | {"model_type": model_type})
     assert len(model_types()) == len(set(model_types())) == 15
 
