@@ -377,7 +377,7 @@ def test_the_layers_told_in_conditioning_are_those_of_its_projects(tmp_path):
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 13
+    assert len(pages) == 14
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 
