@@ -70,6 +70,7 @@ def tasks(tmp_path):
     return tasks_in(tmp_path, "mood", "names")
 
 
+@pytest.mark.slow
 def test_each_default_is_tried_over_every_encoder_and_the_project_names_the_one_taken(tasks, tmp_path):
     budget = Budget(amount=4, frozen=True, minutes=1e9)
     ladder, advice = advised(tasks, tmp_path / "tried", budget, Events(), trunks=["deep", "trunk"])

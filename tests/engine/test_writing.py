@@ -96,9 +96,10 @@ def test_a_text_is_written_by_every_rule_as_generate_writes_it(name, beams):
         check(model, reference(model), seed, num_beams=beams, **RULES[name])
 
 
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)], ids=["few", "more"])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_beams_are_searched_as_generate_searches_them(name):
-    for seed in range(10):
+def test_beams_are_searched_as_generate_searches_them(name, seeds):
+    for seed in seeds:
         model = small_bart(100 + seed)
         check(model, reference(model), seed, **SEARCHES[name])
 
