@@ -82,7 +82,7 @@ class PlaceGraphs:
         read = ops.input(name, "int", shape)
         if self._lanes == 1:
             return read
-        lane = ops.size(ops.slice(ops.reshape(x, (self._lanes, -1, 1)), 0, 0, 1), 1)
+        lane = ops.size(ops.reshape(ops.slice(x, 1, 0, 1), (self._lanes, -1, 1)), 1)
         return ops.concat(
             [ops.add(read, ops.multiply(lane, ops.constant(np.array(number)))) for number in range(self._lanes)], 0
         )
