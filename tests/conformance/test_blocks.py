@@ -12,7 +12,7 @@ from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.plan import Pool, merge
 from polyhead.plan.cost import flops
 from polyhead.testing import tiny_batch, tiny_trunk, yield_backend_checks, yield_deterministic_checks
-from polyhead.testing.tiny import tiny_path, tiny_tasks
+from polyhead.testing.tiny import tiny_conditioned, tiny_path, tiny_tasks
 from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(family="modernbert")
@@ -124,3 +124,14 @@ def test_costs_count_the_pairs_that_are_in_a_window_and_blocks_compute_few_more(
     laid = RowLayout(tiny_batch(trunk, (tokens,)), Shape(**settings))
     assert counted == (laid.near == 0).sum()
     assert tokens < 512 or laid.near.size < 2.4 * counted
+
+
+def test_lanes_of_a_layer_with_a_window_read_their_own_rows():
+    """Two tasks whose upper layer differs in arrays alone run it as one; what fails at once would run one by one."""
+    tasks = {name: task for name, task in tiny_conditioned(TRUNK).items() if name in ("upper", "by-depth")}
+    plan, batch = merge({name: task.path for name, task in tasks.items()}), tiny_batch(TRUNK, (9, 4, 7))
+    expected = open_backend("reference", TRUNK, tasks, precision="float32").run(plan, batch)
+    for name in ("openvino", "onnxruntime"):
+        found = open_backend(name, TRUNK, tasks, precision="float32").run(plan, batch)
+        for task in tasks:
+            np.testing.assert_allclose(found[task], expected[task], atol=1e-4, err_msg=f"{name}, {task}")
