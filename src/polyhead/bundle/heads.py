@@ -1,4 +1,4 @@
-"""Whether the head of a path answers its task."""
+"""The check that a path ends in a head that answers its task."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -143,10 +142,12 @@ class LoadedTasks:
 
         What failed before is run stage by stage at once, until it no longer fails.
         """
-        outputs = None
+        outputs, reason = None, ""
         if not self._failing or plan.tasks not in self._failing:
-            with suppress(Exception):
+            try:
                 outputs = self.backend.run(plan, batch)
+            except Exception as error:  # only its words are kept, so that its memory is not
+                reason = str(error)
         if outputs is not None:
             yield StageResults(outputs=outputs, failed={}, layers_left=0)
             return
@@ -156,6 +157,8 @@ class LoadedTasks:
                 if stage.failed:
                     self._failing.add(plan.tasks)
                 yield stage
+            if reason and plan.tasks not in self._failing:
+                _LOG.warning("%s: could not run at once, and ran stage by stage: %s", ", ".join(plan.tasks), reason)
         except Exception:
             self._failing.add(plan.tasks)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -47,7 +48,7 @@ def write(
     return search.done
 
 
-class _Search:
+class _Search(ABC):
     """Texts that are being written: of each `beams` rows with the tokens so far."""
 
     def __init__(self, rules: GenerationRules, texts: int, beams: int) -> None:
@@ -76,13 +77,13 @@ class _Search:
         self.keep(kept)
         return kept, rows
 
+    @abstractmethod
     def choose(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whether each text is done, bool (texts,), and of each row that goes on its parent, (texts, beams)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def written(self, text: int) -> np.ndarray:
         """The tokens of a text that is done, without the start token."""
-        raise NotImplementedError
 
     def keep(self, texts: np.ndarray) -> None:
         """Forgets all but these."""
