@@ -31,6 +31,7 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--disable-features=Translate,OptimizationHints,MediaRouter",
 )
+OWN = ("chrome://", "chrome-untrusted://")  # addresses of the browser's own pages
 SECONDS = 30  # that is waited for anything
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key of an element
 KEYS = {
@@ -125,7 +126,14 @@ class Browser:
 
     def type(self, selector, text):
         """Types into a field, behind what stands there."""
-        self._asked("POST", f"/element/{self._element(selector)}/value", {"text": text})
+        if all(ord(letter) <= 0xFFFF for letter in text):
+            self._asked("POST", f"/element/{self._element(selector)}/value", {"text": text})
+            return
+        # ChromeDriver refuses an emoji as keys, and a person enters it by no key either
+        self.run(
+            "const e = document.querySelector(arguments[0]); e.focus(); e.selectionStart = e.value.length", selector
+        )
+        self.devtools("Input.insertText", text=text)
 
     def press(self, *keys):
         """Presses keys together, wherever the focus is: `press("Control", "Enter")`."""
@@ -170,7 +178,7 @@ class Browser:
         """The addresses that pages asked since the last time; not what the browser's own first page is made of."""
         events = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
-        sent = [params for params in sent if not params["documentURL"].startswith("chrome://")]
+        sent = [params for params in sent if not params["documentURL"].startswith(OWN)]
         sockets = [event["params"] for event in events if event["method"] == "Network.webSocketCreated"]
         return [params["request"]["url"] for params in sent] + [params["url"] for params in sockets]
 
