@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 
 from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_speed
-from polyhead.advise.prices import Corrections, Sizes, seconds_of, sizes_of
+from polyhead.advise.prices import Corrections, seconds_of
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
+from polyhead.deep.prices import Sizes, sizes_of
 from polyhead.deep.rates import rates_of
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError

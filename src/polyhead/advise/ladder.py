@@ -11,10 +11,11 @@ from polyhead.advise.choice import MARGIN, MICRO, UNITS, WORTH, Advice, Budget, 
 from polyhead.advise.compare import trained_scores
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.measure import measured_speed
-from polyhead.advise.prices import seconds_of, sizes_of
+from polyhead.advise.prices import seconds_of
 from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
+from polyhead.deep.prices import sizes_of
 from polyhead.deep.rates import rates_of
 from polyhead.errors import ConfigError
 from polyhead.machine import Clock
@@ -47,8 +48,6 @@ HEADS = {way.name: way for way in (POOLED, ATTENTION)}
 LEARNED = Way(
     name="pooled-joint", title="pooled heads, the trunk learns too", strategy=Pooled(), recipe=Joint(), retrained=ALL
 )
-# of the work of training every depth to the end: the part that successive halving needs in addition to the last depth
-THIRD = 1 / 3
 
 
 class Ladder:
@@ -227,11 +226,7 @@ class Ladder:
         return max(0, min(self.depth, int(room // price.private)))
 
     def _estimated(self, way: Way) -> float:
-        """Seconds; for a search, those of halving: every depth for a while, the last one to the end."""
-        if way.strategy.is_undecided:
-            depths = range(1, self._depth_of(way) + 1)
-            each = [self._estimated(msgspec.structs.replace(way, strategy=Branch(layers=n))) for n in depths]
-            return THIRD * sum(each) + max(each)
+        """Seconds of training the way."""
         prepared = [
             msgspec.structs.replace(p, strategy=entry.strategy or way.strategy, training=entry.training)
             for p, entry in zip(self.prepared, self._project(way).tasks, strict=True)

@@ -8,49 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from polyhead.advise.ways import Way
+from polyhead.deep.prices import STOPPED, UPDATE, Sizes, frozen_seconds, run_layers
 from polyhead.deep.rates import Rates
-from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture as Shape
-from polyhead.plan import TRUNK
 from polyhead.project.recipes import FineTune
-from polyhead.text.question import TaskInput, read_alone
-from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
-from polyhead.values import Value
-
-HEAD_UPDATE = 0.004  # seconds per update of a pooler and head over kept features
-UPDATE = 0.012  # seconds per update in addition to its products: optimizer, feeding
-STOPPED = 0.7  # average share of the passes after which early stopping ends a run
-KEPT = 0.3  # share of encoding all texts that is charged to a way, since several read the same features
-TEXT_READ = 4  # cost of an isolated prompt's row, which reads a text, relative to a token
-FROZEN_SHARE = 0.75  # cost of gradients through frozen layers relative to trained ones
-
-
-class Sizes(Value):
-    """Tokens in a task's splits, and its number of training rows."""
-
-    rows: int
-    train: int
-    held: int  # of validation
-    test: int
-
-
-def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
-    """Counted on up to 256 inputs of each split."""
-    tokenizer = Tokenizer(data.tokenizer, data.settings)
-
-    def tokens(inputs: Sequence[TaskInput]) -> int:
-        sample = read_alone(list(inputs[:256]))
-        mean = sum(len(entry.ids) for entry in tokenizer.encode(sample)) / max(1, min(256, len(inputs)))
-        return round(mean * len(inputs))
-
-    test = prepared.test.examples.inputs if prepared.test else ()
-    return Sizes(
-        rows=len(prepared.train.examples.inputs),
-        train=tokens(prepared.train.examples.inputs),
-        held=tokens(prepared.validation.examples.inputs),
-        test=tokens(test),
-    )
 
 
 def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, shape: Shape) -> float:
@@ -58,57 +20,22 @@ def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes
     total = 0.0
     for p in prepared:
         for strategy in (p.strategy, *way.besides):
-            own = msgspec.structs.replace(p, strategy=strategy)
-            total += _of_task(way, own, sizes[p.task.name], rates, shape)
+            own, size = msgspec.structs.replace(p, strategy=strategy), sizes[p.task.name]
+            if way.trunk_learns:
+                total += _learned_seconds(way, own, size, rates, shape)
+            else:
+                total += frozen_seconds(own, size, rates, shape)
     return total
 
 
-def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
-    training, strategy, work = p.training, p.strategy, _work_of(p, shape)
-    steps = max(1, math.ceil(size.rows / training.batch))
-    passes = training.schedule(steps).most_updates / steps
-    encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
+def _learned_seconds(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
+    """The same of one task, where the trunk learns with it."""
+    work, steps = run_layers(p, shape), max(1, math.ceil(size.rows / p.training.batch))
+    passes = p.training.schedule(steps).most_updates / steps
+    stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
+    learned = size.train * rates.learn + size.held * rates.encode
     ended = (size.held + size.test) * rates.encode * work.run
-    if way.trunk_learns:
-        stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
-        learned = size.train * rates.learn + size.held * rates.encode
-        return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
-    if strategy.reads_kept_features:
-        several = len(strategy.candidates(p.task, shape.layers, training.effort))
-        return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
-    stopped = passes * STOPPED
-    if strategy.isolated:  # the text's keys and values, which rows of prompts read, are kept
-        rows = work.prompts * size.rows * TEXT_READ
-        return encoded + stopped * (rows * rates.learn * shape.layers + 2 * steps * UPDATE) + ended
-    each = size.train * (rates.learn * (work.own + FROZEN_SHARE * work.through)) + size.held * rates.encode * work.run
-    if not strategy.is_live:
-        return KEPT * encoded + stopped * (size.train * rates.learn * work.own + steps * UPDATE) + ended
-    each += size.train * rates.encode * (work.run - work.own - work.through)
-    return stopped * (each + steps * 2 * UPDATE) + ended
-
-
-class _Work(Value):
-    """Layers on a path, with narrow ones as fractions of the trunk's."""
-
-    run: float  # all
-    own: float  # trained layers, over a frozen trunk
-    through: float  # layers of the trunk with gradients passing through
-    prompts: int  # rows
-
-
-def _work_of(p: Prepared, shape: Shape) -> _Work:
-    path = p.strategy.path(p.task, trunk="priced", shape=shape)
-    prompts, own, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
-    passed = bool(prompts)
-    for node in path.layers:
-        count = (node.stop - node.start) * ((node.width or shape.width) / shape.width) ** 2
-        passed = passed or node.delta is not None
-        run += count
-        if node.weights != TRUNK:
-            own += count
-        elif passed:
-            through += count
-    return _Work(run=run, own=own, through=through, prompts=prompts)
+    return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
 
 
 class Corrections:

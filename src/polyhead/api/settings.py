@@ -32,15 +32,15 @@ class Tables(Value):
 
 
 def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with dicts converted to values, and a strategy's name to the strategy; `effort` is of training.
+    """The settings, with dicts and a strategy's name converted to values; `effort` and `minutes` are of training.
 
     Raises ConfigError for an unknown setting, with the name that was probably intended.
     """
-    if "effort" in given:
-        own = dict(given)
-        training, effort = own.pop("training", None) or {}, own.pop("effort")
+    if tried := {name: given[name] for name in ("effort", "minutes") if name in given}:
+        own = {name: value for name, value in given.items() if name not in tried}
+        training = own.pop("training", None) or {}
         table = msgspec.structs.asdict(training) if isinstance(training, Training) else dict(training)
-        return settings_of(task, own | {"training": table | {"effort": effort}})
+        return settings_of(task, own | {"training": table | tried})
     for name in given:
         if name not in SETTINGS:
             what = f"task '{task}' has no setting '{name}'"

@@ -51,7 +51,8 @@ def command(
     ),
     bundle: OptionalFolder = option("Write to this bundle instead of the project's."),
     seed: int | None = option("Use this seed instead of the project's."),
-    effort: Effort | None = option("Try linear heads alone, one trained in steps too, or several."),
+    effort: Effort | None = option("Try linear heads alone, one trained in steps too, or several and branches."),
+    minutes: float | None = option("Begin nothing that --effort best would not end within these minutes a task."),
     cache: OptionalFolder = option("Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle."),
     events: Output = option("Append one JSON line for each event to FILE."),
     tensorboard: OptionalFolder = option(
@@ -83,7 +84,7 @@ def command(
     plan = read_project(project)
     check_apart((events, printer.json_to), data_files(plan, Path(project).resolve().parent))
     plan = plan if seed is None else with_seed(plan, seed)
-    plan = plan if effort is None else with_effort(plan, effort)
+    plan = with_effort(plan, effort, minutes)
     plan = plan if bundle is None else msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
     place = _place(str(plan.recipe.__struct_config__.tag), device, is_watched=tensorboard is not None)
     outcome = train_project(

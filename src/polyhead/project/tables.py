@@ -264,9 +264,10 @@ def training_of(project: Project, entry: TaskEntry) -> Training:
     return entry.training or project.training or own
 
 
-def with_effort(project: Project, effort: Effort) -> Project:
-    """The same project with another effort for every task."""
-    return msgspec.structs.replace(project, tasks=_trained_with(project, effort=effort))
+def with_effort(project: Project, effort: Effort | None = None, minutes: float | None = None) -> Project:
+    """The same project with another effort and limit of minutes for every task; None leaves it as it is."""
+    given = {name: value for name, value in (("effort", effort), ("minutes", minutes)) if value is not None}
+    return msgspec.structs.replace(project, tasks=_trained_with(project, **given)) if given else project
 
 
 def _trained_with(project: Project, **numbers: Any) -> tuple[TaskEntry, ...]:

@@ -120,15 +120,20 @@ def _route(path: str, method: str, entry: Mapping[str, Any], schemas: Schemas) -
         requested = f"<h3>Body</h3>{_table(body['schema'], schemas)}<pre>{escape(example)}</pre>"
     answers = "".join(
         f"<dt><code>{escape(status)}</code></dt>"
-        f"<dd>{escape(answer['description'])}{_contents(answer, schemas, status)}</dd>"
+        f"<dd>{_prose(answer['description'])}{_contents(answer, schemas, status)}</dd>"
         for status, answer in entry["responses"].items()
     )
     return (
-        f"<details><summary><b>{escape(method.upper())}</b><code>{escape(path)}</code>"
-        f"<span>{escape(entry['summary'])}</span><i>{escape(', '.join(entry['tags']))}</i></summary>"
+        f"<details><summary><b>{escape(method.upper())}</b><code>{escape(path).replace('/', '<wbr>/')}</code>"
+        f"<span>{_prose(entry['summary'])}</span><i>{escape(', '.join(entry['tags']))}</i></summary>"
         f"<h3>curl</h3><pre>{escape(curl_of(path + _query(entry), method, body))}</pre>{requested}"
         f"<h3>Answers</h3><dl>{answers}</dl></details>"
     )
+
+
+def _prose(text: str) -> str:
+    """As HTML; code stands between backticks."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _query(entry: Mapping[str, Any]) -> str:
@@ -220,10 +225,12 @@ STYLE = """
 main { max-width: 64rem; margin: 0 auto; padding: 1rem }
 details { border: 1px solid color-mix(in srgb, currentColor 20%, transparent); border-radius: .4rem; margin: .4rem 0 }
 details { padding: .4rem .8rem }
-summary { cursor: pointer; display: grid; grid-template-columns: 4rem minmax(10rem, 2fr) 4fr auto; gap: 0 .8rem }
-summary > * { overflow-wrap: anywhere } summary i { opacity: .6 }
-@media (max-width: 45rem) { summary { grid-template-columns: 4rem 1fr } summary span, summary i { grid-column: 2 } }
+summary { cursor: pointer; display: grid; grid-template-columns: 4rem 19rem 1fr 9rem; gap: 0 .8rem }
+summary > * { overflow-wrap: anywhere } summary i { opacity: .6; text-align: end }
+@media (max-width: 45rem) { summary { grid-template-columns: 4rem 1fr }
+  summary span, summary i { grid-column: 2; text-align: start } }
 pre { overflow: auto; padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent) }
 table { border-collapse: collapse } td { padding: .1rem .8rem .1rem 0; vertical-align: top; overflow-wrap: anywhere }
+td > code { white-space: nowrap }
 h3 { font-size: 1rem; margin: .6rem 0 0 } dt { float: left; width: 4rem } dd { margin-left: 4rem }
 """

@@ -88,6 +88,13 @@ def _linear(several: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
     return tuple(each for each in several if each.solver == "linear")
 
 
+def tries_branches(prepared: Prepared, source: FeatureSource) -> bool:
+    """Whether effort 'best' tries branches beside the heads: over texts that can be encoded, with torch."""
+    depth, effort = source.facts.architecture.layers, prepared.training.effort
+    several = prepared.strategy.candidates(prepared.task, depth, effort)
+    return effort == "best" and len(several) > 1 and depth > 0 and source.encodes and has_torch()
+
+
 def has_torch() -> bool:
     """Whether heads can be trained in steps here."""
     return is_installed(TRAINING_BACKEND)

@@ -37,7 +37,7 @@ p { margin: .3rem 0; max-width: 60rem } .soft, caption, figcaption { color: var(
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
 th, td { padding: .25rem .45rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
 th { font-weight: 600; color: var(--soft); vertical-align: bottom }
-th.left, td.left { text-align: left } td.text { text-align: left; max-width: 26rem; overflow-wrap: anywhere }
+th.left, td.left { text-align: left } td:not(.left) { white-space: nowrap }
 table.cells td { text-align: center; min-width: 2.2rem; border: 1px solid var(--line); padding: .2rem .35rem }
 table.cells th { border: 0; font-weight: 500; max-width: 14rem; max-height: 12rem; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap }
@@ -95,8 +95,9 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int 
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of softer text."""
-    return f'<p class="soft">{html_text(text)}</p>'
+    """A paragraph of softer text, in which code stands between backticks."""
+    shown = re.sub("`([^`]+)`", r"<code>\1</code>", html_text(text))
+    return f'<p class="soft">{shown}</p>'
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 420, 260, 44, 36, 10, 12

@@ -39,7 +39,7 @@ LONGEST_ROUND = 500  # of updates: with more than 16,000 rows, in batches of 32,
 
 
 Effort = Literal["quick", "default", "best"]
-"""Heads that are tried over kept features: linear ones; also one that is trained in steps; or two such."""
+"""What is tried: linear heads; also one that is trained in steps; or more such heads, and branches."""
 
 
 class Schedule(Value):
@@ -64,7 +64,8 @@ class Training(Value):
     """
 
     seed: int = 1
-    effort: Effort = "default"  # heads to try with positions 'auto'
+    effort: Effort = "default"  # what is tried with positions 'auto'
+    minutes: float | None = None  # of effort 'best', for each task: what would end later is not begun; None: all is
     epochs: int | None = None  # maximum passes over the rows; None: 30
     patience: int | None = None  # epochs without a better validation score before stopping; None: 6
     least_updates: int | None = None  # None: 1,500 without `epochs`, else 0
@@ -82,7 +83,7 @@ class Training(Value):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive("training.", self, "epochs", "patience", "batch", "learning_rate", "clip", "epsilon")
+        check_positive("training.", self, "minutes", "epochs", "patience", "batch", "learning_rate", "clip", "epsilon")
         check_least("training.", self, {"least_updates": 0, "weight_decay": 0})
         check_shares("training.", self, "dropout", "warmup")
         if self.output_dropout is not None:

@@ -135,6 +135,10 @@ class Strategy(Open):
         """The same with a default codec, if its settings leave it open, for parts trained without a store."""
         return self
 
+    def searched(self, depth: int) -> tuple[Strategy, ...]:
+        """The strategies between which training over a trunk of `depth` layers searches; none if all is decided."""
+        return ()
+
     def describe(self, path: Path) -> str:
         """Words that a run prints about a trained task next to its scores; "" for none."""
         return ""

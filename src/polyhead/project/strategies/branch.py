@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import msgspec
+
 from polyhead.codecs import EXACT, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
@@ -75,6 +77,13 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
     def is_undecided(self) -> bool:
         """Whether a depth is searched, or there are students."""
         return self.layers is None or bool(self.students)
+
+    def searched(self, depth: int) -> tuple[Strategy, ...]:
+        """A branch of each depth, if none is given."""
+        if self.layers is not None:
+            return ()
+        depths = range(self.least, (self.most or max(self.least, depth)) + 1)
+        return tuple(msgspec.structs.replace(self, layers=layers) for layers in depths)
 
     def describe(self, path: Path) -> str:
         """The number of private layers, and their tap."""

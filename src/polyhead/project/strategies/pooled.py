@@ -28,6 +28,9 @@ four sets (docs/project/log.md)."""
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
 
+POOLERS: dict[Literal["mean", "first"], str] = {"mean": "mean vector", "first": "first token"}
+"""Vectors that further heads, trained in steps, read instead of attending."""
+
 WINDOWS = {1: "linear, with neighbours", 0: "linear"}
 """Neighbours on each side that linear heads of words read. The first was better by 10 points of span F1 on one of two
 sets of 100 sentences, and worse by 0 to 3 on the other (docs/project/log.md)."""
@@ -129,9 +132,13 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         return (plain, words) if self.words else (plain,)
 
     def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
-        """The head that the fields describe, and `further` ones that read layers or neighbours otherwise."""
+        """The head that the fields describe, and `further` ones that read positions, layers or neighbours otherwise."""
         own, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
+        pools = [] if per_word or kind_of(task).loss == "span_cross_entropy" or self.layers == "beside" else POOLERS
         heads = [HeadCandidate(name="hidden layer" if per_word else "attention", strategy=own, solver="steps")]
+        for positions in pools if further else ():
+            each = msgspec.structs.replace(self, positions=positions)
+            heads.append(HeadCandidate(name=f"{POOLERS[positions]}, hidden layer", strategy=each, solver="steps"))
         name = f"{heads[0].name}, {'with neighbours' if per_word else 'learned mix of layers'}"
         other = msgspec.structs.replace(own, **({"window": 1} if per_word else {"layers": "learned"}))
         if further and other != own:

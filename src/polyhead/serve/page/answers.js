@@ -43,7 +43,7 @@ export function fillCard(name, answer, task, time, asked) {
 
 /** Says in a card which share of the rows known of the task lies as far out as the text. */
 export function tellFamiliar(name, share, isNone) {
-  const said = `familiar: as far out as ${Math.max(1, Math.round(1000 * share))} of 1,000 known texts`;
+  const said = `familiar: ${Math.max(1, Math.round(1000 * share))} of 1,000 known texts lie as far out`;
   const line = element("p", { class: "soft familiar" }, isNone ? `none of these labels; ${said}` : said);
   byId(`answer-${name}`)?.querySelector(".body").append(line);
 }

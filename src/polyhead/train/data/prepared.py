@@ -100,12 +100,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         words = {"label_words": True} if self.reads_label_words else {}
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
         threshold = {"finds_threshold": True} if self.finds_threshold else {}
+        training = msgspec.to_builtins(self.training)
         windows = {"windows": True} if reads_windows(self.task) and not kind_of(self.task).per_word else {}
         return (donor | columns | words | tokens | threshold | windows) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
-            "training": msgspec.to_builtins(self.training),
+            "training": {key: value for key, value in training.items() if key != "minutes" or value is not None},
             "data": split_rows([self.train, self.validation]),
         }
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
 
 from polyhead.errors import MissingExtra
-from polyhead.machine import one_blas_thread
+from polyhead.machine import Clock, one_blas_thread
 from polyhead.plan import Path
+from polyhead.progress import duration
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.candidates import candidates, every_candidate, feature_paths, left_out, needing_torch
+from polyhead.train.candidates import (
+    candidates,
+    every_candidate,
+    feature_paths,
+    left_out,
+    needing_torch,
+    tries_branches,
+)
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
@@ -76,7 +86,31 @@ class HeadTrainer(Trainer):
             folder = self.job.folder("checkpoints", p)
             paths = self.job.paths[p.task.name]
             trained = train_task(p, paths, self.job.source, checkpoints=folder, events=self.job.events)
+            if tries_branches(p, self.job.source):
+                p, trained = deep("branch.beside:or_branch")(self.job, p, trained)
             self.job.commit([(p, trained)], checkpoints=folder)
+
+
+def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
+    """A head on each path, but those that cannot win, or would end after the minutes that effort 'best' has."""
+    prepared, events, several = trials.prepared, trials.events, list[Trial]()
+    task, metric = prepared.task, kind_of(prepared.task).default_metric(prepared.task)
+    most = 60 * (prepared.training.minutes or inf) if prepared.training.effort == "best" else inf
+    clock, longest = Clock(), 0.0  # seconds of a head trained in steps, which the next one may take too
+    for candidate, path in zip(candidates(prepared, trials.source), paths, strict=True):
+        if trials.is_beaten(candidate):
+            rows = f"the {len(trials.held.targets):,} rows held out"
+            events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
+        elif clock.seconds + longest > most:
+            events.line(f"{task.name}: {candidate.name} is not begun: {duration(clock.seconds)} are spent")
+        else:
+            own = Clock()
+            several.append(trials.tried(candidate, path))
+            longest = max(longest, own.seconds if candidate.solver == "steps" else 0.0)
+            if len(prepared.train.examples.targets) >= TOLD_FROM:
+                score = rule.choosing_score(task, trials.held, several[-1].outputs)
+                events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
+    return several
 
 
 def train_task(
@@ -86,17 +120,7 @@ def train_task(
     task, began = prepared.task, time.monotonic()
     with one_blas_thread():
         trials = Trials(prepared, source, checkpoints=checkpoints, events=events)
-        several = list[Trial]()
-        for candidate, path in zip(candidates(prepared, source), paths, strict=True):
-            if not trials.is_beaten(candidate):
-                several.append(trials.tried(candidate, path))
-                if len(prepared.train.examples.targets) >= TOLD_FROM:
-                    score = rule.choosing_score(task, trials.held, several[-1].outputs)
-                    metric = kind_of(task).default_metric(task)
-                    events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
-                continue
-            rows = f"the {len(trials.held.targets):,} rows held out"
-            events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
+        several = _tried(trials, paths)
         best = trials.best(several)
         arrays, fitted = trials.kept(best)
         scale = best_scale(task, best.outputs, trials.held.taught)

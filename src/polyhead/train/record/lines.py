@@ -89,13 +89,16 @@ def outlook(
 
 def effort_lines(several: Sequence[Prepared], recipe: str) -> list[str]:
     """A line for an effort other than the default one, with the tasks for which it changes nothing."""
-    idle = dict[str, list[str]]()
+    idle, unlimited = dict[str, list[str]](), list[str]()
     for p in several:
+        if p.training.minutes is not None and p.training.effort != "best":
+            unlimited.append(p.task.name)
         own, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
         if p.training.effort != "default" and (own == usual or recipe != "frozen"):
             idle.setdefault(p.training.effort, []).append(p.task.name)
     why = "the strategy or kind fixes that" if recipe == "frozen" else f"recipe '{recipe}' tries one way"
-    return [
+    lines = [f"minutes change nothing for {', '.join(unlimited)}: they limit effort 'best'"] if unlimited else []
+    return lines + [
         f"effort '{effort}' changes nothing for {', '.join(names)}: it says which heads are tried, and {why}"
         for effort, names in idle.items()
     ]
@@ -256,14 +259,16 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
 
 
 def _untried(prepared: Prepared, trained: Trained) -> str:
-    """The heads that more effort would try, where it is little or rows are few."""
+    """What the next effort would try beside."""
     depth, own = trained.path.depth, prepared.training
-    efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("quick", "default", "best"), "default": ("default", "best")}
+    efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("default", "best"), "default": ("best",)}
     for effort in efforts.get(own.effort, ()) if trained.tried else ():
         more = msgspec.structs.replace(prepared, training=msgspec.structs.replace(own, effort=effort))
-        heads = [head.name for head in of_effort(more, depth) if head.solver == "steps"]
+        heads = [head.name for head in of_effort(more, depth) if head.name not in trained.tried]
+        heads = [counted(len(heads), "more head")] if len(heads) > 1 else heads
+        heads += ["branches"] if effort == "best" and depth else []
         if heads:
-            return "" if effort == own.effort else f"; effort '{effort}' also tries: {'; '.join(heads)}"
+            return f"; effort '{effort}' also tries: {', '.join(heads)}"
     return ""
 
 

@@ -1,0 +1,106 @@
+"""Branches beside the heads of a task: what effort 'best' tries last, within its minutes."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from polyhead.deep.branch.task import branch_paths, chosen_part, grow
+from polyhead.deep.features import wanted_taps
+from polyhead.deep.prices import frozen_seconds, sizes_of
+from polyhead.deep.rates import rates_of
+from polyhead.machine import Clock
+from polyhead.plan.cost.allocate import AllocationOption, by_rule
+from polyhead.progress import counted, duration
+from polyhead.project.strategies import Branch
+from polyhead.project.strategies.branch import BRANCH_TRAINING
+from polyhead.text.question import texts_of
+from polyhead.train.candidates import baseline_path
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.prepare import wanted
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
+from polyhead.train.heads import rule
+from polyhead.train.job import TrainingJob, extractor_of
+from polyhead.train.record.draft import Trained
+
+
+def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[Prepared, Trained]:
+    """The task's best head, or its best branch where that is worth its layers: by `[allocation]`'s c, beyond chance.
+
+    Depths are searched by halving, none deeper than what ends within the task's minutes by its estimate. Both are
+    compared on the validation rows, of which a head in folds has seen none either.
+    """
+    extractor, events, name = extractor_of(job), job.events, prepared.task.name
+    grown = _within(prepared, extractor, events, spent=trained.fitted.seconds)
+    if grown is None:
+        return prepared, trained
+    _encode(grown, extractor, events)
+    folder, precision, c = job.folder("branches", prepared), extractor.precision, job.allocation.c
+    clock = Clock()
+    search = grow(grown, extractor, precision=precision, folder=folder, events=events)
+    outputs = _of_validation(prepared, trained)
+    score = rule.choosing_score(prepared.task, prepared.validation.examples, outputs)
+    head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)
+    chosen = by_rule([head, *search.options()], c)[name]
+    branches = {counted(one.layers, "layer"): one.score / 100 for one in search.options()}
+    shown = ", ".join(f"{layers} {reached:.4f}" for layers, reached in branches.items())
+    shown += f" beside {score:.4f} of the best head on {counted(len(outputs), 'validation row')}"
+    tried = trained.tried | {f"branch of {layers}": reached for layers, reached in branches.items()}
+    seconds = trained.fitted.seconds + clock.seconds
+    if chosen.layers:
+        unseen = msgspec.structs.replace(grown, test=None)
+        part = chosen_part(unseen, search, chosen, extractor, precision=precision, folder=folder)
+        assert part.held is not None
+        if rule.best_of(prepared.task, part.held.examples, [outputs, part.held.outputs]):
+            part = chosen_part(grown, search, chosen, extractor, precision=precision, folder=folder)
+            events.line(f"{name}: a branch is kept: {shown}; each text costs its {counted(chosen.layers, 'layer')} too")
+            fitted = msgspec.structs.replace(part.fitted, seconds=seconds)
+            return grown, msgspec.structs.replace(part, tried=tried, fitted=fitted)
+    points = "1 point" if c == 1 else f"{c:g} points"
+    events.line(f"{name}: no branch is kept: {shown}; a layer must gain {points}, and more than chance would")
+    fitted = msgspec.structs.replace(trained.fitted, seconds=seconds)
+    return prepared, msgspec.structs.replace(trained, tried=tried, fitted=fitted)
+
+
+def _within(prepared: Prepared, extractor: Extractor, events: Events, *, spent: float) -> Prepared | None:
+    """The task as a search of branches that ends within its minutes, `spent` seconds already; None: there is none."""
+    own, name, shape = prepared.training, prepared.task.name, extractor.data.architecture
+    training = msgspec.structs.replace(
+        BRANCH_TRAINING, seed=own.seed, class_weights=own.class_weights, precision=own.precision
+    )
+    grown = msgspec.structs.replace(prepared, training=training, strategy=Branch(layers=1))
+    sizes, rates = sizes_of(extractor.data, prepared), rates_of(extractor.data, [prepared])
+    left, least = np.inf if own.minutes is None else 60 * own.minutes - spent, 0.0
+    for most in range(shape.layers, 0, -1):
+        strategy = Branch(most=most) if most > 1 else Branch(layers=1)
+        grown = msgspec.structs.replace(grown, strategy=strategy)
+        least = frozen_seconds(grown, sizes, rates, shape)
+        if least <= left:
+            depths = "branches of 1 layer" if most == 1 else f"branches of 1 to {most} layers, by halving"
+            events.line(f"{name}: {depths}: about {duration(least)}")
+            return grown
+    given = f"{own.minutes:g} minutes were given, and {duration(spent)} are spent"
+    events.line(f"{name}: branches are not begun: they take {duration(least)} or more, {given}")
+    return None
+
+
+def _encode(grown: Prepared, extractor: Extractor, events: Events) -> None:
+    """Keeps the states at every tap, and what the baseline of a branch reads."""
+    progress = events.progress(extractor.doing, unit="texts")
+    paths = branch_paths(grown, extractor)
+    requests = [one for path in paths for one in wanted_taps(grown, path, extractor)]
+    compared = baseline_path(grown, paths[0], extractor)
+    requests += [] if compared is None else wanted(grown, compared, extractor)
+    extractor.fill(requests, update=progress.update)
+    progress.finish()
+
+
+def _of_validation(prepared: Prepared, trained: Trained) -> list[np.ndarray]:
+    """The head's outputs for validation rows; with folds, those of the fold that held a row out."""
+    assert trained.held is not None
+    if not trained.held.folds:
+        return trained.held.outputs
+    held = zip(trained.held.examples.inputs, trained.held.outputs, strict=True)
+    known = {(type(one), texts_of(one)): outputs for one, outputs in held}
+    return [known[type(one), texts_of(one)] for one in prepared.validation.examples.inputs]

@@ -1,0 +1,155 @@
+"""Effort 'best': more heads, and branches beside them, within the minutes that were given."""
+
+import json
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from polyhead.api.settings import settings_of
+from polyhead.bundle.read import Bundle
+from polyhead.deep.branch import beside
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError
+from polyhead.project.recipes import Training
+from polyhead.project.strategies.branch import private_layers
+from polyhead.project.tables import with_effort
+from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
+from polyhead.train.heads import rule
+from polyhead.train.heads import run as heads
+from polyhead.train.record.lines import effort_lines
+from polyhead.train.run import train_project
+from support import tiny_project
+from support.tiny_branches import home_in
+
+AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
+BEST = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, patience=1, effort="best")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return home_in(tmp_path_factory.mktemp("best"))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Branches learn for an epoch: what the tests look at does not depend on how good they become."""
+    monkeypatch.setattr(beside, "BRANCH_TRAINING", Training(epochs=1, patience=1, batch=8, learning_rate=2e-3))
+
+
+def project_of(home, *, training=BEST, **changes):
+    return tiny_project.project(home, "mood", strategy=AUTO, training=training, **changes)
+
+
+def trained(home, root, **changes):
+    project, lines = msgspec.structs.replace(project_of(home, **changes), bundle=str(root)), []
+    result = train_project(project, folder=home, cache=root.parent / "cache", events=Events(say=lines.append))
+    return Bundle.open(root), lines, result
+
+
+@pytest.fixture
+def branches_win(monkeypatch):
+    """Whatever they score; the branch of two layers is the best of them."""
+
+    def two_layers(options, c):
+        return {options[0].task: next(option for option in options if option.layers == 2)}
+
+    monkeypatch.setattr(beside, "by_rule", two_layers)
+    better = SimpleNamespace(choosing_score=rule.choosing_score, best_of=lambda task, held, several: 1)
+    monkeypatch.setattr(beside, "rule", better)
+    grow = beside.grow
+    every = {"search": "grid"}
+    monkeypatch.setattr(
+        beside,
+        "grow",
+        lambda p, *given, **named: grow(
+            msgspec.structs.replace(p, strategy=msgspec.structs.replace(p.strategy, **every)), *given, **named
+        ),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"validation": 0.3}], ids=["rows", "folds"])
+def test_a_branch_that_is_kept_answers_as_it_was_scored_and_is_not_trained_again(home, tmp_path, branches_win, changes):
+    bundle, lines, _ = trained(home, tmp_path / "bundle", **changes)
+    assert len(private_layers(bundle.tasks["mood"].path)) == 2
+    assert any(line.startswith("mood: a branch is kept: ") and "its 2 layers too" in line for line in lines)
+    rows = [json.loads(line) for line in (home / "data" / "messages-test.jsonl").read_text().splitlines()]
+    answers = Session(tmp_path / "bundle", backend="reference").predict([row["text"] for row in rows])
+    right = sum(answer.answers["mood"]["label"] == row["mood"] for answer, row in zip(answers, rows, strict=True))
+    notes = bundle.scores("mood")
+    assert notes["splits"]["test"]["accuracy"] == pytest.approx(right / len(rows))
+    assert {"branch of 1 layer", "attention"} <= notes["tried"].keys()
+    assert notes["baselines"].keys() >= {"constant", "linear"}
+    again = trained(home, tmp_path / "bundle", **changes)[2]
+    assert again.kept == ("mood",) and not again.trained
+
+
+def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp_path, monkeypatch):
+    """Here none can be: a layer would have to gain 1,000 points."""
+    by_rule = beside.by_rule
+    monkeypatch.setattr(beside, "by_rule", lambda options, c: by_rule(options, 1000.0))
+    bundle, lines, _ = trained(home, tmp_path / "bundle")
+    said = next(line for line in lines if "no branch is kept" in line)
+    assert "layer" in said and "a layer must gain 1 point, and more than chance" in said
+    monkeypatch.setattr(heads, "tries_branches", lambda *given: False)
+    alone = trained(home, tmp_path / "alone")[0]
+    assert tiny_project.part_bytes(tmp_path / "bundle", "mood") == tiny_project.part_bytes(tmp_path / "alone", "mood")
+    assert alone.scores("mood")["tried"].keys() < bundle.scores("mood")["tried"].keys()
+
+
+def test_what_the_minutes_do_not_hold_is_not_begun_and_said(home, tmp_path, monkeypatch):
+    """The clock stands; estimates alone decide."""
+    monkeypatch.setattr(heads, "Clock", lambda: SimpleNamespace(seconds=1.0))
+    monkeypatch.setattr(beside, "rates_of", lambda *given: SimpleNamespace(encode=1.0, learn=1.0))
+    training = msgspec.structs.replace(BEST, minutes=1.5 / 60)
+    bundle, lines, _ = trained(home, tmp_path / "bundle", training=training)
+    tried = bundle.scores("mood")["tried"]
+    assert "attention" in tried and "attention, learned mix of layers" not in tried  # two seconds, and 1.5 were given
+    assert any(line.startswith("mood: attention, learned mix of layers is not begun: ") for line in lines)
+    assert any(line.startswith("mood: branches are not begun: they take ") for line in lines)
+
+
+def test_fewer_minutes_try_shallower_branches(home, monkeypatch):
+    """Of every limit the deepest search that fits, by the same estimate."""
+    monkeypatch.setattr(beside, "rates_of", lambda *given: SimpleNamespace(encode=1e-3, learn=1e-2))
+    (prepared,) = prepare(project_of(home), home)
+    extractor = SimpleNamespace(data=beside_data(home))
+    depths = []
+    for minutes in (None, 1000.0, 2.0, 1.0, 0.5, 1e-6):
+        training = msgspec.structs.replace(BEST, minutes=minutes)
+        limited = msgspec.structs.replace(prepared, training=training)
+        grown = beside._within(limited, extractor, Events(), spent=0.0)
+        depths.append(0 if grown is None else grown.strategy.layers or grown.strategy.most)
+    assert depths == sorted(depths, reverse=True) and depths[0] == depths[1] == 3 and depths[-1] == 0
+
+
+def beside_data(home):
+    from polyhead.project.pretrained import load_trunk
+
+    return load_trunk(str(home / "trunk"))
+
+
+def test_minutes_are_a_setting_of_training_everywhere(home):
+    entry = with_effort(project_of(home, training=Training()), "best", 5.0).tasks[0]
+    assert (entry.training.effort, entry.training.minutes) == ("best", 5.0)
+    assert with_effort(project_of(home)) == project_of(home)
+    given = settings_of("mood", {"effort": "best", "minutes": 5.0, "training": {"batch": 8}})["training"]
+    assert (given.effort, given.minutes, given.batch) == ("best", 5.0, 8)
+    with pytest.raises(ConfigError, match="minutes"):
+        Training(minutes=0.0)
+
+
+def test_minutes_without_the_effort_that_they_limit_are_told(home):
+    training = msgspec.structs.replace(BEST, effort="quick", minutes=5.0)
+    (line,) = effort_lines(prepare(project_of(home, training=training), home), "frozen")
+    assert line == "minutes change nothing for mood: they limit effort 'best'"
+
+
+def test_no_minutes_leave_a_fingerprint_as_it_was(home):
+    """Bundles of earlier versions are not trained again."""
+    (prepared,) = prepare(project_of(home), home)
+    assert "minutes" not in prepared.fingerprint()["training"]
+    limited = msgspec.structs.replace(prepared, training=msgspec.structs.replace(BEST, minutes=3.0))
+    assert limited.fingerprint() != prepared.fingerprint()
