@@ -23,6 +23,9 @@ include_patterns = ["CHANGELOG.md", "docs/*.md", "docs/start/*.md", "docs/guides
 include_patterns += ["docs/project/bundle-format.md", "docs/project/compat.md", "examples/**.md"]
 exclude_patterns = ["**/__pycache__"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
 html_title = f"Polyhead {release}"
 html_copy_source = False
 # The button of a block copies commands alone: neither their prompt nor what they print.

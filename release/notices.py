@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "THIRD_PARTY_NOTICES.md"
-NOT_SHIPPED = ("compat", "docs", "dev")  # extras for developers
+NOT_SHIPPED = ("compat", "docs", "dev", "all")  # extras for developers, and the one of other extras
 # Licences that the packages' own metadata do not name, or name as a whole text; read in their files.
 LICENCES = {"msgspec": "BSD-3-Clause", "tomli-w": "MIT"}
 # Of extras that the developers' environment leaves out, for their size.

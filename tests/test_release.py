@@ -162,6 +162,14 @@ def test_every_extra_that_users_name_is_tried_alone():
     assert [each.name for each in trial.ENVIRONMENTS if each.has_torch] == ["train"]
 
 
+def test_the_extra_of_all_names_each_one_for_users():
+    """OpenVINO comes by `cpu` where it is faster; `openvino` is for other machines."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = declared["all"]
+    several = named.removeprefix("polyhead[").removesuffix("]").split(",")
+    assert sorted(several) == sorted(declared.keys() - {"all", "openvino", "docs", "dev", "compat"})
+
+
 def test_notices_name_every_package_with_its_version_and_licence():
     try:
         assert notices.page() == notices.PAGE.read_text(encoding="utf-8")

@@ -231,6 +231,6 @@ summary > * { overflow-wrap: anywhere } summary i { opacity: .6; text-align: end
   summary span, summary i { grid-column: 2; text-align: start } }
 pre { overflow: auto; padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent) }
 table { border-collapse: collapse } td { padding: .1rem .8rem .1rem 0; vertical-align: top; overflow-wrap: anywhere }
-td > code { white-space: nowrap }
+td > code, td:last-child { white-space: nowrap }
 h3 { font-size: 1rem; margin: .6rem 0 0 } dt { float: left; width: 4rem } dd { margin-left: 4rem }
 """
