@@ -93,7 +93,7 @@ def test_flops_are_those_of_all_tasks_in_one_pass(tasks, tmp_path):
 
     ladder, advice = advised(tasks, tmp_path / "tried", Budget(amount=2, frozen=True), Events(), trunks=["deep"])
     bundle = Bundle.open(next((tmp_path / "tried" / "bundles").glob("pooled-heads-????????")))
-    plan = merge({name: record.path for name, record in bundle.readers.items()})
+    plan = merge({name: record.path for name, record in bundle.tasks.items()})
     assert advice.trunks[0].flops == flops(plan, bundle.architecture, advice.trunks[0].tokens, folded=True)
     assert ladder.tasks == tasks
 

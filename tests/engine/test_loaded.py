@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 
 from polyhead.engine import loaded
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.plan import cost
 from polyhead.project.strategies import Prompted
@@ -63,3 +64,26 @@ def test_the_same_tasks_in_another_order_share_what_they_cost_and_keep_their_ord
     assert len(passes) == len(layers) == 1
     (result,) = session.predict(["the lamp is late"], tasks=NAMES[::-1])
     assert tuple(result.answers) == NAMES[::-1] and result.receipt.layers == 2
+
+
+def test_what_could_not_run_at_once_is_answered_and_told_with_the_reason(root, monkeypatch, caplog):
+    """Once: the next call runs at once again. Where a stage fails too its answer says so, and the log need not."""
+    session, run = Session(root, backend="reference"), ReferenceBackend.run
+    expected, failures = session.predict(["good"], tasks=["mood"]), [RuntimeError("no memory for all at once")]
+
+    def failing(backend, plan, batch):
+        if failures:
+            raise failures.pop()
+        return run(backend, plan, batch)
+
+    monkeypatch.setattr(ReferenceBackend, "run", failing)
+    for _ in range(2):
+        assert session.predict(["good"], tasks=["mood"])[0].answers == expected[0].answers
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert told.getMessage() == "mood: could not run at once, and ran stage by stage: no memory for all at once"
+    failures.append(RuntimeError("again"))
+    monkeypatch.setattr(ReferenceBackend, "stages", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.predict(["good"], tasks=["mood"])
+    assert len(caplog.records) == 1

@@ -203,7 +203,7 @@ class Ladder:
         count = len(self.prepared)
         speeds, _ = measured_speed([self._last], inputs, counts=(count,))
         took = round(1000 * speeds[count].ms)
-        paths = [record.path for record in Bundle.open(self._last, verify=False).readers.values()]
+        paths = [record.path for record in Bundle.open(self._last, verify=False).tasks.values()]
         private = sum(len(private_layers(path)) for path in paths)
         if not private:
             each = max(1, took // self.depth)

@@ -77,8 +77,8 @@ def counted_costs(
     """The costs of a trained set; `apart`: each task has its own trunk and bundle."""
     opened = [Bundle.open(root, verify=False) for root in bundles]
     shape = opened[0].architecture
-    records = [record for bundle in opened for record in bundle.readers.values()]
-    costs = [_plan_cost(list(bundle.readers.values()), shape, tokens) for bundle in opened]
+    records = [record for bundle in opened for record in bundle.tasks.values()]
+    costs = [_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened]
     # A trunk shared by all adds nothing, even if a plan does not run all of its layers.
     added = sum(owner.parameters for each in costs for owner in each.owners if apart or owner.owner != TRUNK)
     of_counts = {}
@@ -132,7 +132,7 @@ def _measured(
     bundle: Bundle, names: Sequence[str], texts: Sequence[AnyInput], count: int, backend: str | None
 ) -> tuple[Speed, str] | None:
     base = [loaded(bundle, name) for name in names]
-    records = [bundle.readers[name] for name in names]
+    records = [bundle.tasks[name] for name in names]
     if any(is_group(record.path) for record in records):  # a group's prompts belong to all its tasks
         records = [record for record in records if is_group(record.path)]
         base = [task for task in base if is_group(task.path)]
@@ -145,7 +145,7 @@ def _measured(
         trunk,
         arrays,
         precision=None,
-        trained=trained_precision(bundle.readers),
+        trained=trained_precision(bundle.tasks),
         scales=partial(scales_for, bundle),
     )
     now = LoadedTasks(
@@ -181,7 +181,7 @@ def _least(run: Callable[[], float], longest: float) -> float:
 def _alike(bundle: Bundle) -> list[str]:
     """The tasks with the most frequent type of input."""
     types: dict[object, list[str]] = {}
-    for name, record in bundle.readers.items():
+    for name, record in bundle.tasks.items():
         types.setdefault(input_types_of(record.task), []).append(name)
     return max(types.values(), key=len)
 

@@ -98,11 +98,6 @@ class Bundle(LiveVersions):
         return {name: self._record_of(name) for name in self._content.tasks}
 
     @property
-    def readers(self) -> Mapping[str, TaskRecord]:
-        """The same: every task reads the trunk."""
-        return self.tasks
-
-    @property
     def lines(self) -> Mapping[str, Live]:
         """The live version of every task and the SHA-256 of its task.json, as bundle.json says."""
         return self._content.tasks

@@ -60,7 +60,7 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
 
 
 def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:
-    record = bundle.readers[name]
+    record = bundle.tasks[name]
     calibration = beside.calibration or record.calibration
     return Draft(
         record=msgspec.structs.replace(record, calibration=calibration, files={}),

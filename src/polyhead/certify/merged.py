@@ -62,9 +62,9 @@ class MergeTotals(Value):
     @classmethod
     def of(cls, bundle: Bundle, tokens: int) -> MergeTotals:
         """All tasks of a bundle that read its trunk, on a text of so many tokens."""
-        if not bundle.readers:
+        if not bundle.tasks:
             return cls()
-        plan = merge({name: record.path for name, record in bundle.readers.items()})
+        plan = merge({name: record.path for name, record in bundle.tasks.items()})
         cost = cost_of(plan, bundle.architecture, tokens, folded=True)
         return cls(layer_evaluations=cost.layer_evaluations, flops=cost.flops, bytes=cost.bytes)
 
@@ -175,7 +175,7 @@ def _check(before: dict[str, ProbeAnswers], after: dict[str, ProbeAnswers], move
 def _check_together(merged: Bundle) -> None:
     """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
     backend = backend_here()
-    precisions = {name: precision_here(record, backend) for name, record in merged.readers.items()}
+    precisions = {name: precision_here(record, backend) for name, record in merged.tasks.items()}
     for precision in sorted(set(precisions.values())):
         names = [name for name in precisions if precisions[name] == precision]
         view = merged.view({name: merged.lines[name] for name in names})

@@ -279,7 +279,7 @@ def _old_answers(
     """For each task with a new version whose old one is readable: the probes of both, and the old one's answers."""
     answers = dict[str, tuple[list[Probe], Answers]]()
     for name, (old, new) in changed.items():
-        if old is not None and new is not None and name in answering.bundle.readers:
+        if old is not None and new is not None and name in answering.bundle.tasks:
             with suppress(BundleError):
                 probes = list(dict.fromkeys([*readable_probes(answering.bundle, name), *readable_probes(now, name)]))
                 answers[name] = probes, answering.answers(name, probes)

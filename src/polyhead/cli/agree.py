@@ -25,7 +25,7 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
     session = how.open(bundle)
     trained = ProbeRunner(session.bundle, backend=training_backend())
     agreements: dict[str, Agreement] = {}
-    for name in session.bundle.readers:
+    for name in session.bundle.tasks:
         printer.show(f"answering the probes of {name}")
         agreement = on_probes(trained, session, name)
         if agreement is not None:

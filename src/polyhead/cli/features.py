@@ -232,8 +232,8 @@ def _opened(
             raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
-        trained = None if how.precision else trained_precision(bundle.readers)
-        paths = tapped_paths(bundle.readers, tasks)
+        trained = None if how.precision else trained_precision(bundle.tasks)
+        paths = tapped_paths(bundle.tasks, tasks)
         runs = open_backend(how.backend, trunk, {}, precision=how.precision, trained=trained, scales=scales)
     else:
         from polyhead.project.pretrained import load_trunk
@@ -253,7 +253,7 @@ def _with_words(
     with suppress(NoStore):
         schema = open_corpus(store).schema
         kept, is_open = {column.digest for column in schema.features}, schema.words
-    readers = [name for name in answerable(bundle, kept, words=True) if bundle.readers[name].path.head.words]
+    readers = [name for name in answerable(bundle, kept, words=True) if bundle.tasks[name].path.head.words]
     if set(readers) & set(tasks) or (readers and is_open and wish.long_texts == "cut" and not tasks):
         wish = msgspec.structs.replace(wish, words=True)
     if not tasks:
@@ -263,7 +263,7 @@ def _with_words(
 
 def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequence[str]) -> None:
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    left = [name for name in bundle.readers if name not in answered]
+    left = [name for name in bundle.tasks if name not in answered]
     if left:
         which = f"not {counted(len(left), 'task')}" if answered else "no task"
         named = ", ".join(left[:MOST_NAMED]) + (" ..." if len(left) > MOST_NAMED else "")

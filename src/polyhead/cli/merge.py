@@ -38,7 +38,7 @@ def command(
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)
     merged = Bundle.open(out, verify=False)
     printer.lines(_shown(out, merged, report.tasks))
-    if merged.readers:
+    if merged.tasks:
         printer.lines([*_drawn(merged), *_saved(report)])
     printer.lines(["", f"certificate: {Path(out) / 'certificates' / report.certificate.name}"])
     return report
@@ -72,7 +72,7 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[MergeProof]) -> list[str]:
 
 
 def _drawn(merged: Bundle) -> list[str]:
-    plan = merge({name: record.path for name, record in merged.readers.items()})
+    plan = merge({name: record.path for name, record in merged.tasks.items()})
     return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))
 
 

@@ -93,7 +93,7 @@ def command(
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
     if data.lower().endswith(ROWS):
-        tasks = {name: record.task for name, record in bundle.readers.items()}
+        tasks = {name: record.task for name, record in bundle.tasks.items()}
         return labelled_sources(tasks, (), data, LabelledColumns(labels=labels))
     if labels:
         raise click.UsageError("--label is for a file of labelled rows; a project file names its own columns.")

@@ -112,7 +112,7 @@ def import_folders(
         trunk=digest,
         trunk_name=trunk.name,
         trunk_layers=trunk.architecture.layers,
-        precisions=tuple(sorted({recorded_precision(record) for record in bundle.readers.values()})),
+        precisions=tuple(sorted({recorded_precision(record) for record in bundle.tasks.values()})),
         certificate=certificate,
         tasks=tuple(
             Imported(

@@ -157,18 +157,19 @@ class LoadedTasks:
                 if stage.failed:
                     self._failing.add(plan.tasks)
                 yield stage
-            if reason and plan.tasks not in self._failing:
-                _LOG.warning("%s: could not run at once, and ran stage by stage: %s", ", ".join(plan.tasks), reason)
         except Exception:
             self._failing.add(plan.tasks)
             raise
+        finally:  # a caller that has all that it wants does not ask for more
+            if reason and plan.tasks not in self._failing:
+                _LOG.warning("%s: could not run at once, and ran stage by stage: %s", ", ".join(plan.tasks), reason)
 
 
 def loaded(bundle: Bundle, name: str) -> LoadedTask:
     """A task of a bundle with its arrays."""
     arrays = bundle.part(name)
     release(arrays.values())  # all were read to be hashed
-    return LoadedTask(path=bundle.readers[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
+    return LoadedTask(path=bundle.tasks[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
 
 
 def word_weights_of(tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:

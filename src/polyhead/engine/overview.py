@@ -70,15 +70,15 @@ def overview(bundle: Bundle, tokens: int, *, verified: bool = False) -> BundleOv
     shape = bundle.architecture
     trunk = TrunkOverview(name=bundle.trunk_name, digest=bundle.digest, architecture=shape)
     facts: dict[str, Any] = {"bundle": str(bundle.root), "trunk": trunk, "verified": verified, "tokens": tokens}
-    if not bundle.readers:
+    if not bundle.tasks:
         return BundleOverview(**facts, tasks={})
-    plan = merge({name: record.path for name, record in bundle.readers.items()})
-    added = cost.added_each(plan, list(bundle.readers), shape, tokens, folded=True)
+    plan = merge({name: record.path for name, record in bundle.tasks.items()})
+    added = cost.added_each(plan, list(bundle.tasks), shape, tokens, folded=True)
     together = cost.shared_flops(plan, shape, tokens).items()
     total = cost.cost_of(plan, shape, tokens, folded=True)
     return BundleOverview(
         **facts,
-        tasks={name: _task(bundle, name, added[name]) for name in bundle.readers},
+        tasks={name: _task(bundle, name, added[name]) for name in bundle.tasks},
         families=_families(bundle, total),
         together=tuple(SharedWork(tasks=names, flops=flops) for names, flops in together),
         plan=plan,

@@ -75,14 +75,14 @@ class ProbeRunner:
         by_precision: dict[str, dict[str, list[Probe]]] = {}
         for name, pinned in probes.items():
             if pinned:
-                by_precision.setdefault(self._precision(self.bundle.readers[name]), {})[name] = pinned
+                by_precision.setdefault(self._precision(self.bundle.tasks[name]), {})[name] = pinned
         for precision, pinned_by_task in by_precision.items():
             outputs |= probe_outputs(self._session(precision), pinned_by_task)
         return {name: self._answered(name, outputs[name]) for name in probes}
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
-        return probe_results(self._session(self._precision(self.bundle.readers[name])), name, probes)
+        return probe_results(self._session(self._precision(self.bundle.tasks[name])), name, probes)
 
     def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> ProbeAnswers:
         line, total = self.bundle.lines[name], hashlib.sha256()
@@ -97,7 +97,7 @@ class ProbeRunner:
 
     def _session(self, precision: str) -> Session:
         if precision not in self._sessions:
-            records = self.bundle.readers
+            records = self.bundle.tasks
             lines = {n: self.bundle.lines[n] for n, record in records.items() if self._precision(record) == precision}
             self.bundle.trunk()  # once for all precisions
             view, session = self.bundle.view(lines), self._before.pop(precision, None)

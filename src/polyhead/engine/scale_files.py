@@ -107,7 +107,7 @@ def read_scales(bundle: Bundle) -> tuple[ScalesRecord, Scales]:
 def scales_for(bundle: Bundle, backend: str) -> Scales:
     """The scales beside a bundle; tasks whose change was not measured on such a machine are named in the log."""
     record, scales = read_scales(bundle)
-    _warn(bundle, backend, list(bundle.readers), record)
+    _warn(bundle, backend, list(bundle.tasks), record)
     return scales
 
 

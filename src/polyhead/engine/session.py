@@ -71,8 +71,8 @@ class Session:
         if precision is None and backend is not None and not isinstance(backend, str):
             precision = backend.precision  # of a runtime that is ready made
         self.deterministic, self._precision = deterministic, precision
-        self._trained = None if precision else trained_precision(self.bundle.readers)
-        self._arrays = {name: loaded(self.bundle, name) for name in self.bundle.readers}
+        self._trained = None if precision else trained_precision(self.bundle.tasks)
+        self._arrays = {name: loaded(self.bundle, name) for name in self.bundle.tasks}
         self.backend = open_backend(
             backend,
             trunk,
@@ -86,7 +86,7 @@ class Session:
         self.shape = trunk.architecture
         self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
         self._known, self._vectors, self._attaching = dict[str, KnownTask](), "", threading.Lock()
-        self._now = self._with(self.bundle.readers, self._arrays)
+        self._now = self._with(self.bundle.tasks, self._arrays)
 
     def predict(
         self,
@@ -214,10 +214,10 @@ class Session:
         with self._changing:
             bundle, now = Bundle.open(self.bundle.root), self.loaded
             changes = bundle_changes(self.bundle, bundle)
-            self._check_trained(bundle.readers)
+            self._check_trained(bundle.tasks)
             records = {name: record for name, record in now.records.items() if name not in changes.detached}
-            changed = [name for name in (*changes.attached, *changes.replaced) if name in bundle.readers]
-            records |= {name: bundle.readers[name] for name in changed}
+            changed = [name for name in (*changes.attached, *changes.replaced) if name in bundle.tasks]
+            records |= {name: bundle.tasks[name] for name in changed}
             arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
             self._change(records, arrays, bundle=bundle, check=lambda new: check(now, new, changes))
             if self.backend.precision == "int8":
@@ -232,8 +232,8 @@ class Session:
         self._home.check()
         with self._changing:
             bundle_changes(self.bundle, bundle)
-            arrays = {name: loaded(bundle, name) for name in bundle.readers}
-            self._change(bundle.readers, arrays, bundle=bundle)
+            arrays = {name: loaded(bundle, name) for name in bundle.tasks}
+            self._change(bundle.tasks, arrays, bundle=bundle)
 
     def refresh_behind(self) -> Future[Changes]:
         """The same in a thread of its own: calls go on meanwhile."""

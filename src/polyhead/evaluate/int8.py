@@ -87,7 +87,7 @@ def calibrated_scales(
 ) -> Scales:
     """The scales of all products of a bundle's tasks, from their float32 values on these texts."""
     watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
-    session, names = Session(bundle, backend=watching), tuple(bundle.readers)
+    session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
     for number, row in enumerate(rows):  # one at a time, to avoid padding
         session.predict([row.input], tasks=names, words=[row.words])
         show(f"calibrating: {number + 1:,} of {len(rows):,} texts")
@@ -115,7 +115,7 @@ def measured(
     after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
     agreements = dict(_agreements(bundle, before, after, rows, show))
     first, second = (_scores(session, labelled, show) for session in (before, after))
-    return {name: _change(agreements[name], first.get(name), second.get(name)) for name in bundle.readers}
+    return {name: _change(agreements[name], first.get(name), second.get(name)) for name in bundle.tasks}
 
 
 def is_past(change: Int8Change, limits: Limits) -> bool:
@@ -157,14 +157,14 @@ def _change_in_words(change: Int8Change) -> str:
 def _agreements(
     bundle: Bundle, before: Session, after: Session, rows: Sequence[RowInput], show: Callable[[str], None]
 ) -> Iterator[tuple[str, Agreement | None]]:
-    names, pairs = tuple(bundle.readers), []
+    names, pairs = tuple(bundle.tasks), []
     for start in range(0, len(rows), PIECE):
         chunk = rows[start : start + PIECE]
         inputs, words = [row.input for row in chunk], [row.words for row in chunk]
         answered = (session.predict(inputs, tasks=names, words=words) for session in (before, after))
         pairs += list(zip(*answered, strict=True))
         show(f"measuring: {len(pairs):,} of {len(rows):,} texts")
-    for name, record in bundle.readers.items():
+    for name, record in bundle.tasks.items():
         lost = [new.failed[name] for old, new in pairs if name in old.answers and name in new.failed]
         if lost:
             raise BackendError(
@@ -182,7 +182,7 @@ def _scores(
     """By task its metric and score, for tasks with a file to score on."""
     scored = {}
     for name, source in (labelled or {}).items():
-        if name in session.bundle.readers:
+        if name in session.bundle.tasks:
             score = evaluation_of(session, name, source, show=show).score
             scored[name] = (score.metric, score.scores[score.metric])
     return scored

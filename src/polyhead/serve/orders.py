@@ -151,12 +151,12 @@ def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
     if live is None:
         added = add_from(root, theirs, [name], called={}, by=by)
         return _done(name, None, added.changed[name][1], added)
-    if _is_same(theirs.readers[name], ours, name):
+    if _is_same(theirs.tasks[name], ours, name):
         now = _certified_now(root)
         return ChangeResult(task=name, before=live.version, after=live.version, is_changed=False, certificate=now)
     if not order.allow_lost_labels:
         do = "send a version that learned these labels too, or say allow_lost_labels=true to let them go"
-        check_replacement(ours, name, theirs.readers[name], do=do, where="what the upload learned from")
+        check_replacement(ours, name, theirs.tasks[name], do=do, where="what the upload learned from")
     change = update_from(root, theirs, {name: name}, by=by)
     change.reported(root)
     return _done(name, live.version, change.changed[name][1], change)

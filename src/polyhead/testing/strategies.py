@@ -248,7 +248,7 @@ def _assert_saved(subject: _Subject) -> None:
         written = tiny_part(paths[task.name], trunk.architecture, f"task:{task.name}", seed=seed)
         read = bundle.part(task.name)
         assert set(read) == set(written) and all(read[n].tobytes() == written[n].tobytes() for n in read)
-        assert bundle.readers[task.name].path == paths[task.name]
+        assert bundle.tasks[task.name].path == paths[task.name]
 
 
 def _assert_merged(subject: _Subject) -> None:

@@ -183,7 +183,7 @@ def feature_paths(
     A bundle's own constants are preferred, so that a task added later reads existing features. Others are computed from
     the texts of all tasks, including finished ones, so that a resumed run computes the same ones.
     """
-    source.remember([record.path for record in bundle.readers.values()])
+    source.remember([record.path for record in bundle.tasks.values()])
     paths: dict[str, list[Path]] = {}
     for p in todo:
         paths[p.task.name] = [

@@ -182,7 +182,7 @@ class TrainingJob:
                 self.events.line(line)
             if name in compared:
                 self.events.line(f"{name}: {compared[name].line()}")
-            if name in bundle.lines and bundle.readers[name].calibration is not None:
+            if name in bundle.lines and bundle.tasks[name].calibration is not None:
                 again = "run `polyhead calibrate` again"
                 self.events.line(
                     f"{name}: the calibration of {bundle.version(name)} does not fit other weights: {again}"

@@ -94,14 +94,14 @@ def _kept_head(project: Project, folder: FilePath, task: Task) -> Mapping[str, n
     """The part of the task's name in the bundle of this trunk; raises ConfigError if there is none."""
     place = FilePath(project.trunk.place(folder))
     bundle = Bundle.open(place) if (place / BUNDLE).is_file() else None
-    if bundle is None or task.name not in bundle.readers:
+    if bundle is None or task.name not in bundle.tasks:
         raise ConfigError(
             f"recipe.head 'kept': task '{task.name}' has no part in the trunk '{project.trunk.name}'",
-            got=f"a bundle with {sorted(bundle.readers)}" if bundle else "a trunk that is no bundle",
+            got=f"a bundle with {sorted(bundle.tasks)}" if bundle else "a trunk that is no bundle",
             allowed="the folder of a bundle that was trained jointly with heads = 'keep'",
             do="name such a bundle as the trunk, call the task as it is called there, or set head = 'fresh'",
         )
-    known = bundle.readers[task.name].task
+    known = bundle.tasks[task.name].task
     differing = [name for name in ("kind", "labels", "range", "pair") if getattr(task, name) != getattr(known, name)]
     if differing:
         raise ConfigError(

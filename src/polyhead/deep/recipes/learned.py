@@ -222,7 +222,7 @@ def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) 
 def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
     """Scores of an earlier run: of its lineage, and of the tasks in the bundle."""
     scores = {name: {"validation": row} for name, row in lineage.validation.items()}
-    return scores | {name: bundle.split_scores(name) for name in bundle.readers}
+    return scores | {name: bundle.split_scores(name) for name in bundle.tasks}
 
 
 def write_learned(

@@ -112,7 +112,7 @@ def _cannot(session: Session, name: str) -> str:
         return WRITES
     if task.ends == "last":
         return LAST_TOKENS
-    if not session.bundle.readers[name].path.head.words:
+    if not session.bundle.tasks[name].path.head.words:
         return ""
     if kind_of(task).per_word:
         return EACH_WORD
@@ -131,7 +131,7 @@ class _Writing(msgspec.Struct, frozen=True):
         self.folder.mkdir(parents=True)
         tokenizer_sha256 = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
         tasks = {name: self._task(name) for name in names}
-        depths = {depth for name in tasks for depth in depths_read(bundle.readers[name].path)}
+        depths = {depth for name in tasks for depth in depths_read(bundle.tasks[name].path)}
         trunk = self._file(TRUNK, trunk_graph(bundle.trunk(), depths)) if depths else None
         return Export(
             format=FORMAT,
@@ -152,7 +152,7 @@ class _Writing(msgspec.Struct, frozen=True):
     def _task(self, name: str) -> TaskFiles:
         self.show(f"writing {name}")
         bundle = self.session.bundle
-        record, trunk = bundle.readers[name], bundle.trunk()
+        record, trunk = bundle.tasks[name], bundle.trunk()
         task = loaded(bundle, name)
         compare = None
         if record.path.head.separate:
@@ -191,7 +191,7 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     for name, files in export.tasks.items():
         show(f"comparing {name}")
         measured = np.sort(export_differences(exported, files, session)).tolist()  # NaN last
-        codec = session.bundle.readers[name].path.pool.codec
+        codec = session.bundle.tasks[name].path.pool.codec
         borderline = 0 if codec.format.is_exact or np.isnan(measured).any() else len(measured) // BORDERLINE
         if measured and not measured[-1 - borderline] <= TOLERANCE:
             raise BackendError(

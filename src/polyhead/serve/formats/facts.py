@@ -81,7 +81,7 @@ def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
     if name in bundle.tasks:
         with suppress(BundleError):  # its files are gone already, while it answers its last requests
             facts |= {"card": bundle.card(name), "scores": bundle.scores(name)}
-            facts |= {"path": bundle.readers[name].path} if name in bundle.readers else {}
+            facts |= {"path": bundle.tasks[name].path} if name in bundle.tasks else {}
     return facts
 
 

@@ -160,8 +160,8 @@ class Backfill:
         self.store = open_corpus(location)
         paths = readable(location, self.store, bundle, wish.tasks)
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
-        tasks = {name: bundle.readers[name].task for name in paths}
-        known = {name: record.calibration for name, record in bundle.readers.items() if record.calibration is not None}
+        tasks = {name: bundle.tasks[name].task for name in paths}
+        known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
         made = calibrations_of(known, paths) if wish.calibrated else {}
         vectors = known_documents(location, self.store, bundle, paths) if wish.familiar else None
         columns = [
@@ -246,16 +246,16 @@ class Backfill:
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
     """The paths of the tasks that the store can answer, or of the requested ones; raises StoreError if it cannot."""
     check_store_trunk(location, store, bundle)
-    unknown = [name for name in names if name not in bundle.readers]
+    unknown = [name for name in names if name not in bundle.tasks]
     if unknown:
         raise UnknownTask(
             f"the bundle has no task {', '.join(map(repr, unknown))} over its trunk",
             got=unknown,
-            allowed=sorted(bundle.readers),
+            allowed=sorted(bundle.tasks),
         )
     paths, errors = {}, []
-    for name in names or bundle.readers:
-        record = bundle.readers[name]
+    for name in names or bundle.tasks:
+        record = bundle.tasks[name]
         try:
             check_packed(record.task, record.path, words=store.schema.words)
             check_stored_columns(location, store, name, record.path)
@@ -273,7 +273,7 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
 def answerable(bundle: Bundle, digests: Collection[str], *, words: bool) -> list[str]:
     """The tasks that a store with the features of these digests, and with hashed words if `words`, can answer."""
     names = []
-    for name, record in bundle.readers.items():
+    for name, record in bundle.tasks.items():
         with suppress(StoreError):
             check_packed(record.task, record.path, words=words)
             if planning.digest(record.path.stored()) in digests:

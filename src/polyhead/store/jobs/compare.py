@@ -86,8 +86,8 @@ def compare(
 
     Raises UnknownTask, and StoreError where a task is of another kind in the two bundles.
     """
-    named = list(tasks) or [name for name in old.bundle.readers if old.answered(name)]
-    missing = [] if tasks else [name for name in named if name not in new.bundle.readers]
+    named = list(tasks) or [name for name in old.bundle.tasks if old.answered(name)]
+    missing = [] if tasks else [name for name in named if name not in new.bundle.tasks]
     pairs = [_Pair(old, new, name, flips) for name in named if name not in missing]
     began, done, lacking = time.monotonic(), 0, 0
     for ids, places in old.fragments():

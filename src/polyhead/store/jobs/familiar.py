@@ -35,7 +35,7 @@ class KnownDocuments(Value, eq=False):
 
 def known_documents(location: str, store: CorpusStore, bundle: Bundle, names: Collection[str]) -> KnownDocuments:
     """Raises ConfigError where no task keeps rows, and StoreError for a store without the documents' mean vectors."""
-    records = {name: bundle.readers[name] for name in names}
+    records = {name: bundle.tasks[name] for name in names}
     known = known_tasks(bundle, records, {})
     told = reported_keys(known, {name: record.task for name, record in records.items()}, familiar=True, asked=None)
     fit = [column for column in store.schema.features if _holds_vectors(column, bundle)]

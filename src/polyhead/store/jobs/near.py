@@ -157,7 +157,7 @@ def stored_path(bundle: Bundle, column: FeatureColumn) -> Path:
     """The path with these features as stored value; raises StoreError if neither store nor bundle knows it."""
     if column.path is not None:
         return column.path
-    for record in bundle.readers.values():
+    for record in bundle.tasks.values():
         path = with_every_token(record.path.stored())
         if planning.digest(path) == column.digest:
             return path

@@ -243,7 +243,7 @@ class _Work:
     def _versions(self) -> tuple[str, ...]:
         """Each task with its version in the bundle; raises ConfigError for a task that only the session has."""
         bundle = self.session.bundle
-        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.readers.get(n)]
+        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.tasks.get(n)]
         if apart:
             raise ConfigError(
                 "a job goes on by the versions of its tasks, and these were attached to the session alone",

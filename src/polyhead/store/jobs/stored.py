@@ -48,11 +48,11 @@ class StoredAnswers:
 
     def task(self, name: str) -> Task:
         """The task's live version; raises UnknownTask."""
-        if name not in self.bundle.readers:
+        if name not in self.bundle.tasks:
             raise UnknownTask(
-                f"the bundle {self.bundle.root} has no task '{name}'", got=name, allowed=sorted(self.bundle.readers)
+                f"the bundle {self.bundle.root} has no task '{name}'", got=name, allowed=sorted(self.bundle.tasks)
             )
-        return self.bundle.readers[name].task
+        return self.bundle.tasks[name].task
 
     def column(self, name: str) -> ResultColumn:
         """The column of the task's live version."""

@@ -46,7 +46,7 @@ def encoding_precision(training: Training, root: FilePath | None = None) -> str:
 
 def _precision_in(root: FilePath) -> str | None:
     with suppress(PolyheadError):  # no bundle, or tasks that differ
-        return trained_precision(Bundle.open(root, verify=False).readers)
+        return trained_precision(Bundle.open(root, verify=False).tasks)
     return None
 
 

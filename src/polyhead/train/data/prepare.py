@@ -222,11 +222,11 @@ def kept_donors(project: Project, folder: FilePath) -> dict[str, Donor]:
             do="train that project first, or leave 'donors' out: each run then trains its own",
         )
     bundle = Bundle.open(place)
-    if missing := sorted(set(wanted) - set(bundle.readers)):
+    if missing := sorted(set(wanted) - set(bundle.tasks)):
         raise ConfigError(
             f"tasks have no donor in the bundle {place.name}",
             got=missing,
-            allowed=sorted(bundle.readers),
+            allowed=sorted(bundle.tasks),
             do="add them to the project that makes the donors, and train it again",
         )
     return {name: _donor(bundle, name, strategy) for name, strategy in wanted.items()}
@@ -234,7 +234,7 @@ def kept_donors(project: Project, folder: FilePath) -> dict[str, Donor]:
 
 def _donor(bundle: Bundle, name: str, strategy: Strategy) -> Donor:
     _check_alike(bundle, name, strategy)
-    record = bundle.readers[name]
+    record = bundle.tasks[name]
     data = record.trained_with["data"]
     return Donor(
         arrays=arrays_from_donor(strategy, bundle.part(name)),
@@ -245,7 +245,7 @@ def _donor(bundle: Bundle, name: str, strategy: Strategy) -> Donor:
 
 def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
     """Raises ConfigError for a task that is not a donor as its strategy requires."""
-    record, width = bundle.readers[name], bundle.architecture.width
+    record, width = bundle.tasks[name], bundle.architecture.width
     settings = record.trained_with.get("strategy", {})
     prompts = record.path.embed.prompts
     if settings.get("kind") != strategy.kind or len(prompts) != 1:

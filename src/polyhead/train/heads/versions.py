@@ -34,7 +34,7 @@ def asked_of_features(source: StoredFeatures) -> Ask:
     ) -> Asked:
         name = prepared.task.name
         return (
-            lambda examples: outputs(prepared, examples, bundle.readers[name].path, bundle.part(name)),
+            lambda examples: outputs(prepared, examples, bundle.tasks[name].path, bundle.part(name)),
             lambda examples: outputs(prepared, examples, draft.record.path, draft.arrays),
         )
 
