@@ -91,6 +91,8 @@ class OpenVINORuntime:
         self._settings: dict[str, object] = {"PERFORMANCE_HINT": hint.upper()}
         if threads is None and processors() < (os.cpu_count() or 1):
             threads = processors()  # OpenVINO counts the machine's, whatever the container allows
+        # Each call has one thread, or may have.
+        self._is_alone = (threads or processors()) == 1 or hint == "throughput"
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
         self._settings |= dict([KEPT_KERNELS])
@@ -106,7 +108,7 @@ class OpenVINORuntime:
         """The graph that `build` makes, compiled for the processor."""
         bfloat16 = self._float == "bfloat16" and not exact
         settings = self._settings | {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}
-        ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers)
+        ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
         if layers and self._scales is not None and self.weight_bits is not None:
             ops = OpenVINOInt8Ops(self._scales, bits=self.weight_bits)
         outputs = build(ops)
