@@ -95,8 +95,17 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
-    plain = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width, pack=False)
-    inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
+    plain = Shape(
+        first_position=shape.first_position,
+        segments=shape.segments,
+        width=shape.width,
+        pack=False,
+        relative=shape.relative,
+        window=shape.window,
+        heads=shape.key_heads or shape.heads,
+    )
+    inputs = ["ids", "added", *span.reads(shape), *(["positions"] if shape.position_table else [])]
+    inputs += ["segments"] if shape.segments else []
 
     def run(batch) -> np.ndarray:
         words = np.full((len(batch.ids), 1), -1)

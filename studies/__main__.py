@@ -40,6 +40,7 @@ RUNS = {
     "similarity.run_jevbench": "Run a conformance suite and a benchmark of coherence against a server.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
     "defaults.run_encoders": "Score the default over a larger encoder beside the default one.",
+    "defaults.run_cascade": "Score cascades of two trunks, and what they leave of the deep one's work.",
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
     "defaults.run_quick": "Score linear heads alone beside the default.",

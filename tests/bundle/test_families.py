@@ -124,6 +124,7 @@ LATER = {
     "embed": plan.Embed(trunk="0" * 64, prompts=(plan.Prompt(part="task:x", rows=2),), shift=True),
     "layers": plan.Layers(start=0, stop=2, attention=False, residual=False),
     "head": plan.Head(kind="single_label", width=2, part="task:x", hidden=4, hidden_part="family:pooler"),
+    "normed": plan.Head(kind="single_label", width=2, part="task:x", hidden=4, norm_epsilon=1e-5),
     "decoder": Decoder(layers=1, heads=2, feed_forward=4, positions=8),
 }
 
@@ -146,11 +147,13 @@ def test_every_field_of_a_node_is_written_and_read_back(name):
     raw = to_json(record)
     assert from_json(raw, TaskRecord, source="task.json") == record
     written = json.loads(raw)["path"]["nodes"]
-    sort = {"embed": "embed", "head": "head", "decoder": "head"}.get(name, "layers")
+    sort = {"embed": "embed", "head": "head", "normed": "head", "decoder": "head"}.get(name, "layers")
     found = next(node for node in written if node["type"] == sort)
     found = found["delta"] if isinstance(value, plan.Delta) else found["decoder"] if name == "decoder" else found
-    # older versions read a head without a decoder, so it does not name one
-    assert set(found) - {"type"} == set(type(value).__struct_fields__) - ({"decoder"} if name == "head" else set())
+    # older versions read a head without a decoder or a norm, so it does not name one
+    unset = {field for field in type(value).__struct_fields__ if getattr(value, field) is msgspec.UNSET}
+    assert unset == {"head": {"decoder", "norm_epsilon"}, "normed": {"decoder"}}.get(name, set())
+    assert set(found) - {"type"} == set(type(value).__struct_fields__) - unset
 
 
 BROKEN = {

@@ -12,6 +12,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from polyhead.engine import backends
 from polyhead.engine.backends import default_backend, open_backend, open_runtime
 from polyhead.engine.backends.openvino import OpenVINORuntime
+from polyhead.engine.probes import has_bfloat16
 from polyhead.engine.scales import Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
@@ -92,6 +93,32 @@ def test_computing_with_openvino_sends_nothing_keeps_nothing_and_loads_no_torch(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=home)
     assert done.stdout.split() == ["8.0", "False"]
     assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("how", ["threads=1", "threads=2, hint='throughput'"], ids=["one thread", "a thread a call"])
+def test_a_gated_half_with_one_thread_ends_no_process(how):
+    """OpenVINO 2026.4 fuses it, gives half its threads to each of two products, and divides by none of them."""
+    if not has_bfloat16("openvino"):
+        pytest.skip("this processor has no bfloat16")
+    code = f"""
+import math
+import numpy as np
+from polyhead.engine.backends.openvino import OpenVINORuntime
+draw = np.random.default_rng(0).standard_normal
+first, gate, last = (np.float32(draw(size)) for size in ((64, 64), (64, 64), (64, 64)))
+def build(ops):
+    x = ops.input("x", "float", (-1, -1, 64))
+    inner, beside = (ops.matmul(x, ops.constant(each), transposed=True) for each in (first, gate))
+    return {{"out": ops.matmul(ops.multiply(ops.gelu(inner), beside), ops.constant(last), transposed=True)}}
+x = np.float32(draw((2, 3, 64)))
+found = OpenVINORuntime(precision="bfloat16", {how}).compile(build, label="g", layers=True)({{"x": x}})["out"]
+inner = x @ first.T
+wanted = (inner * (1 + np.vectorize(math.erf)(inner / 2**0.5)) / 2 * (x @ gate.T)) @ last.T
+print(np.abs(found - wanted).max() / wanted.std())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.returncode} {done.stderr}"
+    assert float(done.stdout) < 0.1
 
 
 # -- which backend computes ------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Outputs straight from packed features, against the reference backend's unfolded pooler on decoded ones."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.store.packed import PackedTasks
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind
-from polyhead.testing import tiny_batch, tiny_loaded, tiny_tasks, tiny_trunk
+from polyhead.testing import tiny_batch, tiny_loaded, tiny_owned, tiny_tasks, tiny_trunk
 from polyhead.testing.tiny import CODECS as EVERY
 from support.tiers import first_of
 
@@ -49,17 +50,32 @@ def stored(path, batch):
 
 @pytest.mark.parametrize("name", first_of([*EVERY]))
 def test_outputs_from_packed_features_equal_those_of_the_reference(name):
-    loaded = answerable(tiny_loaded(TRUNK, codec=EVERY[name]))
+    assert checked(answerable(tiny_loaded(TRUNK, codec=EVERY[name]))) >= 9
+
+
+def test_heads_with_a_norm_answer_from_packed_features_too():
+    loaded = answerable(tiny_loaded(TRUNK, codec=EVERY["uint8"]))
+    paths = {
+        task: plan.Path(nodes=(*one.path.nodes[:-1], msgspec.structs.replace(one.path.head, norm_epsilon=1e-3)))
+        for task, one in loaded.items()
+        if one.path.head.hidden
+    }
+    assert checked(tiny_owned(paths, TRUNK.architecture)) >= 9
+
+
+def checked(loaded):
+    """Compares every task's outputs from packed features with the reference's; the number of tasks."""
     batch = tiny_batch(TRUNK, LENGTHS)
     expected = ReferenceBackend(TRUNK, loaded).run(merge({task: one.path for task, one in loaded.items()}), batch)
     columns = {}
     for task, one in loaded.items():
         column, rows = stored(one.path, batch)
         columns.setdefault(column.digest, (column, rows, {}))[2][task] = one
-    checked = 0
+    count = 0
     for column, rows, tasks in columns.values():
         outputs = PackedTasks.of(column, tasks).outputs(rows)
         for task in tasks:
             np.testing.assert_allclose(outputs[task], expected[task], rtol=2e-4, atol=2e-4, err_msg=task)
-            checked += 1
-    assert checked == len(loaded) >= 9
+            count += 1
+    assert count == len(loaded)
+    return count

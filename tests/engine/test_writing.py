@@ -8,11 +8,14 @@ import torch
 
 from polyhead.encoder.decoder import decoder_arrays
 from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.reference.decoder import ReferenceDecoder
 from polyhead.engine.compile.decoder import GraphDecoder, begin_graph, step_graph
 from polyhead.engine.generate.search import write
+from polyhead.engine.probes import has_bfloat16
 from polyhead.errors import BackendError
 from polyhead.tasks.generation import GenerationRules, generation_rules
+from polyhead.testing import tiny_trunk, tiny_writing
 from support.numpy_graphs import NumpyRuntime
 from support.writing_models import (
     VOCABULARY,
@@ -143,6 +146,37 @@ def test_graphs_with_kept_keys_and_values_write_the_same(name):
         graphs = GraphDecoder(decoder, arrays, words, begin=begin, step=step)
         # more tokens than there is room for at first
         check(model, graphs, seed, num_beams=beams, max_new_tokens=40, min_new_tokens=20, no_repeat_ngram_size=3)
+
+
+def test_decoders_write_in_float32_where_the_encoder_is_in_bfloat16():
+    """A step in bfloat16 wrote 31 of 36 texts as `generate` does, one in float32 all of them."""
+    from polyhead.engine.backends.openvino import OpenVINORuntime
+
+    if not has_bfloat16("openvino"):
+        pytest.skip("openvino has no bfloat16 on this processor")
+    runtime = OpenVINORuntime(precision="bfloat16")
+    for seed in (0, 3, 5, 7):
+        model = small_bart(seed)
+        decoder, arrays, words = decoder_of(model), decoder_parts(model), words_of(model)
+        builds = begin_graph(decoder, arrays), step_graph(decoder, arrays, words[WORD_VECTORS])
+        begin, step = (runtime.compile(build, label="decoder", layers=False, exact=True) for build in builds)
+        check(model, GraphDecoder(decoder, arrays, words, begin=begin, step=step), seed, num_beams=2)
+
+
+def test_a_backend_in_bfloat16_asks_for_exact_decoders():
+    if not has_bfloat16("openvino"):
+        pytest.skip("openvino has no bfloat16 on this processor")
+    trunk = tiny_trunk()
+    _, loaded = tiny_writing(trunk)
+    states, mask = np.random.default_rng(0).standard_normal((2, 5, trunk.architecture.width)), np.ones((2, 5), bool)
+    scores = []
+    for name, precision in (("reference", "float32"), ("openvino", "bfloat16")):
+        step = open_backend(name, trunk, {"brief": loaded}, precision=precision).decoder("brief")
+        cache = step.begin(states.astype(np.float32), mask)
+        for ids in ([[5], [6]], [[7], [8]]):
+            found, cache = step.step(np.array(ids), cache)
+            scores.append(found)
+    np.testing.assert_allclose(scores[2:], scores[:2], atol=1e-4)
 
 
 def test_the_rules_of_a_model_are_those_that_it_was_saved_with():

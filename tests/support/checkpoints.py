@@ -97,6 +97,14 @@ DISTANCES = {
     "pos_att_type": ["p2c", "c2p"],
     "position_biased_input": False,
 }
+LONGER = WIDTHS | {
+    "vocab_size": 260,
+    "max_position_embeddings": 258,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+MODERN = LONGER | {"cls_token_id": 0, "sep_token_id": 2, "local_attention": 8, "global_attn_every_n_layers": 2}
 FAMILIES = {
     "Bert": (wordpiece, BERT),
     "Electra": (wordpiece, BERT | {"embedding_size": 16}),
@@ -108,9 +116,13 @@ FAMILIES = {
     "DebertaV2": (wordpiece, BERT | DISTANCES),
     "Gte": (byte_pairs, WIDTHS | {"vocab_size": 260, "max_position_embeddings": 256}),
     "NomicBert": (wordpiece, BERT),
+    "ModernBert": (byte_pairs, MODERN),
+    "EuroBert": (byte_pairs, LONGER | {"mask_token_id": 3, "classifier_pooling": "mean"}),
 }
 
-ASKED = tuple(name for name in FAMILIES if name not in ("Gte", "NomicBert"))  # with classes that answer questions
+ASKED = tuple(
+    name for name in FAMILIES if name not in ("Gte", "NomicBert", "EuroBert")
+)  # with classes that answer questions
 
 
 @functools.cache
@@ -147,10 +159,13 @@ def trained(task="mood", *, family="Bert", frozen=2, seed=1, steps=3, name=None,
     encoder = model.base_model
     layers = getattr(getattr(encoder, "transformer", getattr(encoder, "encoder", encoder)), "layer", None)
     layers = encoder.layers if layers is None else layers
-    still = [layers[i] for i in range(frozen)] + ([] if embeddings else [encoder.embeddings])
+    words = getattr(encoder, "embeddings", None) or encoder.embed_tokens
+    still = [layers[i] for i in range(frozen)] + ([] if embeddings else [words])
     still += [encoder.embeddings_project] if hasattr(encoder, "embeddings_project") else []
     names = ("rel_embeddings", "LayerNorm", "relative_attention_bias")  # what all layers read of distances
     still += [module for name, module in encoder.named_modules() if name in {f"encoder.{each}" for each in names}]
+    closing = [getattr(encoder, name) for name in ("final_norm", "norm") if hasattr(encoder, name)]
+    still += closing if frozen == LAYERS else []  # the closing norm is of the last layer
     for module in still:
         module.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)

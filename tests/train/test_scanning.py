@@ -29,7 +29,7 @@ def test_prefix_is_what_training_left_frozen(family, frozen):
     folder = str(checkpoints.trained("mood", family=family, frozen=frozen))
     found = scan_folders([folder], base=str(checkpoints.base(family))).models[0]
     assert found.with_base.layers == frozen
-    others = {"Electra": "gelu", "DistilBert": "relu", "DebertaV2": "gelu"}
+    others = {"DistilBert": "relu"} | dict.fromkeys(("Electra", "DebertaV2", "ModernBert", "EuroBert"), "gelu")
     assert found.scanned.head.activation == others.get(family, "tanh")
 
 

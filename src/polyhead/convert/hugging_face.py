@@ -11,11 +11,11 @@ import numpy as np
 
 from polyhead.convert.peft import MERGE, WEIGHTS, Lora, check_ends, is_adapter, naming
 from polyhead.encoder.data import TrunkData, check_arrays
-from polyhead.encoder.families import FAMILIES, ClassifierForm, family_of
-from polyhead.encoder.shape import linear
+from polyhead.encoder.families import FAMILIES, ClassifierForm, EncoderConfig, family_of
+from polyhead.encoder.shape import linear, norm_shapes
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
-from polyhead.plan import Activation, Head, Pool
+from polyhead.plan import Head, Pool
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.weights import WeightFiles, open_checkpoint
 from polyhead.tasks.kinds import KINDS
@@ -32,12 +32,15 @@ OUTPUTS: Mapping[str, int] = {Span.name: 2, MultipleChoice.name: 1}
 
 
 class ForeignHead(Value, eq=False):
-    """A classifier under our names: `head.hidden.*`, if there is a dense layer, and `head.output.*`, float32."""
+    """A classifier under our names: `head.hidden.*`, if there is a dense layer, and `head.output.*`, float32.
+
+    With `head.norm.*` if a layer norm stands between them.
+    """
 
     model_class: str
     kind: str
     labels: tuple[str, ...]  # label i is output i; () for a kind without labels
-    activation: Activation  # after the dense layer
+    form: ClassifierForm  # as its config.json says
     arrays: Mapping[str, np.ndarray]
 
     @property
@@ -51,9 +54,17 @@ class ForeignHead(Value, eq=False):
         return len(self.arrays.get("head.hidden.weight", ()))
 
     def ends(self, owner: str) -> tuple[Pool, Head]:
-        """The end of its path: the last layer's first position, or first sub-tokens, and the head."""
-        head = Head(kind=self.kind, width=self.outputs, part=owner, hidden=self.hidden, activation=self.activation)
-        return Pool(positions="tokens" if KINDS[self.kind].per_word else "first"), head
+        """The end of its path: the last layer's first position, mean, or first sub-tokens, and the head."""
+        form = self.form
+        head = Head(
+            kind=self.kind,
+            width=self.outputs,
+            part=owner,
+            hidden=self.hidden,
+            activation=form.activation,
+            norm_epsilon=msgspec.UNSET if form.norm is None else form.epsilon,
+        )
+        return Pool(positions="tokens" if KINDS[self.kind].per_word else form.positions), head
 
 
 def classifiers() -> dict[str, ClassifierForm]:
@@ -69,6 +80,7 @@ class _Config(msgspec.Struct):
     id2label: dict[str, str | int] | None = None
     num_labels: int | None = None
     problem_type: str | None = None
+    whole: dict[str, object] = {}  # all keys
 
 
 def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkData:
@@ -126,12 +138,14 @@ def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
     """The classifier with these arrays; the config determines its class, labels and kind."""
     model_class, form = _form(config)
     kind = _kind(config, model_class, _outputs(config))
+    sizes = {name: len(arrays[f"{name.removesuffix('.bias')}.weight"]) for name in form.without}
+    arrays = {**arrays, **{name: np.zeros(size, np.float32) for name, size in sizes.items()}}
     _check_head(arrays, _outputs(config), fixed=OUTPUTS.get(kind))
     return ForeignHead(
         model_class=model_class,
         kind=kind,
         labels=_labels(config) if "labels" in KINDS[kind].uses else (),
-        activation=form.activation,
+        form=form,
         arrays=arrays,
     )
 
@@ -148,7 +162,8 @@ def weights_digests(folder: Path | str) -> dict[str, str]:
 
 def _config(path: Path) -> _Config:
     try:
-        return msgspec.json.decode(read_plain(path / "config.json", limit=LARGEST_CONFIG), type=_Config)
+        whole = msgspec.json.decode(read_plain(path / "config.json", limit=LARGEST_CONFIG), type=dict[str, object])
+        return msgspec.structs.replace(msgspec.convert(whole, _Config), whole=whole)
     except OSError as error:
         raise TrunkNotFound(
             "no config.json", got=error.strerror, do="give a folder saved by `save_pretrained`"
@@ -171,7 +186,7 @@ def _form(config: _Config) -> tuple[str, ClassifierForm]:
             allowed=form.model_type,
             do="give the config.json that belongs to the weights",
         )
-    return named, form
+    return named, msgspec.structs.replace(form, **form.settings(EncoderConfig(config.whole, "config.json")))
 
 
 def _no_form(config: _Config, named: str | None) -> TrunkError:
@@ -308,4 +323,5 @@ def _check_head(arrays: Mapping[str, np.ndarray], labels: int, *, fixed: int | N
     width = arrays["head.hidden.weight" if hidden else "head.output.weight"].size // max(1, hidden or rows)
     expected = dict(linear("head.output", hidden or width, outputs))
     expected |= dict(linear("head.hidden", width, hidden)) if hidden else {}
+    expected |= dict(norm_shapes("head.norm", hidden)) if "head.norm.weight" in arrays else {}
     check_arrays(arrays, expected, owner="its head")

@@ -261,7 +261,7 @@ def _check_base(wanted: ImportRequest, trunk: TrunkData, existing: Bundle) -> No
 
 
 def _first_layers(data: TrunkData, depth: int) -> TrunkData:
-    shape = msgspec.structs.replace(data.architecture, layers=depth)
+    shape = data.architecture.first_layers(depth)
     kept = {name: data.arrays[name] for name, _ in trunk_arrays(shape) if name in data.arrays}
     first = "first layer" if depth == 1 else f"first {depth} layers"
     name = data.name if depth == data.architecture.layers else f"{first} of {data.name}"

@@ -208,7 +208,7 @@ def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tok
     plans = []
     for group in grouped:
         any_of_them = models[next(iter(group.taps))]
-        plans.append((merged(group, models), msgspec.structs.replace(any_of_them.architecture, layers=group.depth)))
+        plans.append((merged(group, models), any_of_them.architecture.first_layers(group.depth)))
     return _totals(plans, tokens)
 
 
@@ -284,12 +284,16 @@ def _block(arrays: Mapping[str, np.ndarray], prefix: str, *others: str) -> str:
 
 
 def _shape(model: ScannedEncoder) -> Architecture:
-    return msgspec.structs.replace(model.architecture, layers=1)
+    """What must be equal; depth too where a norm closes the last layer, which others lack."""
+    shape = model.architecture
+    return msgspec.structs.replace(shape, layers=shape.whole_layers if shape.norm_first else 1, cut_from=None)
 
 
 def _shape_difference(first: Architecture, second: Architecture) -> str:
-    """The first differing fields, ignoring depth."""
-    names = (name for name in ("family", *Architecture.__struct_fields__) if name != "layers")
+    """The first differing fields, ignoring depth where it may differ."""
+    names = (name for name in ("family", *Architecture.__struct_fields__) if name not in ("layers", "cut_from"))
+    if first.norm_first and second.norm_first and first.whole_layers != second.whole_layers:
+        return f"layers {first.whole_layers} and {second.whole_layers}, of which the last has a norm"
     values = {name: (getattr(first, name), getattr(second, name)) for name in names}
     different = [f"{name} {a} and {b}" for name, (a, b) in values.items() if a != b]
     return ", ".join([*different[:2], *(["..."] if len(different) > 2 else [])])

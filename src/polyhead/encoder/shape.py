@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+import msgspec
+
 from polyhead.errors import TrunkError
 from polyhead.values import Value
 
@@ -160,6 +162,7 @@ class Architecture(Value, omit_defaults=True):
     relative: Relative | None = None
     window: int | None = None  # of layers that do not read the whole text
     whole_every: int = 1  # layers 0, n, 2 n, ... read the whole text
+    cut_from: int | None = None  # layers of the encoder whose first ones these are: its last has the closing norm
 
     def __post_init__(self) -> None:
         for name in (
@@ -182,6 +185,12 @@ class Architecture(Value, omit_defaults=True):
                 raise TrunkError(f"a trunk's {name} cannot be negative", got=getattr(self, name), allowed="0 or more")
         if not 0 < self.norm_epsilon < math.inf:
             raise TrunkError("a trunk's norm_epsilon must be a positive number", got=self.norm_epsilon)
+        if self.cut_from is not None and not (self.norm_first and self.layers < self.cut_from):
+            raise TrunkError(
+                "a trunk is cut from an encoder with norms first and more layers",
+                got=f"{self.layers} of {self.cut_from} layers",
+                do="leave cut_from out",
+            )
         if self.head_width is None and self.width % self.heads:
             raise TrunkError("a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}")
         if not LEAST_EPSILON <= self.norm_epsilon <= 1:
@@ -209,6 +218,16 @@ class Architecture(Value, omit_defaults=True):
         """Longest input, special tokens included."""
         return self.positions - self.first_position
 
+    @property
+    def whole_layers(self) -> int:
+        """Layers of the encoder that these are of."""
+        return self.layers if self.cut_from is None else self.cut_from
+
+    def first_layers(self, depth: int) -> Architecture:
+        """The shape of its first layers; a norm that closes the encoder stays at the encoder's last layer."""
+        is_open = self.norm_first and depth < self.whole_layers
+        return msgspec.structs.replace(self, layers=depth, cut_from=self.whole_layers if is_open else None)
+
     def layer(self, index: int) -> LayerForm:
         """How the layer of this index computes, from 0."""
         local = self.window is not None and index % self.whole_every != 0
@@ -223,7 +242,7 @@ class Architecture(Value, omit_defaults=True):
             norm_bias=self.norm_bias,
             norm_first=self.norm_first,
             attention_norm=self.first_norm or index > 0,
-            closing_norm=self.norm_first and index == self.layers - 1,
+            closing_norm=self.norm_first and index == self.whole_layers - 1,
             attention_bias=self.attention_bias,
             output_bias=self.output_bias,
             inner_bias=self.inner_bias,

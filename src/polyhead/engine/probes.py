@@ -265,6 +265,7 @@ def _form(path: Path) -> tuple[object, ...]:
         msgspec.structs.replace(pool, part=None if pool.part is None else ""),
         head.hidden,
         head.activation,
+        head.norm,
         room_for(head.width),
     )
 

@@ -219,10 +219,10 @@ class ObservingRuntime:
         self._runtime, self._rows = runtime, rows
         self._seen: list[ObservedRange] = []
 
-    def compile(self, build: Build, *, label: str, layers: bool) -> Compiled:
+    def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> Compiled:
         """The graph, watched where it runs layers."""
         if not layers:
-            return self._runtime.compile(build, label=label, layers=False)
+            return self._runtime.compile(build, label=label, layers=False, exact=exact)
         reads: list[_Read] = []
 
         def watched(ops: Ops) -> dict[str, Tensor]:

@@ -69,9 +69,12 @@ def cascade_of(
     examples: Examples,
     *,
     points_lost: float = POINTS_LOST,
+    thresholds: Sequence[float] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> CascadeChoice:
     """The scores and costs of a cascade on labelled rows, which neither bundle should have been trained on.
+
+    `thresholds` are those to try, from high to low; None: at which equal further shares of the rows are sure.
 
     Each row is answered once by each bundle; work and layers are counted as a cascade would run them, the work of a
     pass at the mean number of tokens of a bundle's passes. Raises ConfigError for tasks that cannot be a cascade.
@@ -84,7 +87,7 @@ def cascade_of(
         raise EmptyData(f"there is no row of task '{task}' to choose a threshold by", do="give labelled rows")
     first, second = (_answered(session, task, examples, show) for session in (cheap, deep))
     metric, points = kind_of(own).default_metric(own), list[CascadePoint]()
-    for threshold in thresholds_of(first.confidence):
+    for threshold in thresholds_of(first.confidence) if thresholds is None else thresholds:
         is_sure = first.confidence >= threshold
         both = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
         outputs = [one if sure else other for sure, one, other in both]

@@ -85,7 +85,16 @@ def halves(rows: Sequence[RowInput], most: int) -> tuple[list[RowInput], list[Ro
 def calibrated_scales(
     bundle: Bundle, rows: Sequence[RowInput], runtimes: Runtimes, *, show: Callable[[str], None]
 ) -> Scales:
-    """The scales of all products of a bundle's tasks, from their float32 values on these texts."""
+    """The scales of all products of a bundle's tasks, from their float32 values on these texts.
+
+    Raises BackendError where no task runs layers, as over a table of word vectors.
+    """
+    if not any(record.path.layers for record in bundle.readers.values()):
+        raise BackendError(
+            "8 bits are for products of layers, and the bundle's tasks run no layers",
+            got=f"an encoder of {bundle.architecture.layers} layers",
+            do="serve it as it is",
+        )
     watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
     session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
     for number, row in enumerate(rows):  # one at a time, to avoid padding

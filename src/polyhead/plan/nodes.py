@@ -12,6 +12,7 @@ from polyhead.arguments import check_fields
 from polyhead.codecs import CODECS, EXACT, HALF, FeatureCodec
 from polyhead.codecs.tables import is_digest
 from polyhead.encoder.decoder import Decoder
+from polyhead.encoder.shape import LEAST_EPSILON
 from polyhead.errors import PlanError
 from polyhead.values import Value
 
@@ -248,6 +249,8 @@ _STORED: dict[LayerMix, LayerMix] = {"learned": "all", "beside": "mean"}  # a co
 class Head(Value, tag="head"):
     """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` if `hidden` is 0.
 
+    With a `norm_epsilon` a layer norm stands between them, `U LN(f(W z + b)) + u`, as in ModernBERT's classifiers.
+
     With `words` so many columns of the input's hashed words, or of a word's features and those of its two neighbours
     where each word is answered (`text.hashing`), are multiplied by weights and added to y;
     nothing else of the input reads them, so they are added wherever its text is at hand, beside the plan.
@@ -267,6 +270,7 @@ class Head(Value, tag="head"):
     window: int = 0
     words: int = 0  # columns of hashed words, a power of two; 0: none
     decoder: Decoder | msgspec.UnsetType = msgspec.UNSET  # of a generating head
+    norm_epsilon: float | msgspec.UnsetType = msgspec.UNSET  # of the layer norm behind the activation; unset: none
 
     def __post_init__(self) -> None:
         other = self.hidden or not self.bias or self.separate or self.window or self.words
@@ -296,6 +300,19 @@ class Head(Value, tag="head"):
             )
         if not self.hidden and self.hidden_part is not None:
             raise PlanError("a head without a hidden layer cannot share it", got=self.hidden_part)
+        if self.norm_epsilon is not msgspec.UNSET and not (
+            self.hidden and self.hidden_part is None and LEAST_EPSILON <= self.norm_epsilon <= 1
+        ):
+            raise PlanError(
+                "a head's layer norm stands behind a hidden layer of its own",
+                got=f"{self.hidden} hidden of {self.hidden_part or self.part}, norm_epsilon {self.norm_epsilon}",
+                allowed=f"a hidden layer that is not shared, and a norm_epsilon of {LEAST_EPSILON:g} to 1",
+            )
+
+    @property
+    def norm(self) -> float | None:
+        """The epsilon of its layer norm, None where it has none."""
+        return None if self.norm_epsilon is msgspec.UNSET else self.norm_epsilon
 
 
 Node = Embed | Layers | Pool | Head

@@ -47,6 +47,7 @@ class PackedTask(Value, eq=False):
     second: np.ndarray | None  # (outputs, labels)
     second_bias: np.ndarray | None
     activation: Activation
+    norm: float | None = None  # epsilon of a layer norm behind the activation
     is_bounded: bool = False  # every score is small enough for its exponential in float32
     words: np.ndarray | None = None  # (columns of hashed words, labels)
 
@@ -206,7 +207,11 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
             x = (pooled.transpose(1, 0, 2) @ task.values).transpose(1, 0, 2).reshape(documents, -1)
     out: np.ndarray = x @ task.first + task.first_bias
     if task.second is not None and task.second_bias is not None:
-        out = _ACTIVATIONS[task.activation](out) @ task.second + task.second_bias
+        hidden = _ACTIVATIONS[task.activation](out)
+        if task.norm is not None:
+            hidden = hidden - hidden.mean(axis=-1, keepdims=True)
+            hidden /= np.sqrt(np.square(hidden).mean(axis=-1, keepdims=True) + np.float32(task.norm))
+        out = hidden @ task.second + task.second_bias
     return out
 
 
@@ -276,6 +281,7 @@ def _made(
         second=slot.second,
         second_bias=slot.second_bias,
         activation=path.head.activation,
+        norm=path.head.norm,
         is_bounded=is_bounded,
     )
 

@@ -237,7 +237,8 @@ def baseline_path(prepared: Prepared, path: Path, source: FeatureSource) -> Path
     if kind.loss == "span_cross_entropy" or kind.generates or has_linear:
         return None
     if kind.per_word and is_kept:
-        head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)
+        plain = {"hidden": 0, "activation": "tanh", "hidden_part": None, "norm_epsilon": msgspec.UNSET}
+        head = msgspec.structs.replace(path.head, **plain)
         return Path(nodes=(*path.nodes[:-1], head))
     shape, codec = source.facts.architecture, Codec()
     linear = baseline_of(task).path(task, trunk=source.facts.digest, shape=shape, codec=codec)

@@ -28,7 +28,18 @@ SEQUENCE = {
     "DebertaV2": ("gelu", 32),
     "Gte": ("tanh", 32),
     "NomicBert": ("tanh", 32),
+    "ModernBert": ("gelu", 32),
+    "EuroBert": ("gelu", 32),
 }
+TOKENS = {"ModernBert": 32}  # hidden outputs of token classifiers; 0 elsewhere
+
+
+def head_of(found):
+    """Our head with these arrays."""
+    norm = None if found.form.norm is None else found.form.epsilon
+    head = OutputHead(32, found.outputs, hidden=found.hidden, activation=found.form.activation, norm=norm)
+    head.load_state_dict({n.removeprefix("head."): torch.from_numpy(a) for n, a in found.arrays.items()})
+    return head
 
 
 def opened(folder):
@@ -74,15 +85,16 @@ def test_sequence_head_gives_the_logits_of_transformers(family):
     folder = checkpoints.trained("mood", family=family)
     found, model = read_head(folder), opened(folder)
     assert (found.kind, found.labels) == ("single_label", checkpoints.LABELS["mood"])
-    assert (found.activation, found.hidden, found.outputs) == (*SEQUENCE[family], 3)
-    head = OutputHead(32, 3, hidden=found.hidden, activation=found.activation)
-    head.load_state_dict({n.removeprefix("head."): torch.from_numpy(a) for n, a in found.arrays.items()})
+    assert (found.form.activation, found.hidden, found.outputs) == (*SEQUENCE[family], 3)
+    assert (found.form.norm is not None) == (family == "ModernBert")
     tokenizer = checkpoints.FAMILIES[family][0]()
     given = checkpoints.inputs_of(model, tokenizer(checkpoints.TEXTS, padding=True, return_tensors="pt"))
     with torch.inference_mode():
         states = model.base_model(**given).last_hidden_state
         logits = model(**given).logits
-        torch.testing.assert_close(head(states[:, 0]), logits, atol=1e-5, rtol=0)
+        mask = given["attention_mask"][..., None]
+        pooled = (states * mask).sum(1) / mask.sum(1) if found.form.positions == "mean" else states[:, 0]
+        torch.testing.assert_close(head_of(found)(pooled), logits, atol=1e-5, rtol=0)
     assert logits.std() > 0.1
 
 
@@ -90,15 +102,13 @@ def test_sequence_head_gives_the_logits_of_transformers(family):
 def test_token_head_gives_the_logits_of_transformers(family):
     folder = checkpoints.trained("names", family=family, frozen=3)
     found, model = read_head(folder), opened(folder)
-    assert (found.kind, found.labels, found.hidden) == ("tagging", checkpoints.LABELS["names"], 0)
+    assert (found.kind, found.labels, found.hidden) == ("tagging", checkpoints.LABELS["names"], TOKENS.get(family, 0))
     given = checkpoints.inputs_of(
         model, checkpoints.FAMILIES[family][0]()(checkpoints.TEXTS, padding=True, return_tensors="pt")
     )
     with torch.inference_mode():
-        states = model.base_model(**given).last_hidden_state.numpy()
-        logits = model(**given).logits.numpy()
-    ours = states @ found.arrays["head.output.weight"].T + found.arrays["head.output.bias"]
-    np.testing.assert_allclose(ours, logits, atol=1e-5)
+        ours = head_of(found)(model.base_model(**given).last_hidden_state)
+        torch.testing.assert_close(ours, model(**given).logits, atol=1e-5, rtol=0)
 
 
 def test_every_class_that_is_read_was_tried():

@@ -134,7 +134,8 @@ class HashedWords(nn.Module):
 class OutputHead(nn.Module):
     """`y = U f(W z + b) + u` with f = tanh (Du et al. 2020), relu or the exact gelu; `y = U z + u` with `hidden` 0.
 
-    Arrays: `hidden.{weight,bias}` if `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout is before
+    Arrays: `hidden.{weight,bias}` if `hidden` > 0, `norm.{weight,bias}` with a `norm` (the epsilon of a layer norm
+    behind f), `output.weight`, and `output.bias` with `bias`. Dropout is before
     the output layer and active in training mode only. Matrices start Xavier-uniform, biases zero. `shared` is another
     module's hidden layer: it is used instead of an own one.
     """
@@ -147,6 +148,7 @@ class OutputHead(nn.Module):
         hidden: int = 0,
         bias: bool = True,
         activation: Activation = "tanh",
+        norm: float | None = None,
         shared: Dense | None = None,
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
@@ -155,6 +157,7 @@ class OutputHead(nn.Module):
         self.dropout, self.activation = dropout, ACTIVATIONS[activation]
         self.hidden = Dense(inputs, hidden) if hidden and shared is None else None
         self._shared = [shared]  # in a list, so that it is not registered here
+        self.norm = nn.LayerNorm(hidden, eps=norm) if norm is not None else None
         self.output = Dense(hidden or inputs, outputs, bias=bias)
         xavier(self, generator)
 
@@ -163,5 +166,7 @@ class OutputHead(nn.Module):
         hidden = self.hidden or self._shared[0]
         if hidden is not None:
             features = self.activation(hidden(features))
+        if self.norm is not None:
+            features = self.norm(features)
         out: Tensor = self.output(dropout(features, self.dropout, self.training))
         return out

@@ -68,6 +68,7 @@ class PooledPart(nn.Module):
             hidden=head.hidden,
             bias=head.bias,
             activation=head.activation,
+            norm=head.norm,
             shared=hidden,
             dropout=dropouts[1],
             generator=generator,

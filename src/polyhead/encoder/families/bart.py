@@ -85,6 +85,7 @@ register_encoder_family(
             ("encoder.layers.{}.final_layer_norm", "layers.{}.feed_forward.norm"),
         ),
         decoder=DECODER,
+        unread_head="it reads the decoder's last state, and a head here reads the encoder",
         ignored=r"decoder\..*",
     )
 )

@@ -128,22 +128,29 @@ class EncoderConfig:
 
 
 class ClassifierForm(Value):
-    """The dense maps of a classifier over the encoder, by their names, and the activation between them."""
+    """The maps of a classifier over the encoder, by their names: a dense one, an activation, a norm, the output."""
 
     model_type: str
     output: str
     hidden: str | None = None
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
+    norm: str | None = None  # of the layer norm behind the activation
+    epsilon: float = 1e-5  # of that norm
+    without: tuple[str, ...] = ()  # arrays, by our names, that the classifier lacks: biases, which are zero
+    positions: Literal["first", "mean"] = "first"  # of a text, where words are not answered
+    settings: Callable[[EncoderConfig], Mapping[str, object]] = lambda settings: {}
+    """The fields that config.json says."""
 
     @property
     def names(self) -> dict[str, str]:
         """Our name of each array of the head -> the checkpoint's."""
-        maps = {"head.hidden": self.hidden, "head.output": self.output}
+        maps = {"head.hidden": self.hidden, "head.norm": self.norm, "head.output": self.output}
         return {
             f"{ours}.{leaf}": f"{theirs}.{leaf}"
             for ours, theirs in maps.items()
             if theirs is not None
             for leaf in ("weight", "bias")
+            if f"{ours}.{leaf}" not in self.without
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
 from polyhead.encoder.shape import Architecture
 
 
@@ -15,6 +15,14 @@ def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
         "outer_bias": inner_bias,
         "rotary": settings.rotary(10_000.0, width=shape.head_width or shape.width // shape.heads),
     }
+
+
+def _pooled(settings: EncoderConfig) -> dict[str, object]:
+    """By default outputs of all tokens are averaged, which no head here does."""
+    pooling, known = settings.get("classifier_pooling", "late"), {"bos": "first", "mean": "mean"}
+    if pooling not in known:
+        raise settings.refused("classifier_pooling", pooling, list(known))
+    return {"positions": known[str(pooling)]}
 
 
 register_encoder_family(
@@ -57,5 +65,11 @@ register_encoder_family(
             ("layers.{}.mlp.down_proj", "layers.{}.feed_forward.outer"),
             ("norm", "layers.{last}.norm"),
         ),
+        classifiers={
+            "EuroBertForSequenceClassification": ClassifierForm(
+                model_type="eurobert", hidden="dense", output="classifier", activation="gelu", settings=_pooled
+            ),
+            "EuroBertForTokenClassification": ClassifierForm(model_type="eurobert", output="classifier"),
+        },
     )
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
 from polyhead.encoder.shape import Architecture, Rotary
 
+POOLING = {"cls": "first", "mean": "mean"}  # of classifiers
 WHOLE, LOCAL = "full_attention", "sliding_attention"
 
 
@@ -57,6 +58,26 @@ def _rotary(settings: EncoderConfig, width: int) -> tuple[Rotary, Rotary]:
     return turned[0], turned[1]
 
 
+def _head(settings: EncoderConfig) -> dict[str, object]:
+    activation, pooling = settings.get("classifier_activation", "gelu"), settings.get("classifier_pooling", "cls")
+    if activation not in ("gelu", "relu", "tanh"):
+        raise settings.refused("classifier_activation", activation, ["gelu", "relu", "tanh"])
+    if pooling not in POOLING:
+        raise settings.refused("classifier_pooling", pooling, list(POOLING))
+    biases = {"head.hidden.bias": "classifier_bias", "head.norm.bias": "norm_bias"}
+    return {
+        "activation": activation,
+        "epsilon": settings.number("norm_eps", 1e-5),
+        "without": tuple(name for name, key in biases.items() if not settings.flag(key, False)),
+        "positions": POOLING[str(pooling)],
+    }
+
+
+CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+HEAD = ClassifierForm(
+    model_type="modernbert", hidden="head.dense", norm="head.norm", output="classifier", settings=_head
+)
+
 register_encoder_family(
     EncoderFamily(
         name="modernbert",
@@ -90,6 +111,6 @@ register_encoder_family(
             ("layers.{}.mlp.Wo", "layers.{}.feed_forward.outer"),
             ("final_norm", "layers.{last}.norm"),
         ),
-        unread_head="a layer norm stands between its two dense maps, and a head here has none",
+        classifiers={f"ModernBertFor{name}": HEAD for name in CLASSES},
     )
 )

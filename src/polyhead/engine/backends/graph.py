@@ -101,10 +101,11 @@ class GraphBackend:
         decoder, own = loaded_decoder(loaded.arranged.tasks, task)
         head, trunk = own.path.head, loaded.arranged.arrays(TRUNK)
         tokens, arrays = loaded.arranged.tokens(head), loaded.arranged.arrays(head.part)
+        label = f"decoder of {task}"
         builds = {"begin": begin_graph(decoder, arrays), "step": step_graph(decoder, arrays, trunk[WORD_VECTORS])}
         begin, step = (
             self._graphs.graph(
-                Recipe(key=(name, head, tokens), build=build, label=f"decoder of {task}", layers=False, alone=tokens)
+                Recipe(key=(name, head, tokens), build=build, label=label, layers=False, exact=True, alone=tokens)
             )
             for name, build in builds.items()
         )

@@ -308,6 +308,7 @@ def slot_form(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared
         mixed=states[0][1] < 0,
         hidden=0 if head.separate else head.hidden,
         activation=head.activation,
+        norm=None if head.separate else head.norm,
         # Features stand apart: what is read for pairs alone needs no other heads.
         output=None if shared and head.hidden and not head.separate else output_of(head),
         window=head.window,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
-from polyhead.engine.compile.maps import Arrays, dense_ops
+from polyhead.engine.compile.maps import Arrays, dense_ops, norm_ops
 from polyhead.engine.compile.ops import InputKind, Ops, Tensor
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
@@ -37,6 +37,7 @@ class SlotForm(Value):
     mixed: bool  # the states come averaged already
     hidden: int  # outputs of the first map; 0: it is the whole head
     activation: Activation
+    norm: float | None  # epsilon of a layer norm behind the activation; its gain and bias are in the second map
     output: str | None  # the name of all slots' outputs; None: each its own
     window: int  # neighbours of a word on each side
 
@@ -135,6 +136,8 @@ def _dense(
     maps = [(slot.first, slot.first_bias) for slot in slots]
     if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
         x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
+        if form.norm is not None:
+            x = ops.norm(x, np.ones(form.hidden, np.float32), np.zeros(form.hidden, np.float32), form.norm)
         lasts = [(slot.second, slot.second_bias) for slot in slots]
         maps = [(matrix, bias) for matrix, bias in lasts if matrix is not None and bias is not None]
     for name in dict.fromkeys(names):
@@ -234,6 +237,8 @@ def compared_outputs(ops: Ops, head: Head, own: Arrays, hidden: Arrays) -> Tenso
     if head.hidden:
         out = dense_ops(ops, out, [hidden], "head.hidden")
         out = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[head.activation](out)
+    if head.norm is not None:
+        out = norm_ops(ops, out, [own], "head.norm", head.norm)
     return dense_ops(ops, out, [own], "head.output")
 
 
@@ -286,6 +291,9 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
         matrix = np.concatenate([block * weight for block in blocks for weight in mix], axis=1)
     if head.hidden and not head.separate:
         top, second_bias = _of(own, "head.output")
+        if head.norm is not None:  # U (gain n + shift) + u
+            gain, shift = (np.asarray(own[f"head.norm.{name}"], np.float64) for name in ("weight", "bias"))
+            top, second_bias = top * gain, second_bias + top @ shift
         second = np.ascontiguousarray(top.T, np.float32)
         second_bias = second_bias.astype(np.float32)
     return Slot(

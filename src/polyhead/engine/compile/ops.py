@@ -131,8 +131,9 @@ class Runtime(Protocol):
     tolerance: float  # largest absolute difference of outputs from the reference backend
     fills: bool  # whether rows and positions may be filled up, so that it sees few shapes
 
-    def compile(self, build: Build, *, label: str, layers: bool) -> Compiled:
+    def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> Compiled:
         """The graph that `build` makes, compiled; `label` names it in errors and caches.
 
-        `layers` says whether it runs the encoder's layers, which alone may be quantized, or poolers and heads.
+        `layers` says whether it runs the encoder's layers, which alone may be quantized, or poolers and heads. One
+        that is `exact` computes in float32 whatever the precision: a decoder, whose next token may hang on a rounding.
         """

@@ -32,7 +32,8 @@ class Recipe(Value, eq=False):
     key: Hashable  # equal keys, equal graphs
     build: Build
     label: str  # for errors
-    layers: bool  # as in `Runtime.compile`
+    layers: bool  # as in `Runtime.compile`, and the next
+    exact: bool = False
     # Members that may be asked without their siblings: the graph is kept for as long as these are loaded.
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
@@ -95,7 +96,7 @@ class Graphs:
     def _made(self, graph: Graph) -> Compiled:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
-        compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
+        compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact)
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

@@ -18,7 +18,7 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.arrangement import Read, slot_form, states_read
 from polyhead.engine.compile.encoder import LayerRun, embed
-from polyhead.engine.compile.heads import answers, compared_outputs, folded, token_inputs_of
+from polyhead.engine.compile.heads import SlotForm, answers, compared_outputs, folded, token_inputs_of
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import Tensor
 from polyhead.engine.export.text_ops import COLUMNS, VALUES, TextOps
@@ -47,12 +47,12 @@ def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
         run = LayerRun([Layers(start=0, stop=deepest)], shape, {TRUNK: trunk.arrays})
         states += run.states(ops, states[0], ops.input("added", "float", (-1, 1, -1, -1)))
     named = {_state(depth): states[depth] for depth in sorted(depths)}
-    return _built(ops, named, dict.fromkeys(named, ("rows", "tokens", shape.width)), "trunk")
+    return built(ops, named, dict.fromkeys(named, ("rows", "tokens", shape.width)), "trunk")
 
 
 def depths_read(path: Path) -> list[int]:
     """Depths of the trunk's states that the task's own file reads, in order; none under prompts."""
-    path = join_layers(path)
+    path = _alone(join_layers(path))
     if path.embed.prompts:
         return []
     own = own_layers(path)
@@ -78,6 +78,27 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
 
     Of a task over pairs read separately: `features` (rows, width) of one text.
     """
+    shape, path = trunk.architecture, loaded.path
+    ops, form = ready_to_pool(trunk, loaded, task)
+    if (of_tokens := token_inputs_of(form.pool)) is not None:
+        ops.bind_tokens(of_tokens(np.arange(NO_TOKEN, shape.vocabulary)))
+    pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
+    slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
+    out = answers(ops, form, [slot], ["out"])["out"]
+    if path.head.separate:
+        features = ops.reshape(out, (-1, form.width))
+        return built(ops, {"features": features}, {"features": ("rows", form.width)}, task.name)
+    if kind_of(task).per_word:
+        logits = ops.reshape(out, (-1, ops.size(ops.words(), 1), path.head.width))
+        return _answering(ops, task, logits, ("rows", "words", path.head.width))
+    logits = ops.reshape(out, (-1, path.head.width))
+    if path.head.words:
+        logits = ops.add(logits, _hashed_words(ops, loaded.arrays[WORD_WEIGHTS]))
+    return _answering(ops, task, logits, ("rows", path.head.width))
+
+
+def ready_to_pool(trunk: TrunkData, loaded: LoadedTask, task: Task) -> tuple[TextOps, SlotForm]:
+    """A graph with the states that the task's pooler reads, and its form."""
     shape, path = trunk.architecture, _alone(join_layers(loaded.path))
     prompts = sum(prompt.rows for prompt in path.embed.prompts)
     ops = TextOps(
@@ -92,21 +113,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     plan = merge({task.name: path})
     form = slot_form(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path), window=form.window)
-    if (of_tokens := token_inputs_of(form.pool)) is not None:
-        ops.bind_tokens(of_tokens(np.arange(NO_TOKEN, shape.vocabulary)))
-    pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
-    slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
-    out = answers(ops, form, [slot], ["out"])["out"]
-    if path.head.separate:
-        features = ops.reshape(out, (-1, form.width))
-        return _built(ops, {"features": features}, {"features": ("rows", form.width)}, task.name)
-    if kind_of(task).per_word:
-        logits = ops.reshape(out, (-1, ops.size(ops.words(), 1), path.head.width))
-        return _answering(ops, task, logits, ("rows", "words", path.head.width))
-    logits = ops.reshape(out, (-1, path.head.width))
-    if path.head.words:
-        logits = ops.add(logits, _hashed_words(ops, loaded.arrays[WORD_WEIGHTS]))
-    return _answering(ops, task, logits, ("rows", path.head.width))
+    return ops, form
 
 
 def _hashed_words(ops: OnnxOps, weights: np.ndarray) -> Tensor:
@@ -153,10 +160,11 @@ def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> BuiltG
         low, high = (ops.constant(np.array(end, np.float32)) for end in task.range)
         value = ops.add(low, ops.multiply(logits, ops.subtract(high, low)))
         outputs["value"] = ops.minimum(ops.maximum(value, low), high)
-    return _built(ops, outputs, dict.fromkeys(outputs, shape), task.name)
+    return built(ops, outputs, dict.fromkeys(outputs, shape), task.name)
 
 
-def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], label: str) -> BuiltGraph:
+def built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], label: str) -> BuiltGraph:
+    """The model with these outputs, of these shapes."""
     model = ops.graph(outputs, label=label, shapes=shapes)
     return BuiltGraph(model, ops.arrays)
 

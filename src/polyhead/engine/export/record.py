@@ -41,6 +41,7 @@ class TaskFiles(Value):
     max_tokens: int  # of a text or pair that it reads, special tokens included
     model: ModelFile
     compare: ModelFile | None = None  # of a pair read separately: features of both texts to the answer
+    step: ModelFile | None = None  # of a task that writes: its decoder, a token at a time, behind `model`
     columns: int = 0  # of hashed words that it reads; 0: none
     largest_difference: float = 0.0  # of a logit from the session's
     probes: int = 0  # inputs that were compared
@@ -137,7 +138,7 @@ _WHOLE = """
 texts = {texts}
 values = read(texts)
 for name, task in export["tasks"].items():
-    if task["reads"] == "{form}" and not task["compare"] and "words" not in task["model"]["inputs"]:
+    if task["reads"] == "{form}" and not (task["compare"] or task["step"]) and "words" not in task["model"]["inputs"]:
         print(name, task["task"]["labels"], run(task["model"], values{hashed}))
 """
 _APART = """
@@ -147,6 +148,41 @@ for name, task in export["tasks"].items():
     if task["compare"]:
         first, second = [run(task["model"], values)["features"] for values in sides]
         print(name, task["task"]["labels"], run(task["compare"], {{"first": first, "second": second}}))
+"""
+_WRITTEN = """
+def write(task, values):
+    rules, step = task["task"]["generation"], task["step"]
+    kept, rows = run(task["model"], values), len(values["input_ids"])
+    session = onnxruntime.InferenceSession(step["file"])
+    size = step["inputs"]["key.0"]["shape"]
+    past = {{name: np.zeros((rows, size[1], 0, size[3]), np.float32) for name in step["inputs"] if "." in name[:6]}}
+    ids, length = np.full((rows, 1), rules["start"]), rules.get("tokens", 128)
+    for position in range(length):
+        read = kept | past | {{"decoder_ids": ids[:, -1:], "position": np.array([position])}}
+        outputs = session.run(None, {{name: read[name] for name in step["inputs"]}})
+        found = dict(zip(step["outputs"], outputs))
+        past = {{name: np.concatenate([past[name], found["new." + name]], 2) for name in past}}
+        scores = found["scores"][:, 0]
+        if position < rules.get("least", 0):
+            scores[:, rules["ends"]] = -np.inf
+        forced = [rules["first"]] if position == 0 and "first" in rules else []
+        forced = rules.get("last", []) if position == length - 1 and rules.get("last") else forced
+        scores[:, forced] = np.inf
+        ids = np.concatenate([ids, scores.argmax(-1)[:, None]], 1)
+        if np.isin(ids[:, 1:], rules["ends"]).any(1).all():
+            break
+    return ids[:, 1:]
+
+def cut(ids, ends):
+    places = np.flatnonzero(np.isin(ids, ends))
+    return ids[: places[0]] if len(places) else ids
+
+texts = {texts}
+values = read(texts)
+for name, task in export["tasks"].items():
+    if task["step"]:
+        ends = task["task"]["generation"]["ends"]
+        print(name, [tokenizer.decode(cut(ids, ends).tolist()) for ids in write(task, values)])
 """
 
 
@@ -176,11 +212,24 @@ def _examples(export: Export) -> Iterator[str]:
         if form is None:
             yield "It needs `pip install onnxruntime tokenizers`."
         yield f"```python\n{begin}{_APART.format(texts=_TEXTS['pair'])}```"
+        begin = ""
+    yield from _writing(export, begin)
+
+
+def _writing(export: Export, begin: str) -> Iterator[str]:
+    if any(task.step is not None for task in export.tasks.values()):
+        yield "## An example of writing"
+        runs = "runs in this folder (`pip install onnxruntime tokenizers`)" if begin else "goes on where the first ends"
+        yield (
+            f"It {runs}, and takes the best token at every step; rules of repetition, and beams, are left to you, with "
+            "those of `generation` in export.json."
+        )
+        yield f"```python\n{begin}{_WRITTEN.format(texts=_TEXTS['text'])}```"
 
 
 def _is_whole(files: TaskFiles, form: InputType) -> bool:
     """Whether the task answers whole inputs of this form, each by one run of its model."""
-    return files.reads == form and files.compare is None and not kind_of(files.task).per_word
+    return files.reads == form and files.compare is files.step is None and not kind_of(files.task).per_word
 
 
 def _files(export: Export) -> Iterator[str]:
@@ -231,6 +280,8 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
         )
     if kind.per_word:
         yield "`words` (rows, words) holds the place of each word's first token, -1 for none"
+    if files.step is not None:
+        yield f"`{files.step.file}` reads these, the last token of each row, and keys and values of those before"
     if files.columns:
         yield f"`word_columns` and `word_values` are the text's words, hashed to {files.columns:,} columns as above"
     if kind.scores == "softmax":

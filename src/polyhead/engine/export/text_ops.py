@@ -78,7 +78,7 @@ class TextOps(OnnxOps):
             return self.add(rows, self.constant(np.arange(*own)))
         if positions == "tokens":
             places = self.maximum(words, self._number(0))
-        elif positions in ("attention", "mean"):
+        elif positions in ("attention", "mean", "all"):
             places = self._up_to(self._tokens(), (1, -1))
         else:
             places = self.node("ArgMax", self._mask(), axis=1, keepdims=1)

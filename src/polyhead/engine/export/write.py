@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path as FilePath
 
 import msgspec
@@ -16,6 +17,8 @@ from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.whole import workspace
+from polyhead.encoder.decoder import Decoder
+from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.graphs import (
     BuiltGraph,
@@ -40,12 +43,15 @@ from polyhead.engine.export.record import (
     readme,
 )
 from polyhead.engine.export.text_ops import COLUMNS, IDS, MASK, SEGMENTS, VALUES, WORDS
+from polyhead.engine.export.writing import ExportedSteps, begin_file, step_file
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.loaded import loaded
 from polyhead.engine.probes import readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
+from polyhead.plan import merge
+from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.characters import word_pattern
@@ -59,7 +65,6 @@ TOLERANCE = 1e-3  # of a logit: float32 in another order
 BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
-WRITES = "its decoder writes token by token, which no file of an export does"
 LAST_TOKENS = "it reads first and last tokens of words, and its files would read one of each word"
 EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
 OWN_WORDS = "its head reads the words of two texts, which no graph does: train it with the strategy's words = false"
@@ -108,8 +113,6 @@ def export_bundle(
 def _cannot(session: Session, name: str) -> str:
     """Why a task cannot be exported; "" if it can."""
     task = session.tasks[name]
-    if kind_of(task).generates:
-        return WRITES
     if task.ends == "last":
         return LAST_TOKENS
     if not session.bundle.tasks[name].path.head.words:
@@ -154,17 +157,23 @@ class _Writing(msgspec.Struct, frozen=True):
         bundle = self.session.bundle
         record, trunk = bundle.tasks[name], bundle.trunk()
         task = loaded(bundle, name)
-        compare = None
+        compare = step = None
         if record.path.head.separate:
             compare = self._file(f"pairs/{name}.onnx", pair_graph(task, record.task))
+        if isinstance(decoder := record.path.head.decoder, Decoder):
+            model = begin_file(trunk, task, record.task, decoder)
+            step = self._file(f"steps/{name}.onnx", step_file(trunk, task, record.task, decoder))
+        else:
+            model = task_graph(trunk, task, record.task)
         return TaskFiles(
             task=record.task,
             reads=input_types_of(record.task)[0],
             version=bundle.version(name),
             arrays=record.arrays,
             max_tokens=longest_read(record.path, trunk),
-            model=self._file(f"tasks/{name}.onnx", task_graph(trunk, task, record.task)),
+            model=self._file(f"tasks/{name}.onnx", model),
             compare=compare,
+            step=step,
             columns=record.path.head.words,
         )
 
@@ -265,6 +274,12 @@ class ExportedModel:
             return self.run(files.compare, {"first": first, "second": second})["logits"]
         return self._of_text(files.model, inputs, words, columns=files.columns)["logits"]
 
+    def steps(self, files: TaskFiles, inputs: Sequence[Input]) -> ExportedSteps:
+        """The decoder of a task that writes, for these texts."""
+        assert files.step is not None
+        values = self._with_states(files.model, self._read(inputs))
+        return ExportedSteps(values, begin=partial(self.run, files.model), step=partial(self.run, files.step))
+
     def _of_text(
         self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = (), *, columns: int = 0
     ) -> Values:
@@ -280,10 +295,13 @@ class ExportedModel:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):
                 values[WORDS][row, : len(places)] = places
-        if reads_states(file.inputs):
-            assert self._export.trunk is not None
-            values |= self.run(self._export.trunk, values)
-        return self.run(file, values)
+        return self.run(file, self._with_states(file, values))
+
+    def _with_states(self, file: ModelFile, values: Values) -> Values:
+        if not reads_states(file.inputs):
+            return values
+        assert self._export.trunk is not None
+        return values | self.run(self._export.trunk, values)
 
     def _read(self, inputs: Sequence[Input]) -> Values:
         encoded = self._tokenizer.encode_batch([texts[0] if len(texts) == 1 else texts for texts in inputs])
@@ -293,7 +311,7 @@ class ExportedModel:
             SEGMENTS: np.array([encoding.type_ids for encoding in encoded], np.int64),
         }
 
-    def run(self, file: ModelFile, values: Values) -> Values:
+    def run(self, file: ModelFile, values: Mapping[str, np.ndarray]) -> Values:
         """All outputs of one model; its inputs are among the values."""
         if file.file not in self._sessions:
             path = self._root / file.file
@@ -309,6 +327,8 @@ def export_differences(exported: ExportedModel, files: TaskFiles, session: Sessi
     files read them all at once, padded.
     """
     task, probes = files.task, list(_probes_that_fit(files, session))
+    if files.step is not None:
+        return [_written_difference(exported, files, session, texts) for p in probes for texts in read_alone([p.input])]
     places = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
     wanted = session.outputs(task.name, [probe.input for probe in probes], words=places)
     rows, tokens = list[Input](), list[np.ndarray]()
@@ -327,6 +347,32 @@ def export_differences(exported: ExportedModel, files: TaskFiles, session: Sessi
         apart.append(float(np.abs(exported_logits.reshape(-1) - outputs.reshape(-1)).max(initial=0.0)))
         row += options
     return apart
+
+
+def _written_difference(exported: ExportedModel, files: TaskFiles, session: Session, texts: Input) -> float:
+    """Of the scores of the tokens that the session's decoder would write first, one after another."""
+    name, backend = files.task.name, session.backend
+    path = session.bundle.readers[name].path
+    (encoded,) = session.tokenizer.encode([texts])
+    ids, rules = encoded.ids[None].astype(np.int64), files.task.generation
+    assert isinstance(rules, GenerationRules)
+    batch = TokenBatch(
+        ids=ids,
+        mask=np.ones(ids.shape, bool),
+        segments=encoded.segments[None].astype(np.int64),
+        words=np.full((1, 1), -1, np.int64),
+    )
+    states = backend.run(merge({name: path}), batch)[name]
+    ours = backend.decoder(name)
+    theirs = exported.steps(files, [_repaired(texts)])
+    caches, read = [each.begin(states, batch.mask) for each in (ours, theirs)], np.array([[rules.start]])
+    worst = 0.0
+    for _ in range(min(rules.tokens, ASKED)):
+        wanted, caches[0] = ours.step(read, caches[0])
+        found, caches[1] = theirs.step(read, caches[1])
+        worst = max(worst, float(np.abs(found - wanted).max()))
+        read = wanted[:, 0].argmax(axis=-1)[:, None]
+    return worst
 
 
 def _probes_that_fit(files: TaskFiles, session: Session) -> Iterator[Probe]:

@@ -94,6 +94,7 @@ def describe(node: Node) -> str:
             pair = ", two texts compared" if node.separate else ""
             near = f", {counted(node.window, 'neighbour')} on each side" if node.window else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
+            hidden += "layer norm, " if node.norm is not None else ""
             words = f", words hashed to {node.words:,} columns" if node.words else ""
             return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}{near}{words}"
 

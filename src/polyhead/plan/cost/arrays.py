@@ -186,6 +186,8 @@ def arrays_of(
             if node.hidden:
                 hidden = linear("head.hidden", inputs, node.hidden)
                 yield from _owned(node.hidden_part or node.part, hidden)
+            if node.norm is not None:
+                yield from _owned(node.part, norm_shapes("head.norm", node.hidden))
             output = linear("head.output", node.hidden or inputs, node.width, bias=node.bias)
             yield from _owned(node.part, output)
             if node.words:
@@ -248,7 +250,7 @@ def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
 
     Above a trunk that ends without a norm of its own, layers are its further layers: those of an imported encoder.
     """
-    if node.width is None and (index < shape.layers or not shape.norm_first):
+    if node.width is None and (index < shape.whole_layers or not shape.norm_first):
         form = shape.layer(index)
     else:
         form = LayerForm(width=node.width or shape.width, heads=1, feed_forward=0, norm_epsilon=shape.norm_epsilon)

@@ -88,7 +88,7 @@ class OnnxRuntime:
         self.weight_bits = processor().weight_bits if scales is not None else None
         self._threads, self._scales = threads or processors(), scales
 
-    def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
+    def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
         ops = OnnxOps()
         if layers and self._scales is not None and self.weight_bits is not None:

@@ -60,8 +60,8 @@ class OpenVINORuntime:
     """Compiles for the processor.
 
     `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
-    operations that OpenVINO always runs in float32. With int8 the products of layers run in 8 bits by `scales`, and the
-    rest as with None.
+    operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers run in 8 bits by
+    `scales`, and the rest as with None.
     `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
     shares them among calls from several threads.
     """
@@ -88,12 +88,11 @@ class OpenVINORuntime:
         self.weight_bits = processor().weight_bits if scales is not None else None
         self._scales = scales
         self._float = rest if self.precision == "int8" else self.precision
-        self._settings: dict[str, object] = {
-            "PERFORMANCE_HINT": hint.upper(),
-            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[self._float],
-        }
+        self._settings: dict[str, object] = {"PERFORMANCE_HINT": hint.upper()}
         if threads is None and processors() < (os.cpu_count() or 1):
             threads = processors()  # OpenVINO counts the machine's, whatever the container allows
+        # Each call has one thread, or may have.
+        self._is_alone = (threads or processors()) == 1 or hint == "throughput"
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
         self._settings |= dict([KEPT_KERNELS])
@@ -105,22 +104,24 @@ class OpenVINORuntime:
         capabilities = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return "BF16" in capabilities and processor().may_have_bfloat16
 
-    def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
+    def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
-        bfloat16 = self._float == "bfloat16"
-        ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers)
+        bfloat16 = self._float == "bfloat16" and not exact
+        settings = self._settings | {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}
+        ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
         if layers and self._scales is not None and self.weight_bits is not None:
             ops = OpenVINOInt8Ops(self._scales, bits=self.weight_bits)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
         try:
-            compiled = self._core.compile_model(model, "CPU", self._settings)
+            compiled = self._core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             name, _ = KEPT_KERNELS  # no documented setting: another version may not have it
-            if name not in str(error) or self._settings.pop(name, None) is None:
+            if name not in str(error) or settings.pop(name, None) is None:
                 raise
-            compiled = self._core.compile_model(model, "CPU", self._settings)
+            self._settings.pop(name)
+            compiled = self._core.compile_model(model, "CPU", settings)
         trim()  # what compiling needed for a moment
         return _Compiled(compiled, list(ops.inputs), list(outputs))
 

@@ -166,11 +166,13 @@ class ReferenceBackend:
         return features if is_read else self._mapped(task, features)
 
     def _mapped(self, task: str, features: Array) -> Array:
-        """`U f(W z + b) + u`, f the head's activation."""
+        """`U f(W z + b) + u`, f the head's activation, behind which a layer norm may stand."""
         head = self.tasks[task].path.head
         if head.hidden:
             hidden = dense(features, self._owned(task, head.hidden_part or head.part), "head.hidden")
             features = _activated(hidden, head.activation)
+        if head.norm is not None:
+            features = layer_norm(features, self._owned(task, head.part), "head.norm", head.norm)
         return dense(features, self._owned(task, head.part), "head.output")
 
     def _owned(self, task: str, owner: str) -> Arrays:
