@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -20,6 +19,7 @@ from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 from polyhead.values import Value
 
 Logits = np.ndarray | Sequence[np.ndarray]
+NOT_ROWS = Decoded()  # of kinds whose answers are no arrays
 FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
 
 
@@ -65,7 +65,7 @@ class AnswerColumn:
         self._inputs, self._words = inputs, outputs.words
         self.known: KnownTask | None = None  # the rows that texts are compared with
         self.vectors: AnswerColumn | None = None  # of the same inputs: their mean vectors
-        self.decode_alike: Callable[[Task], Decoded] | None = None  # decodes it with the other tasks of its kind
+        self.alike: DecodedAlike | None = None  # decodes it with the other tasks of its kind
 
     @lazy
     def failed(self) -> dict[int, str]:
@@ -121,6 +121,8 @@ class AnswerColumn:
         Where vectors were read, with what these say of familiarity; unless `familiar`, only where there is a limit.
         """
         answers = self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
+        if self.vectors is None:
+            return answers
         own = none_below(self.task, limit)
         if not (familiar or own) or self.familiar is None:
             return answers
@@ -128,24 +130,23 @@ class AnswerColumn:
 
     @lazy
     def _raw(self) -> list[Answer]:
-        kind = kind_of(self.task)
-        if isinstance(kind, RowKind):
-            return kind.answers(self.task, self._decoded)
+        if (decoded := self._decoded) is not NOT_ROWS:
+            kind = kind_of(self.task)
+            assert isinstance(kind, RowKind)
+            return kind.answers(self.task, decoded)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
             Example(input=task_input(self._inputs[row]), words=own)
             for row, own in zip(self.rows.tolist(), words, strict=True)
         ]
-        return kind.decode_all(self.task, list(self.outputs), examples)
+        return kind_of(self.task).decode_all(self.task, list(self.outputs), examples)
 
     @lazy
     def _decoded(self) -> Decoded:
+        if self.alike is not None:
+            return self.alike.of(self.task)
         kind = kind_of(self.task)
-        if not isinstance(kind, RowKind):
-            return Decoded()
-        if self.decode_alike is None:
-            return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
-        return self.decode_alike(self.task)
+        return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs)) if isinstance(kind, RowKind) else NOT_ROWS
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -175,9 +176,9 @@ class AnswerTable:
         self._versions = versions
         if len(inputs) <= FEW:
             # No column, which would hold what holds it.
-            decode = partial(_decode_alike, [(column.task, column.outputs) for column in tasks.values()], {})
+            alike = DecodedAlike([(column.task, column.outputs) for column in tasks.values()])
             for column in self.tasks.values():
-                column.decode_alike = decode
+                column.alike = alike
 
     def __getitem__(self, task: str) -> AnswerColumn:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -200,7 +201,8 @@ class AnswerTable:
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            its = column.answers_as(wish_of(calibrated, name), familiar=familiar, limit=none_below)
+            wish = calibrated if calibrated is True else wish_of(calibrated, name)
+            its = column.answers_as(wish, familiar=familiar, limit=none_below)
             for row, answer in zip(column.rows.tolist(), its, strict=True):
                 answers[row][name] = answer
             if column.skipped:
@@ -224,17 +226,27 @@ class AnswerTable:
         ]
 
 
-def _decode_alike(tasks: Sequence[tuple[Task, Logits]], decoded: dict[str, Decoded], task: Task) -> Decoded:
-    """The answers of one of the tasks, decoded with those of all tasks of its kind when the first of them is read."""
-    if task.name not in decoded:
-        kind = kind_of(task)
-        assert isinstance(kind, RowKind)
-        alike = [(other, values) for other, values in tasks if other.kind == task.kind]
-        rows = [_rows_of(kind, other, values) for other, values in alike]
-        its = kind.decode_tasks([other for other, _ in alike], rows)
-        decoded |= {other.name: own for (other, _), own in zip(alike, its, strict=True)}
-    return decoded[task.name]
+class DecodedAlike:
+    """The outputs of several tasks, decoded with those of all tasks of a kind when the first of them is read."""
+
+    def __init__(self, tasks: Sequence[tuple[Task, Logits]]) -> None:
+        self._by_kind: dict[str, list[tuple[Task, Logits]]] = {}
+        for task, outputs in tasks:
+            self._by_kind.setdefault(task.kind, []).append((task, outputs))
+        self._decoded: dict[str, Decoded] = {}
+
+    def of(self, task: Task) -> Decoded:
+        """The answers of one of the tasks; `NOT_ROWS` where its kind has no arrays of answers."""
+        if task.name not in self._decoded:
+            kind, alike = kind_of(task), self._by_kind[task.kind]
+            its = [NOT_ROWS] * len(alike)
+            if isinstance(kind, RowKind):
+                rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
+                its = kind.decode_tasks([other for other, _ in alike], rows)
+            self._decoded |= {other.name: own for (other, _), own in zip(alike, its, strict=True)}
+        return self._decoded[task.name]
 
 
 def _rows_of(kind: RowKind, task: Task, outputs: Logits) -> np.ndarray:
-    return np.reshape(outputs, (len(outputs), kind.width(task)))
+    shape = len(outputs), kind.width(task)
+    return outputs if isinstance(outputs, np.ndarray) and outputs.shape == shape else np.reshape(outputs, shape)

@@ -12,7 +12,7 @@ from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end, ranges, starts_of
 from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input, hashed_sum, hashed_sums
 from polyhead.text.question import texts_of
@@ -120,6 +120,7 @@ class Gathered:
         self,
         readings: Sequence[EncodedInputs],
         tasks: Mapping[str, Task],
+        kinds: Mapping[str, Kind],
         compare: Compare,
         *,
         alone: bool,
@@ -140,9 +141,8 @@ class Gathered:
         for reading in readings:
             for task in reading.tasks:
                 self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
-        kinds = {task: kind_of(tasks[task]) for task in self._expected}
-        self._per_word = {task for task, kind in kinds.items() if kind.per_word}
-        self._per_option = {task for task, kind in kinds.items() if kind.per_option}
+        self._per_word = {task for task in self._expected if kinds[task].per_word}
+        self._per_option = {task for task in self._expected if kinds[task].per_option}
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -152,6 +152,7 @@ class Gathered:
     def add(self, batch: EncodedInputs, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch of these readings."""
         is_word, rows, are_finite = None, len(batch.entries), _are_finite(outputs.values())
+        of_words, has_ends = batch.texts.of_words, batch.texts.reads is not None and batch.texts.reads.ends is not None
         for task in batch.tasks:
             if task not in outputs:
                 continue
@@ -162,7 +163,7 @@ class Gathered:
                 values = values[is_word]  # drops padding positions
             if not are_finite:
                 values = self._finite(task, batch, values, is_word)
-            self._by_task.setdefault(task, []).append((batch, batch.texts.of_words(values)))
+            self._by_task.setdefault(task, []).append((batch, of_words(values) if has_ends else values))
 
     def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
         """The values with 0 for what is no finite number, of whose inputs a note is taken."""
@@ -228,6 +229,8 @@ class Gathered:
         if key not in self._orders:
             self._orders[key] = _order_of([batch for batch, _ in outputs])
         order, rows, first, counts = self._orders[key]
+        if len(outputs) == 1 and order is None and self._expected[task] == len(rows) and task not in self._per_option:
+            return Outputs(rows=rows, values=outputs[0][1])
         values = outputs[0][1] if len(outputs) == 1 else np.concatenate([values for _, values in outputs])
         values = values if order is None else values[order]
         if len(values) == len(rows) == self._expected[task] and task not in self._per_option:
