@@ -146,7 +146,11 @@ class AnswerColumn:
         if self.alike is not None:
             return self.alike.of(self.task)
         kind = kind_of(self.task)
-        return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs)) if isinstance(kind, RowKind) else NOT_ROWS
+        return (
+            kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
+            if isinstance(kind, RowKind)
+            else NOT_ROWS
+        )
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):

@@ -21,14 +21,7 @@ import tokenizers
 
 from polyhead.encoder.data import TextSettings
 from polyhead.errors import ConfigError
-from polyhead.text.encodings import (
-    Encodings,
-    Template,
-    concatenate_encodings,
-    find_template,
-    starts_of,
-    whole_encoding,
-)
+from polyhead.text.encodings import Encodings, Template, concatenate_encodings, find_template, starts_of, whole_encoding
 from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
 from polyhead.text.tokenizer_file import failed, open_tokenizer
 from polyhead.values import Value

@@ -162,7 +162,11 @@ class _Compiled:
     """
 
     def __init__(
-        self, model: ov.Model, inputs: Sequence[str], outputs: Sequence[str], make: Callable[[ov.Model], ov.CompiledModel]
+        self,
+        model: ov.Model,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        make: Callable[[ov.Model], ov.CompiledModel],
     ) -> None:
         self._any, self._make, self._own = model, make, threading.local()
         self._seen: ShapesSeen | None = None
