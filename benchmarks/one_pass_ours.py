@@ -85,6 +85,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     from polyhead.engine.backends.base import TokenBatch
     from polyhead.engine.compile.encoder import LayerSpan, span_graph
     from polyhead.engine.compile.layout import RowLayout, Shape
+    from polyhead.engine.compile.ops import Settling
     from polyhead.engine.scale_files import scales_for
     from polyhead.plan import TRUNK, Layers
 
@@ -95,13 +96,18 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
-    plain = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width, pack=False)
+    if isinstance(graph, Settling):  # as with tasks: one text is filled up, and few lengths get graphs of their own
+        graph.settle()
+    padded, alone = (
+        Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width, pack=pack)
+        for pack in (False, True)
+    )
     inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
 
     def run(batch) -> np.ndarray:
         words = np.full((len(batch.ids), 1), -1)
         tokens = TokenBatch(ids=batch.ids, mask=batch.mask, segments=batch.segments, words=words)
-        layout = RowLayout(tokens, plain)
+        layout = RowLayout(tokens, alone if len(batch.ids) == 1 else padded)
         (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
         return states[:, 0].copy()
 
