@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 from polyhead.values import Value
 
 Logits = np.ndarray | Sequence[np.ndarray]
-NOT_ROWS = Decoded()  # of kinds whose answers are no arrays
+Made = TypeVar("Made")
 FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
 
 
@@ -130,27 +131,24 @@ class AnswerColumn:
 
     @lazy
     def _raw(self) -> list[Answer]:
-        if (decoded := self._decoded) is not NOT_ROWS:
-            kind = kind_of(self.task)
-            assert isinstance(kind, RowKind)
-            return kind.answers(self.task, decoded)
+        kind = kind_of(self.task)
+        if isinstance(kind, RowKind):
+            return kind.answers(self.task, self._decoded) if self.alike is None else self.alike.answers(self.task, kind)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
             Example(input=task_input(self._inputs[row]), words=own)
             for row, own in zip(self.rows.tolist(), words, strict=True)
         ]
-        return kind_of(self.task).decode_all(self.task, list(self.outputs), examples)
+        return kind.decode_all(self.task, list(self.outputs), examples)
 
     @lazy
     def _decoded(self) -> Decoded:
-        if self.alike is not None:
-            return self.alike.of(self.task)
         kind = kind_of(self.task)
-        return (
-            kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
-            if isinstance(kind, RowKind)
-            else NOT_ROWS
-        )
+        if not isinstance(kind, RowKind):
+            return Decoded()
+        if self.alike is None:
+            return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
+        return self.alike.decoded(self.task, kind)
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -231,24 +229,33 @@ class AnswerTable:
 
 
 class DecodedAlike:
-    """The outputs of several tasks, decoded with those of all tasks of a kind when the first of them is read."""
+    """Outputs of several tasks: those of all tasks of a kind are decoded when the first of them is read."""
 
     def __init__(self, tasks: Sequence[tuple[Task, Logits]]) -> None:
         self._by_kind: dict[str, list[tuple[Task, Logits]]] = {}
         for task, outputs in tasks:
             self._by_kind.setdefault(task.kind, []).append((task, outputs))
-        self._decoded: dict[str, Decoded] = {}
+        self._decoded, self._answers = dict[str, Decoded](), dict[str, list[Answer]]()
 
-    def of(self, task: Task) -> Decoded:
-        """The answers of one of the tasks; `NOT_ROWS` where its kind has no arrays of answers."""
+    def decoded(self, task: Task, kind: RowKind) -> Decoded:
+        """The answers of one of the tasks as arrays."""
         if task.name not in self._decoded:
-            kind, alike = kind_of(task), self._by_kind[task.kind]
-            its = [NOT_ROWS] * len(alike)
-            if isinstance(kind, RowKind):
-                rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
-                its = kind.decode_tasks([other for other, _ in alike], rows)
-            self._decoded |= {other.name: own for (other, _), own in zip(alike, its, strict=True)}
+            alike = self._by_kind[task.kind]
+            rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
+            self._decoded |= self._named(task, kind.decode_tasks([other for other, _ in alike], rows))
         return self._decoded[task.name]
+
+    def answers(self, task: Task, kind: RowKind) -> list[Answer]:
+        """The same as plain values."""
+        if task.name not in self._answers:
+            self.decoded(task, kind)
+            alike = [other for other, _ in self._by_kind[task.kind]]
+            made = kind.answers_of_tasks(alike, [self._decoded[other.name] for other in alike])
+            self._answers |= self._named(task, made)
+        return self._answers[task.name]
+
+    def _named(self, task: Task, values: Sequence[Made]) -> dict[str, Made]:
+        return {other.name: value for (other, _), value in zip(self._by_kind[task.kind], values, strict=True)}
 
 
 def _rows_of(kind: RowKind, task: Task, outputs: Logits) -> np.ndarray:

@@ -54,6 +54,8 @@ def starts_of(sizes: np.ndarray) -> np.ndarray:
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`start, ..., start + size - 1` of every pair, concatenated; int64."""
+    if len(sizes) == 1:
+        return np.arange(starts[0], starts[0] + sizes[0])
     here = starts_of(sizes)
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 
