@@ -175,6 +175,10 @@ class _Compiled:
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
+    @property
+    def _model(self) -> ov.CompiledModel:
+        return self._now[0]
+
     def settle(self) -> None:
         """Begins to look at shapes; from then on numbers of the same input may differ by rounding."""
         self._seen = self._seen or ShapesSeen()
