@@ -233,9 +233,9 @@ def named(run: Run) -> dict[str, object]:
 
 
 def per_text(row: Row) -> float:
-    """Seconds for one text: `single` runs say a median already."""
+    """Seconds for one text: runs of single texts say a median already."""
     seconds = float(str(row["seconds"]))
-    return seconds if row["how"] == "single" else seconds / int(str(row["texts"]))
+    return seconds if row["how"] in ("single", "again") else seconds / int(str(row["texts"]))
 
 
 OURS, OTHERS = "#1f5fbf", "#8a8a8a"

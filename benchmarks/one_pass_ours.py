@@ -85,6 +85,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     from polyhead.engine.backends.base import TokenBatch
     from polyhead.engine.compile.encoder import LayerSpan, span_graph
     from polyhead.engine.compile.layout import RowLayout, Shape
+    from polyhead.engine.compile.ops import Settling
     from polyhead.engine.scale_files import scales_for
     from polyhead.plan import TRUNK, Layers
 
@@ -95,14 +96,19 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
-    plain = Shape(
-        first_position=shape.first_position,
-        segments=shape.segments,
-        width=shape.width,
-        pack=False,
-        relative=shape.relative,
-        window=shape.window,
-        heads=shape.key_heads or shape.heads,
+    if isinstance(graph, Settling):  # as with tasks: one text is filled up, and few lengths get graphs of their own
+        graph.settle()
+    padded, alone = (
+        Shape(
+            first_position=shape.first_position,
+            segments=shape.segments,
+            width=shape.width,
+            pack=pack,
+            relative=shape.relative,
+            window=shape.window,
+            heads=shape.key_heads or shape.heads,
+        )
+        for pack in (False, True)
     )
     inputs = ["ids", "added", *span.reads(shape), *(["positions"] if shape.position_table else [])]
     inputs += ["segments"] if shape.segments else []
@@ -110,7 +116,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     def run(batch) -> np.ndarray:
         words = np.full((len(batch.ids), 1), -1)
         tokens = TokenBatch(ids=batch.ids, mask=batch.mask, segments=batch.segments, words=words)
-        layout = RowLayout(tokens, plain)
+        layout = RowLayout(tokens, alone if len(batch.ids) == 1 else padded)
         (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
         return states[:, 0].copy()
 

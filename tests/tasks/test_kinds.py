@@ -479,3 +479,5 @@ def test_tasks_that_are_decoded_at_once_have_the_bits_of_each_alone():
             alone = kind_of(one).decode_rows(one, raw)
             assert decoded.label.tolist() == alone.label.tolist()
             assert decoded.scores.shape == alone.scores.shape and (decoded.scores == alone.scores).all()
+        answers = [kind_of(one).answers(one, decoded) for one, decoded in zip(tasks, together, strict=True)]
+        assert kind_of(task).answers_of_tasks(tasks, together) == answers

@@ -139,6 +139,22 @@ def test_each_word_has_its_first_subtoken():
     assert first_subtokens(one, words_of(text)).tolist() == [1, 4, 5, 7]
 
 
+@pytest.mark.parametrize("text", ["cat a!", "", "  ", "don't", "ab\u0301c cats 5 a", "a" * 60])
+def test_words_of_one_text_are_those_that_it_has_among_others(text):
+    both = [(text,), ("cat",)]
+    (alone, among), own = (
+        (tokenizer().encodings(inputs, offsets=True) for inputs in (both[:1], both)),
+        words_in_each(both),
+    )
+    one, several = read_words(alone, own[:1]), read_words(among, own)
+    assert one.of(0).tolist() == several.of(0).tolist()
+    count = int(several.starts[1])
+    assert one.starts.tolist() == [0, count]
+    assert one.places.tolist() == several.places[:count].tolist()
+    assert one.tokens.tolist() == several.tokens[:count].tolist()
+    assert one.going_on(np.array([0])).tolist() == several.going_on(np.array([0])).tolist()
+
+
 def test_words_that_are_cut_away_or_vanish_have_none():
     text = "abc cat \u200b de"
     words = np.array([[0, 3], [4, 7], [8, 9], [10, 12]], np.int32)

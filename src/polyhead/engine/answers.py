@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 from polyhead.values import Value
 
 Logits = np.ndarray | Sequence[np.ndarray]
+Made = TypeVar("Made")
 FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
 
 
@@ -65,7 +66,7 @@ class AnswerColumn:
         self._inputs, self._words = inputs, outputs.words
         self.known: KnownTask | None = None  # the rows that texts are compared with
         self.vectors: AnswerColumn | None = None  # of the same inputs: their mean vectors
-        self.decode_alike: Callable[[Task], Decoded] | None = None  # decodes it with the other tasks of its kind
+        self.alike: DecodedAlike | None = None  # decodes it with the other tasks of its kind
 
     @lazy
     def failed(self) -> dict[int, str]:
@@ -121,6 +122,8 @@ class AnswerColumn:
         Where vectors were read, with what these say of familiarity; unless `familiar`, only where there is a limit.
         """
         answers = self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
+        if self.vectors is None:
+            return answers
         own = none_below(self.task, limit)
         if not (familiar or own) or self.familiar is None:
             return answers
@@ -130,7 +133,7 @@ class AnswerColumn:
     def _raw(self) -> list[Answer]:
         kind = kind_of(self.task)
         if isinstance(kind, RowKind):
-            return kind.answers(self.task, self._decoded)
+            return kind.answers(self.task, self._decoded) if self.alike is None else self.alike.answers(self.task, kind)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
             Example(input=task_input(self._inputs[row]), words=own)
@@ -143,9 +146,9 @@ class AnswerColumn:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):
             return Decoded()
-        if self.decode_alike is None:
+        if self.alike is None:
             return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
-        return self.decode_alike(self.task)
+        return self.alike.decoded(self.task, kind)
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -175,9 +178,9 @@ class AnswerTable:
         self._versions = versions
         if len(inputs) <= FEW:
             # No column, which would hold what holds it.
-            decode = partial(_decode_alike, [(column.task, column.outputs) for column in tasks.values()], {})
+            alike = DecodedAlike([(column.task, column.outputs) for column in tasks.values()])
             for column in self.tasks.values():
-                column.decode_alike = decode
+                column.alike = alike
 
     def __getitem__(self, task: str) -> AnswerColumn:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -200,7 +203,8 @@ class AnswerTable:
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            its = column.answers_as(wish_of(calibrated, name), familiar=familiar, limit=none_below)
+            wish = calibrated if calibrated is True else wish_of(calibrated, name)
+            its = column.answers_as(wish, familiar=familiar, limit=none_below)
             for row, answer in zip(column.rows.tolist(), its, strict=True):
                 answers[row][name] = answer
             if column.skipped:
@@ -224,17 +228,36 @@ class AnswerTable:
         ]
 
 
-def _decode_alike(tasks: Sequence[tuple[Task, Logits]], decoded: dict[str, Decoded], task: Task) -> Decoded:
-    """The answers of one of the tasks, decoded with those of all tasks of its kind when the first of them is read."""
-    if task.name not in decoded:
-        kind = kind_of(task)
-        assert isinstance(kind, RowKind)
-        alike = [(other, values) for other, values in tasks if other.kind == task.kind]
-        rows = [_rows_of(kind, other, values) for other, values in alike]
-        its = kind.decode_tasks([other for other, _ in alike], rows)
-        decoded |= {other.name: own for (other, _), own in zip(alike, its, strict=True)}
-    return decoded[task.name]
+class DecodedAlike:
+    """Outputs of several tasks: those of all tasks of a kind are decoded when the first of them is read."""
+
+    def __init__(self, tasks: Sequence[tuple[Task, Logits]]) -> None:
+        self._by_kind: dict[str, list[tuple[Task, Logits]]] = {}
+        for task, outputs in tasks:
+            self._by_kind.setdefault(task.kind, []).append((task, outputs))
+        self._decoded, self._answers = dict[str, Decoded](), dict[str, list[Answer]]()
+
+    def decoded(self, task: Task, kind: RowKind) -> Decoded:
+        """The answers of one of the tasks as arrays."""
+        if task.name not in self._decoded:
+            alike = self._by_kind[task.kind]
+            rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
+            self._decoded |= self._named(task, kind.decode_tasks([other for other, _ in alike], rows))
+        return self._decoded[task.name]
+
+    def answers(self, task: Task, kind: RowKind) -> list[Answer]:
+        """The same as plain values."""
+        if task.name not in self._answers:
+            self.decoded(task, kind)
+            alike = [other for other, _ in self._by_kind[task.kind]]
+            made = kind.answers_of_tasks(alike, [self._decoded[other.name] for other in alike])
+            self._answers |= self._named(task, made)
+        return self._answers[task.name]
+
+    def _named(self, task: Task, values: Sequence[Made]) -> dict[str, Made]:
+        return {other.name: value for (other, _), value in zip(self._by_kind[task.kind], values, strict=True)}
 
 
 def _rows_of(kind: RowKind, task: Task, outputs: Logits) -> np.ndarray:
-    return np.reshape(outputs, (len(outputs), kind.width(task)))
+    shape = len(outputs), kind.width(task)
+    return outputs if isinstance(outputs, np.ndarray) and outputs.shape == shape else np.reshape(outputs, shape)

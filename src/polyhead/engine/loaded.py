@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,16 +19,16 @@ from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
 from polyhead.engine.batch import Readers, readers_by_type
-from polyhead.engine.familiar import KnownTask
+from polyhead.engine.familiar import KnownTask, none_below
 from polyhead.engine.generate.texts import TextWriter
-from polyhead.engine.inputs import input_types_of
+from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge
 from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task, owner_of
+from polyhead.tasks.task import Kind, Task, owner_of
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
 
@@ -43,6 +44,17 @@ class Changes(Value):
     attached: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     detached: tuple[str, ...] = ()
+
+
+class AskedTasks(NamedTuple):
+    """Some tasks, and what follows from them alone."""
+
+    tasks: dict[str, Task]
+    kinds: dict[str, Kind]
+    reads: dict[str, tuple[InputType, ...]]  # the types of input that each reads
+    writing: frozenset[str]  # those that generate
+    versions: dict[str, str]  # of those that lie in a bundle
+    readers: Readers
 
 
 class LoadedTasks:
@@ -83,7 +95,10 @@ class LoadedTasks:
         # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
         tasks = self.tasks
         plan = self._plan = lru_cache(maxsize=PLANS)(lambda names: merge({name: paths[name] for name in names}))
-        self._readers = lru_cache(maxsize=PLANS)(lambda names: readers_by_type({name: tasks[name] for name in names}))
+        versions = self.versions
+        self._asked = lru_cache(maxsize=PLANS)(partial(_asked, tasks, versions))
+        # Whether some task itself says below which familiarity an answer does not stand.
+        self.limited = any(none_below(tasks[name], None) > 0 for name in self.known if name in tasks)
         ordered = lru_cache(maxsize=PLANS)(lambda names: tuple(sorted(names, key=place.__getitem__)))
         layers = self._layers = lru_cache(maxsize=PLANS)(lambda names: cost.layer_evaluations(plan(names)))
         # What a decoder did is known when a text is written.
@@ -115,7 +130,7 @@ class LoadedTasks:
 
     def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
         """The versions of those of these tasks that lie in a bundle."""
-        return {name: self.versions[name] for name in tasks if name in self.versions}
+        return self.asked(tasks).versions
 
     def flops_of(self, tasks: Iterable[str]) -> Flops:
         """FLOPs of a pass as if only these tasks had been asked."""
@@ -135,7 +150,11 @@ class LoadedTasks:
 
     def readers(self, tasks: Iterable[str]) -> Readers:
         """Which inputs these tasks read, and how."""
-        return self._readers(tuple(tasks))
+        return self.asked(tasks).readers
+
+    def asked(self, tasks: Iterable[str]) -> AskedTasks:
+        """These tasks, and what follows from them alone; of the same ones it is known."""
+        return self._asked(tuple(tasks))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
@@ -163,6 +182,19 @@ class LoadedTasks:
         finally:  # a caller that has all that it wants does not ask for more
             if reason and plan.tasks not in self._failing:
                 _LOG.warning("%s: could not run at once, and ran stage by stage: %s", ", ".join(plan.tasks), reason)
+
+
+def _asked(tasks: Mapping[str, Task], versions: Mapping[str, str], names: tuple[str, ...]) -> AskedTasks:
+    asked = {name: tasks[name] for name in names}
+    kinds = {name: kind_of(task) for name, task in asked.items()}
+    return AskedTasks(
+        tasks=asked,
+        kinds=kinds,
+        reads={name: input_types_of(task) for name, task in asked.items()},
+        writing=frozenset(name for name, kind in kinds.items() if kind.generates),
+        versions={name: versions[name] for name in names if name in versions},
+        readers=readers_by_type(asked),
+    )
 
 
 def loaded(bundle: Bundle, name: str) -> LoadedTask:

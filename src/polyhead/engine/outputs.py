@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
-from polyhead.engine.batch import EncodedInputs, Texts
+from polyhead.engine.batch import EncodedInputs
 from polyhead.engine.inputs import AnyInput, task_input
+from polyhead.engine.word_order import WordOrder
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.tagged import parts_marked
-from polyhead.tasks.task import Task
-from polyhead.text.encodings import end_to_end, ranges, starts_of
+from polyhead.tasks.task import Kind, Task
+from polyhead.text.encodings import end_to_end
 from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input, hashed_sum, hashed_sums
 from polyhead.text.question import texts_of
-from polyhead.text.tokenize import encoded_at
-from polyhead.text.words import best_windows
 from polyhead.values import Value
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
@@ -120,6 +118,7 @@ class Gathered:
         self,
         readings: Sequence[EncodedInputs],
         tasks: Mapping[str, Task],
+        kinds: Mapping[str, Kind],
         compare: Compare,
         *,
         alone: bool,
@@ -134,15 +133,14 @@ class Gathered:
         self._by_task: dict[str, list[BatchOutputs]] = {}
         # Tasks that are read alike share these.
         self._orders: dict[tuple[int, ...], Order] = {}
-        self._word_orders: dict[tuple[int, ...], _WordOrder] = {}
+        self._word_orders: dict[tuple[int, ...], WordOrder] = {}
         self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
         self._expected: dict[str, int] = {}  # entries that a task reads
         for reading in readings:
             for task in reading.tasks:
                 self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
-        kinds = {task: kind_of(tasks[task]) for task in self._expected}
-        self._per_word = {task for task, kind in kinds.items() if kind.per_word}
-        self._per_option = {task for task, kind in kinds.items() if kind.per_option}
+        self._per_word = {task for task in self._expected if kinds[task].per_word}
+        self._per_option = {task for task in self._expected if kinds[task].per_option}
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -152,6 +150,7 @@ class Gathered:
     def add(self, batch: EncodedInputs, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch of these readings."""
         is_word, rows, are_finite = None, len(batch.entries), _are_finite(outputs.values())
+        of_words, has_ends = batch.texts.of_words, batch.texts.reads is not None and batch.texts.reads.ends is not None
         for task in batch.tasks:
             if task not in outputs:
                 continue
@@ -162,7 +161,7 @@ class Gathered:
                 values = values[is_word]  # drops padding positions
             if not are_finite:
                 values = self._finite(task, batch, values, is_word)
-            self._by_task.setdefault(task, []).append((batch, batch.texts.of_words(values)))
+            self._by_task.setdefault(task, []).append((batch, of_words(values) if has_ends else values))
 
     def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
         """The values with 0 for what is no finite number, of whose inputs a note is taken."""
@@ -228,6 +227,8 @@ class Gathered:
         if key not in self._orders:
             self._orders[key] = _order_of([batch for batch, _ in outputs])
         order, rows, first, counts = self._orders[key]
+        if len(outputs) == 1 and order is None and self._expected[task] == len(rows) and task not in self._per_option:
+            return Outputs(rows=rows, values=outputs[0][1])
         values = outputs[0][1] if len(outputs) == 1 else np.concatenate([values for _, values in outputs])
         values = values if order is None else values[order]
         if len(values) == len(rows) == self._expected[task] and task not in self._per_option:
@@ -285,12 +286,12 @@ class Gathered:
             words=[words for _, _, words in answered],
         )
 
-    def _word_order(self, task: str, batches: Sequence[EncodedInputs]) -> _WordOrder:
+    def _word_order(self, task: str, batches: Sequence[EncodedInputs]) -> WordOrder:
         texts = batches[0].texts
         read = [i for i, reading in enumerate(self._readings) if reading.texts is texts and task in reading.tasks]
         key = (*[id(batch) for batch in batches], -1, *read)
         if key not in self._word_orders:
-            self._word_orders[key] = _WordOrder.of(
+            self._word_orders[key] = WordOrder.of(
                 texts,
                 np.concatenate([self._readings[i].entries for i in read]),
                 np.concatenate([batch.entries for batch in batches]),
@@ -319,73 +320,6 @@ def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
         base = array.base if isinstance(array.base, np.ndarray) else array
         whole[id(base)] = base
     return all(np.isfinite(base).all() for base in whole.values())
-
-
-class _WordOrder(Value, eq=False):
-    """Positions of outputs of some entries among the words of their texts: the same for all tasks."""
-
-    texts: Texts
-    entries: np.ndarray  # int64 (entries,): in the order in which batches gave them
-    # Texts of one window, in the order of their inputs.
-    rows: np.ndarray  # int64 (alone,): their inputs
-    words: list[np.ndarray]  # of each (words, 2)
-    starts: np.ndarray  # int64 (alone + 1,): where its words begin
-    own: np.ndarray | None  # bool (outputs,): which are of such texts; None: all
-    into: np.ndarray  # int64: the word that each of these is of
-    goes_on: np.ndarray  # bool (words,): of all of them, which share the token of the word before
-    windowed: np.ndarray  # int64: texts of several windows of which all are there
-
-    @classmethod
-    def of(cls, texts: Texts, read: np.ndarray, entries: np.ndarray) -> _WordOrder:
-        """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
-        reads, encodings = texts.reads, texts.encodings
-        assert reads is not None
-        sizes, text = np.diff(reads.starts)[entries], encodings.row[entries]
-        windows = np.bincount(encodings.row[read])
-        is_alone = windows[text] == 1
-        alone = np.flatnonzero(is_alone)
-        alone = alone[np.argsort(texts.row[entries[alone]], kind="stable")]
-        starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(entries), np.int64)
-        base[alone] = starts[:-1]
-        into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
-        collected = np.repeat(is_alone, sizes)
-        windowed, window_counts = np.unique(text[~is_alone], return_counts=True)
-        return cls(
-            texts=texts,
-            entries=entries,
-            rows=texts.row[entries[alone]],
-            words=[reads.of(number) for number in text[alone].tolist()],
-            goes_on=reads.going_on(text[alone]),
-            starts=starts,
-            own=None if is_alone.all() else collected,
-            into=into[collected],
-            windowed=windowed[window_counts == windows[windowed]],
-        )
-
-    def outputs(self, flat: np.ndarray) -> list[np.ndarray]:
-        """One row for each word of the texts of one window, NaN for words that are not read."""
-        outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
-        outputs[self.into] = flat if self.own is None else flat[self.own]
-        marked = parts_marked(outputs, self.goes_on)
-        return [marked[start:stop] for start, stop in pairwise(self.starts.tolist())]
-
-    def merged(self, task: Task, flat: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Input, outputs and words of each text of several windows, put together as the task's kind does."""
-        reads, encodings = self.texts.reads, self.texts.encodings
-        assert reads is not None
-        sizes = np.diff(reads.starts)[self.entries]
-        stops, text = np.cumsum(sizes), encodings.row[self.entries]
-        for number in self.windowed.tolist():
-            order = np.flatnonzero(text == number)
-            order = order[np.argsort(self.entries[order])]
-            spans = [slice(stops[i] - sizes[i], stops[i]) for i in order]
-            starts = reads.starts[self.entries[order]]
-            places = [reads.places[start : start + size] for start, size in zip(starts, sizes[order], strict=True)]
-            words = reads.of(number)
-            best = best_windows([encoded_at(encodings, entry) for entry in self.entries[order]], words)[:, 0]
-            merged = kind_of(task).merge_words(task, [flat[span] for span in spans], places, best)
-            merged = parts_marked(merged, reads.going_on(np.array([number])))
-            yield int(self.texts.row[self.entries[order[0]]]), merged, words
 
 
 def not_finite(task: str) -> BackendError:

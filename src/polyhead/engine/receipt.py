@@ -85,6 +85,11 @@ class _Read(NamedTuple):
     layers: int = 0
     is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one whole text, read as it was given."""
+        return len(self.rows) == 1 and not (self.is_half or self.repaired[0] or self.windows is None or self.windows[0])
+
 
 class Receipts:
     """What the inputs of a request have cost so far, added up when it is asked for: see `Receipt` for the names."""
@@ -168,6 +173,11 @@ class Receipts:
 
     def at(self, row: int, flops: Flops) -> Receipt:
         """The receipt of one input."""
+        if len(self._inputs) == len(self._read) == 1 and not self._written and self._read[0].is_alone:
+            (read,) = self._read
+            tokens, added = int(read.sizes[0]), dict(flops(read.tasks, int(read.sizes[0])))
+            cut = int(read.cut[0])
+            return Receipt(passes=1, layers=read.layers, tokens=tokens, cut=cut, added_flops=added)
         totals: dict[str, Any] = {name: int(counts[row]) for name, counts in self._totals.items()}
         return Receipt(**totals, added_flops=self._flops(row, flops))
 

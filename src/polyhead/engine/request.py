@@ -19,7 +19,6 @@ from polyhead.engine.inputs import (
     checked_deadline,
     checked_inputs,
     checked_words,
-    input_types_of,
     types_of_inputs,
     why_not,
 )
@@ -28,7 +27,6 @@ from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, WordOutputs, 
 from polyhead.engine.receipt import Receipts
 from polyhead.errors import without_frames
 from polyhead.plan import Plan
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
@@ -64,13 +62,13 @@ class Request:
         """
         self.inputs = checked_inputs(inputs)
         requested = loaded.task_names(tasks)
-        self.tasks = {name: loaded.tasks[name] for name in (requested if vectors is None else (*requested, vectors))}
+        asked = self._asked = loaded.asked(requested if vectors is None else (*requested, vectors))
+        self.tasks = asked.tasks
         self._vectors, self._known_tasks = vectors, loaded.known
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
-        self._writing = {name for name, task in self.tasks.items() if kind_of(task).generates}
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops_of(requested)
-        self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
+        self._calibrations = loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
         for row, input_type in enumerate(self._types):
             self._rows.setdefault(input_type, []).append(row)
@@ -113,7 +111,7 @@ class Request:
         vectors = None if self._vectors is None else tasks.pop(self._vectors)
         for name, column in tasks.items() if vectors is not None else ():
             column.known, column.vectors = self._known_tasks.get(name), vectors
-        return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
+        return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._asked.versions)
 
     def error(self, task: str) -> Exception | None:
         """Why the task failed, where it did."""
@@ -121,7 +119,7 @@ class Request:
 
     def unfit(self, task: str) -> dict[int, str]:
         """The inputs that the task does not read, and why."""
-        read_types = input_types_of(self.tasks[task])
+        read_types = self._asked.reads[task]
         unfit = self._unfit.get(read_types)
         if unfit is None:
             unfit = self._unfit[read_types] = {}
@@ -133,7 +131,7 @@ class Request:
     def _column(self, name: str) -> AnswerColumn:
         inputs, skipped = self.inputs, self.unfit(name)
         outputs = concatenate_outputs(self._known(name))
-        if name in self._writing and (np.diff(outputs.rows) < 0).any():  # written as their lengths came
+        if name in self._asked.writing and (np.diff(outputs.rows) < 0).any():  # written as their lengths came
             order = np.argsort(outputs.rows, kind="stable")
             outputs = Outputs(rows=outputs.rows[order], values=[outputs.values[i] for i in order.tolist()])
         failed: dict[int, Exception] = {}
@@ -151,7 +149,7 @@ class Request:
     def _known(self, task: str) -> list[Outputs]:
         """All that is known by now, of a piece that is not done too."""
         known = self._outputs[task]
-        if self._gathered is None or task in self._writing:
+        if self._gathered is None or task in self._asked.writing:
             return known
         try:
             return [*known, self._gathered.of(task)]
@@ -162,8 +160,7 @@ class Request:
         """Piece after piece, each stage by stage and then its end; where it `streams`, with the answers of each."""
         if self.is_late:  # before any text is tokenized
             return
-        readers = loaded.readers(self.tasks)
-        for readings in prepared(self.inputs, self._types, readers, loaded.tokenizer, self._words):
+        for readings in prepared(self.inputs, self._types, self._asked.readers, loaded.tokenizer, self._words):
             yield from self._piece(loaded, readings, stages, streams=streams)
             if self.is_late:
                 return
@@ -173,13 +170,14 @@ class Request:
     ) -> Iterator[TaskResults]:
         gathered = Gathered(
             readings,
-            loaded.tasks,
+            self.tasks,
+            self._asked.kinds,
             loaded.backend.compared,
             alone=loaded.deterministic,
             words=WordOutputs(self.inputs, loaded.word_weights).added,
         )
         self._gathered = gathered
-        waiting: dict[str, list[TextStates]] = {task: [] for task in gathered.tasks if task in self._writing}
+        waiting: dict[str, list[TextStates]] = {task: [] for task in gathered.tasks if task in self._asked.writing}
         batches = partial(batched, tokenizer=loaded.tokenizer, deterministic=loaded.deterministic, width=loaded.width)
         for batch, tokens in chain.from_iterable(map(batches, readings)):
             if self.is_late:

@@ -130,6 +130,8 @@ class Session:
     ) -> bool:
         """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for its own limit."""
         now = self.loaded
+        if not (familiar or none_below or now.limited):
+            return False
         asked = {name: now.tasks[name] for name in now.task_names(tasks)}
         return is_wanted(now.known, asked, familiar=familiar, asked=none_below)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import tokenizers
 
@@ -53,6 +54,8 @@ def starts_of(sizes: np.ndarray) -> np.ndarray:
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`start, ..., start + size - 1` of every pair, concatenated; int64."""
+    if len(sizes) == 1:
+        return np.arange(starts[0], starts[0] + sizes[0])
     here = starts_of(sizes)
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 
@@ -103,6 +106,31 @@ class Template(Value):
         counts = np.ones((len(sizes), len(values)), np.int64)
         counts[:, places] = sizes
         return np.repeat(np.tile(values, len(sizes)), counts.ravel())
+
+
+def whole_encoding(answer: tokenizers.Encoding, template: Template, *, offsets: bool) -> Encodings:
+    """One text with all of its tokens, as the library read it without special tokens."""
+    (before, after), ids, nothing = template.ids, answer.ids, np.zeros(1, np.int64)
+    start, stop, size = len(before), len(before) + len(ids), len(ids) + template.size
+    segments = np.full(size, template.text_segments[0], np.int32)
+    segments[:start], segments[stop:] = template.segments
+    encodings = Encodings(
+        row=nothing,
+        window=nothing,
+        starts=np.array([0, size], np.int64),
+        ids=np.array([*before, *ids, *after], np.int32),
+        segments=segments,
+        cut=nothing,
+        beyond=nothing,
+        repaired=nothing,
+        texts=1,
+    )
+    if not offsets:
+        return encodings
+    sequence, pairs = np.full(size, -1, np.int8), np.zeros((size, 2), np.int32)
+    sequence[start:stop] = 0
+    pairs[start:stop] = np.array(answer.offsets, np.int32).reshape(-1, 2)
+    return msgspec.structs.replace(encodings, offsets=pairs, sequence=sequence)
 
 
 def find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> Template:

@@ -160,6 +160,8 @@ class WindowWords(Value, eq=False):
 
 def read_words(encodings: Encodings, words: Sequence[np.ndarray], *, ends: bool = False) -> WindowWords:
     """The words that each entry reads, with `ends` their last tokens too; the encodings must have offsets."""
+    if len(encodings.row) == 1 and not ends:
+        return _read_alone(encoded_at(encodings, 0), words[0])
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     text_starts = starts_of(sizes)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
@@ -188,6 +190,20 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray], *, ends: bool 
         goes_on=goes_on,
     )
     return msgspec.structs.replace(reads, ends=_last_subtokens(encodings, reads)) if ends else reads
+
+
+def _read_alone(encoded: Encoded, words: np.ndarray) -> WindowWords:
+    """The words of one text that one window holds."""
+    tokens = first_subtokens(encoded, words)
+    places = np.flatnonzero(tokens >= 0)
+    return WindowWords(
+        words=words,
+        text_starts=np.array([0, len(words)], np.int64),
+        places=places,
+        tokens=tokens[places].astype(np.int64),
+        starts=np.array([0, len(places)], np.int64),
+        goes_on=tokens == GOES_ON,
+    )
 
 
 def _last_subtokens(encodings: Encodings, reads: WindowWords) -> np.ndarray:

@@ -88,7 +88,15 @@ class _Composer:
         alone: tuple[Token, ...] = (),
         outputs: tuple[str, ...] = (),
     ) -> Graph:
-        recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs)
+        recipe = Recipe(
+            key=key,
+            build=build,
+            label=label,
+            layers=layers,
+            alone=alone,
+            outputs=outputs,
+            settles=not self._arranged.deterministic,
+        )
         return self._graphs.graph(recipe)
 
     def _root(self, index: int, reads: Sequence[Key]) -> InputState:

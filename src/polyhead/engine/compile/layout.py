@@ -103,7 +103,10 @@ class RowLayout:
     @property
     def positions(self) -> np.ndarray:
         """The position of each token in its text, as the trunk counts them."""
-        first, tokens = self._shape.first_position, self._batch.ids.shape[1]
+        first, (texts, tokens) = self._shape.first_position, self._batch.ids.shape
+        if texts == 1:
+            each = np.arange(first, first + tokens)[None]
+            return each if self._is_plain else self._spread(each, fill=first)
         each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
         return each if self._is_plain else self._spread(each, fill=first)
 
@@ -207,6 +210,9 @@ class RowLayout:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
         # A row that several texts may share has one shape of mask, however many texts share it.
         is_line = self._shape.pack and self._shape.fill and self.size[0] == 1 and self.size[1] <= LINE
+        if is_line and not self._more and len(self._lengths) == 1:  # one text: it, and what is behind it
+            is_text = np.arange(self.size[1]) < self._lengths[0]
+            return _hidden((is_text[:, None] == is_text)[None])
         if self._is_packed or is_line or (self._more and self._shape.isolated):
             return _hidden(self._sees(self._every, self._every))
         texts, stop = len(self.keep), self._more + self.keep.shape[1]
@@ -224,6 +230,10 @@ class RowLayout:
 
     def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
         spread = np.full(self.size, fill, np.int64)
+        if len(values) == 1:
+            size, start = self._lengths[0], int(self._start[0]) + self._more
+            spread.ravel()[start : start + size] = values[0, :size]
+            return spread
         spread.ravel()[self._there] = values[self._batch.mask]
         return spread
 

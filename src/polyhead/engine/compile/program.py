@@ -15,7 +15,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
-from polyhead.engine.compile.ops import Build, Compiled, Runtime
+from polyhead.engine.compile.ops import Build, Compiled, Runtime, Settling
 from polyhead.engine.compile.places import PLACED
 from polyhead.errors import BackendError, without_frames
 from polyhead.values import Value
@@ -37,6 +37,7 @@ class Recipe(Value, eq=False):
     # Members that may be asked without their siblings: the graph is kept for as long as these are loaded.
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
+    settles: bool = False  # whether shapes that come often may be computed apart, with other rounding
 
 
 class Graph:
@@ -97,6 +98,8 @@ class Graphs:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
         compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact)
+        if recipe.settles and isinstance(compiled, Settling):
+            compiled.settle()
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

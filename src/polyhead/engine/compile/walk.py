@@ -153,7 +153,8 @@ def run_graph(
     blocks: dict[str, list[np.ndarray]] = {}
     for start, stop, room in _pieces(lengths, sizes):
         longest = int(lengths[start:stop].max())
-        filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
+        row = _row_of(inputs) if len(lengths) == 1 and sizes == TEXTS else 0
+        filled = _piece(inputs, start, stop, (room, row or _room(longest)), longest)
         for name, out in graph(_with_tokens({**inputs, **filled}, of_tokens)).items():
             out = out[:, : stop - start]
             blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
@@ -166,11 +167,12 @@ def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch)
     blocks: dict[str, list[np.ndarray]] = {name: [] for name in requested}
     for start, stop, room in _pieces(lengths, TEXTS):
         longest = int(lengths[start:stop].max())
-        filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
+        row = _row_of(inputs) if len(lengths) == 1 else 0
+        filled = _piece(inputs, start, stop, (room, row or _room(longest)), longest)
         is_word = batch.words[start:stop] >= 0 if call.words else np.zeros((stop - start, batch.words.shape[1]), bool)
         if WORD in inputs:
             places = inputs[WORD][start:stop][is_word][:, None]
-            filled[WORD] = _filled(places, (_words_room(len(places)), 1), 0)
+            filled[WORD] = _filled(places, (row if row >= len(places) else _words_room(len(places)), 1), 0)
         for name, out in call.graph({**inputs, **filled}).items():
             if name in call.words:
                 blocks[name].append(np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype))
@@ -178,6 +180,13 @@ def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch)
             elif name in requested:
                 blocks[name].append(np.array(out[:, : stop - start]))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
+
+
+def _row_of(inputs: Mapping[str, np.ndarray]) -> int:
+    """The positions of the one row that a text fills up, 0 where there are more: then all shapes follow from it."""
+    rows = {array.shape[:2] for name, array in inputs.items() if name.startswith("state.")}
+    rows_positions = rows.pop() if len(rows) == 1 else (0, 0)
+    return rows_positions[1] if rows_positions[0] == 1 else 0
 
 
 def _piece(
@@ -223,7 +232,7 @@ def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, 
     """Ranges of texts, and with how many each is computed: the last one is filled up."""
     start, step = 0, sizes[0]
     if len(lengths) <= step:
-        yield 0, len(lengths), step
+        yield 0, len(lengths), 1 if len(lengths) == 1 and sizes == TEXTS else step
         return
     longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
     longest = np.maximum.accumulate(longest[::-1])[::-1]  # of a part and of those after it

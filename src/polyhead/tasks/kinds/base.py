@@ -188,7 +188,9 @@ def softmax_of_each(outputs: Arrays) -> list[np.ndarray]:
     flat = np.exp(flat - np.repeat(np.maximum.reduceat(flat, stops - widths), widths))
     ends = np.cumsum([rows.size for rows in outputs]).tolist()
     parts = [flat[end - rows.size : end].reshape(rows.shape) for rows, end in zip(outputs, ends, strict=True)]
-    totals = np.concatenate([part.sum(axis=-1) for part in parts])  # row by row, in the order of additions of `softmax`
+    totals = np.concatenate(
+        [np.add.reduce(part, axis=-1) for part in parts]
+    )  # row by row, in the order of additions of `softmax`
     flat /= np.repeat(totals, widths)
     return parts
 

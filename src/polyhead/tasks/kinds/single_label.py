@@ -86,6 +86,20 @@ class SingleLabel(RowKind):
             for label, scores in zip(decoded.label.tolist(), decoded.scores.tolist(), strict=True)
         ]
 
+    def answers_of_tasks(self, tasks: Sequence[Task], decoded: Sequence[Decoded]) -> list[list[Answer]]:
+        """The same of each task."""
+        if not all(len(own.label) == 1 for own in decoded if own.label is not None):
+            return super().answers_of_tasks(tasks, decoded)
+        chosen = np.concatenate([own.label for own in decoded if own.label is not None]).tolist()
+        scores = np.concatenate([own.scores.ravel() for own in decoded if own.scores is not None]).tolist()
+        made, start = list[list[Answer]](), 0
+        for task, label in zip(tasks, chosen, strict=True):
+            names = task.labels
+            own_scores = dict(zip(names, scores[start : start + len(names)], strict=True))
+            made.append([{"label": names[label], "scores": own_scores}])
+            start += len(names)
+        return made
+
     def stratum(self, target: np.ndarray) -> int:
         """The label's index."""
         return int(target)

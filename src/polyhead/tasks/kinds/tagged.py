@@ -102,7 +102,10 @@ def parts_marked(outputs: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
 
 def parts_of(outputs: np.ndarray) -> np.ndarray:
     """Which words continue the label of the word before, bool (words,); the first does not."""
-    is_part = np.asarray(~np.isnan(outputs[:, 0]) & np.isnan(outputs).any(axis=-1))
+    is_nan = np.isnan(outputs)
+    if not is_nan.any():
+        return np.zeros(len(outputs), bool)
+    is_part = np.asarray(~is_nan[:, 0] & is_nan.any(axis=-1))
     is_part[:1] = False
     return is_part
 
@@ -113,11 +116,12 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
     A word that shares the token of the word before continues its label: inside the span that begins there.
     """
     is_part = parts_of(outputs)
-    own = outputs[~is_part]
+    is_whole = not is_part.any()
+    own = outputs if is_whole else outputs[~is_part]
     labels = best(own)
     if task.decoder == "constrained":
         labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels, task.transitions))
-    if not is_part.any():
+    if is_whole:
         return labels
     repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]
     return np.where(is_part & (repeated != UNREAD), inside_of(task.labels)[repeated], repeated)
@@ -143,6 +147,8 @@ def begun(labels: Sequence[str], indices: np.ndarray) -> np.ndarray:
 def best(outputs: np.ndarray) -> np.ndarray:
     """The best label index of each word, int64 (words,); UNREAD for NaN rows."""
     unread = np.isnan(outputs).any(axis=-1)
+    if not unread.any():
+        return np.asarray(outputs.argmax(axis=-1))
     return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
 
 

@@ -105,8 +105,12 @@ class Tagging(Kind):
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
         several = [flat] if task.decoder == "greedy" else rows
         indices = np.concatenate([chosen(task, row) for row in several])
-        whole = np.maximum.accumulate(np.where(parts_of(flat), 0, np.arange(len(flat))))  # each first part of a word
-        scores = np.take_along_axis(base.softmax(flat[whole]), indices[whole][:, None], axis=-1)[:, 0]
+        places_of_all, is_part = np.arange(len(flat)), parts_of(flat)
+        probabilities, given = base.softmax(flat), indices
+        if is_part.any():
+            whole = np.maximum.accumulate(np.where(is_part, 0, places_of_all))  # each first part of a word
+            probabilities, given = probabilities[whole], indices[whole]
+        scores = probabilities[places_of_all, given]
         if is_bio(task):
             texts = [example.text for example in examples]
             return [{"spans": spans} for spans in _spans(task, indices, scores, starts, np.concatenate(places), texts)]

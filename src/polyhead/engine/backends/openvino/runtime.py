@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,11 +13,13 @@ import openvino as ov
 import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
+from polyhead.engine.backends.openvino.shapes import Shapes, ShapesSeen, branched
 from polyhead.engine.compile.ops import Build, Tensor
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
 
+log = logging.getLogger(__name__)
 LEVELS = 256
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
@@ -114,6 +117,9 @@ class OpenVINORuntime:
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
+        return _Compiled(model, list(ops.inputs), list(outputs), self._compiled)
+
+    def _compiled(self, model: ov.Model) -> ov.CompiledModel:
         try:
             compiled = self._core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
@@ -123,7 +129,7 @@ class OpenVINORuntime:
             self._settings.pop(name)
             compiled = self._core.compile_model(model, "CPU", settings)
         trim()  # what compiling needed for a moment
-        return _Compiled(compiled, list(ops.inputs), list(outputs))
+        return compiled
 
     def _check(self, scales: Scales | None) -> None:
         if self.precision not in PRECISIONS:
@@ -150,20 +156,57 @@ class OpenVINORuntime:
 
 
 class _Compiled:
-    """A compiled graph with a request for each thread that calls it."""
+    """A compiled graph with a request for each thread that calls it.
 
-    def __init__(self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self._model, self._own = model, threading.local()
+    One that `settles` compiles a graph of its own for each of the shapes that come again and again, in a thread while
+    calls go on; until then, and for all other shapes, one graph serves any.
+    """
+
+    def __init__(
+        self,
+        model: ov.Model,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        make: Callable[[ov.Model], ov.CompiledModel],
+    ) -> None:
+        self._any, self._make, self._own = model, make, threading.local()
+        self._seen: ShapesSeen | None = None
+        # What runs, and the number of each of the shapes that it has a graph for.
+        self._now: tuple[ov.CompiledModel, dict[Shapes, int]] = (make(model), {})
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
+    @property
+    def _model(self) -> ov.CompiledModel:
+        return self._now[0]
+
+    def settle(self) -> None:
+        """Begins to look at shapes; from then on numbers of the same input may differ by rounding."""
+        self._seen = self._seen or ShapesSeen()
+
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        request = getattr(self._own, "request", None)
-        if request is None:
-            request = self._own.request = self._model.create_infer_request()
+        model, numbers = self._now
+        if getattr(self._own, "model", None) is not model:
+            self._own.model, self._own.request = model, model.create_infer_request()
+        request: ov.InferRequest = self._own.request
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
         lent = [np.require(inputs[name], kind, ["C", "W"]) for name, kind in self._inputs]
+        if self._seen is not None:
+            shapes = tuple([array.shape for array in lent])
+            if numbers:
+                lent.append(np.array([numbers.get(shapes, len(numbers))]))
+            elif chosen := self._seen.chosen(shapes):
+                threading.Thread(target=self._branch, args=(chosen,), name="polyhead-shapes").start()
         for index, array in enumerate(lent):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer(share_outputs=True)
         return {name: request.get_output_tensor(index).data for index, name in self._outputs}
+
+    def _branch(self, shapes: Sequence[Shapes]) -> None:
+        """Takes a model with a graph for each of these shapes in the place of the one that serves any."""
+        try:
+            model = self._make(branched(self._any, shapes))
+        except Exception as error:  # memory, or an operator that a version cannot branch: calls go on as before
+            log.warning("graphs of few shapes could not be compiled; calls go on without: %s", error)
+            return
+        self._now = (model, {known: number for number, known in enumerate(shapes)})
