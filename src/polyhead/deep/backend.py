@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 
 import msgspec
@@ -40,6 +41,8 @@ from polyhead.engine.backends.prefix import check_feature_batch, depth_of, store
 from polyhead.engine.generate.step import DecoderStep
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Path, Plan, Pool
+
+log = logging.getLogger(__name__)
 
 STACKS = 16  # sets of tasks whose stacked arrays are kept: mostly all tasks are asked at once
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
@@ -186,8 +189,10 @@ class TorchBackend:
         for states, tasks in reached.alike() if prepared.positions is not None else ():
             names = tuple(task for task in tasks if task in loaded.stackable)
             if names and prepared.positions is not None:
-                with suppress(Exception):
+                try:
                     stacked += loaded.ends(names, states.last.shape[-1]).over(states, prepared.positions)
+                except Exception as error:
+                    log.info("%d tasks are computed one by one: %s", len(names), error)
         done = {task for answers in stacked for task in answers.tasks}
         values = reached.values([task for task in reached.tasks if task not in done])
         return _Ends(stacked=stacked, values=values, left=reached.left)

@@ -93,10 +93,11 @@ class OfStates:
     """States of texts: `stack` (rows, tokens, layers, width) float32, the last ones that any task reads."""
 
     def __init__(
-        self, stack: Tensor, positions: Positions, values: Mapping[Pool, Span], codecs: DeviceCodecs, edge: int
+        self, stack: Tensor, positions: Positions, spans: Mapping[Pool, Span], codecs: DeviceCodecs, edge: int
     ) -> None:
-        self._stack, self._positions, self._values, self._codecs, self.edge = stack, positions, values, codecs, edge
+        self._stack, self._positions, self._spans, self._codecs, self.edge = stack, positions, spans, codecs, edge
         self._tokens: dict[Pool, Tensor] = {}
+        self._words: dict[Pool, Tensor] = {}
 
     def keep(self) -> Tensor:
         """As of `Reads`."""
@@ -107,7 +108,7 @@ class OfStates:
         """As of `Reads`."""
         parts = []
         for positions in VECTORS:
-            values = [value for value in self._values.values() if value.pool.positions == positions]
+            values = [value for value in self._spans.values() if value.pool.positions == positions]
             if not values:
                 continue
             each = self._stack[:, 0]
@@ -130,17 +131,21 @@ class OfStates:
 
     def tokens(self, pool: Pool) -> Tensor:
         """As of `Reads`."""
-        if pool not in self._tokens:
-            value = self._values[pool]
-            own = self._stack[:, :, self._stack.shape[2] - value.layers :]
-            if is_averaged(pool) and value.layers > 1:
+        everywhere = msgspec.structs.replace(pool, positions="all")  # words are some of all tokens
+        if everywhere not in self._tokens:
+            span = self._spans[pool]
+            own = self._stack[:, :, self._stack.shape[2] - span.layers :]
+            if is_averaged(pool) and span.layers > 1:
                 own = own.mean(dim=2, keepdim=True)
-            self._tokens[pool] = _side_by_side(self._codecs.coded(own, pool.codec), pool)
-        return self._tokens[pool]
+            self._tokens[everywhere] = _side_by_side(self._codecs.coded(own, pool.codec), pool)
+        return self._tokens[everywhere]
 
     def words(self, pool: Pool) -> Tensor:
         """As of `Reads`."""
-        return functional.embedding(self._positions.places, self.tokens(pool).flatten(0, 1)) * self._positions.is_word
+        if pool not in self._words:
+            places, tokens = self._positions.places, self.tokens(pool).flatten(0, 1)
+            self._words[pool] = functional.embedding(places, tokens) * self._positions.is_word
+        return self._words[pool]
 
 
 class Kept:
