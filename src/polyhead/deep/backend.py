@@ -23,8 +23,8 @@ from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
 from polyhead.deep.stacked.codecs import DeviceCodecs
 from polyhead.deep.stacked.ends import StackedEnds, is_stacked
-from polyhead.deep.stacked.maps import Answers, Member
-from polyhead.deep.stacked.reads import Positions, to_device, to_host
+from polyhead.deep.stacked.maps import StackAnswers, StackMember
+from polyhead.deep.stacked.reads import BatchPositions, to_device, to_host
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import (
     TORCH_POOL,
@@ -60,12 +60,12 @@ class _Loaded:
         self.ends = lru_cache(STACKS)(partial(_stacked_ends, member, self.edge, codecs))
 
 
-def _member(tasks: Mapping[str, LoadedTask], name: str, width: int) -> Member:
-    return Member.of(name, tasks[name], width=width)
+def _member(tasks: Mapping[str, LoadedTask], name: str, width: int) -> StackMember:
+    return StackMember.of(name, tasks[name], width=width)
 
 
 def _stacked_ends(
-    member: Callable[[str, int], Member], edge: int, codecs: DeviceCodecs, names: tuple[str, ...], width: int
+    member: Callable[[str, int], StackMember], edge: int, codecs: DeviceCodecs, names: tuple[str, ...], width: int
 ) -> StackedEnds:
     """The poolers and heads of these tasks, which read states or values of this width."""
     return StackedEnds([member(name, width) for name in names], width=width, edge=edge, codecs=codecs)
@@ -75,13 +75,13 @@ class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A batch on the device; `positions` for stacked poolers."""
 
     texts: TextBatch
-    positions: Positions | None = None
+    positions: BatchPositions | None = None
 
 
 class _Ends(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of some tasks: outputs, or stored values that their own modules read."""
 
-    stacked: list[Answers] = []
+    stacked: list[StackAnswers] = []
     values: dict[str, StoredPool] = {}
     left: int = 0  # layers that further tasks need
 
@@ -185,7 +185,7 @@ class TorchBackend:
 
         A stack that fails leaves its tasks among the others, so that only those fail whose own arrays are at fault.
         """
-        stacked = list[Answers]()
+        stacked = list[StackAnswers]()
         for states, tasks in reached.alike() if prepared.positions is not None else ():
             names = tuple(task for task in tasks if task in loaded.stackable)
             if names and prepared.positions is not None:
@@ -253,7 +253,7 @@ class TorchBackend:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
             check_feature_batch(name, loaded.tasks[name].path, features, self._shape.width)
         values, mask = (to_device(array, self._device) for array in (features.values, features.mask))
-        stacked, alone = list[Answers](), list(tasks)
+        stacked, alone = list[StackAnswers](), list(tasks)
         if self._stacked:
             alone = [name for name in tasks if name not in loaded.stackable]
             groups: dict[Pool, list[str]] = {}
@@ -288,7 +288,7 @@ class TorchBackend:
     def _prepared(self, batch: TokenBatch) -> _Prepared:
         texts, positions = self._texts(batch), None
         if self._stacked:
-            positions = Positions.of(batch.mask, batch.words, edge=self._loaded.edge, device=self._device)
+            positions = BatchPositions.of(batch.mask, batch.words, edge=self._loaded.edge, device=self._device)
         return _Prepared(texts=texts, positions=positions)
 
     def _texts(self, batch: TokenBatch) -> TextBatch:

@@ -17,7 +17,7 @@ from polyhead.plan import Path, Pool
 VECTORS = ("first", "mean")  # positions of which a text has one vector
 
 
-class Member(NamedTuple):
+class StackMember(NamedTuple):
     """A task and its folded arrays."""
 
     name: str
@@ -25,7 +25,7 @@ class Member(NamedTuple):
     slot: Slot
 
     @classmethod
-    def of(cls, name: str, task: LoadedTask, *, width: int) -> Member:
+    def of(cls, name: str, task: LoadedTask, *, width: int) -> StackMember:
         """The task with states `width` wide."""
         pool, head = task.path.pool, task.path.head
         owned = {head.part: task.arrays, **task.others}
@@ -33,12 +33,12 @@ class Member(NamedTuple):
         return cls(name, task.path, folded(task.path, task.arrays, hidden, pooler, width=width))
 
     @property
-    def form(self) -> Form:
+    def form(self) -> StackForm:
         """What it has in common with those that it stands beside."""
         pool, head = self.path.pool, self.path.head
         hidden = 0 if head.separate else head.hidden
         is_plain = pool.positions in VECTORS and not hidden
-        return Form(
+        return StackForm(
             positions=VECTORS[0] if is_plain else pool.positions,
             read=None if is_plain else self.read,
             heads=pool.heads,
@@ -54,7 +54,7 @@ class Member(NamedTuple):
         return self.path.pool.stored()
 
 
-class Form(NamedTuple):
+class StackForm(NamedTuple):
     """What members must have alike for their heads to be one product."""
 
     positions: str
@@ -66,7 +66,7 @@ class Form(NamedTuple):
     inputs: int
 
 
-class Answers(NamedTuple):
+class StackAnswers(NamedTuple):
     """Outputs of several tasks: (rows, outputs of all) or (slots, rows, outputs); of words (..., rows, words, outputs).
 
     `tasks` has each one's slot, None where outputs stand side by side, and its columns; `edge` places on each side are
@@ -87,7 +87,7 @@ class Answers(NamedTuple):
 class _Heads:
     """What follows the first maps of several slots: nothing, or an activation and the second maps."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+    def __init__(self, members: Sequence[StackMember], device: torch.device) -> None:
         self._names, self.labels = [member.name for member in members], [member.slot.width for member in members]
         self._activation = ACTIVATIONS[members[0].path.head.activation]
         second = [(m.slot.second, m.slot.second_bias) for m in members]
@@ -98,32 +98,32 @@ class _Heads:
         """Whether the first maps are all."""
         return self._second is None
 
-    def answers(self, first: Tensor, size: Sequence[int]) -> Answers:
+    def answers(self, first: Tensor, size: Sequence[int]) -> StackAnswers:
         """From the first maps' outputs (slots, rows, outputs), where `size` are the sizes that rows stand for."""
         if self._second is not None:
             matrices, biases = self._second
             first = torch.baddbmm(biases, self._activation(first), matrices)
         columns = {name: (slot, slice(0, self.labels[slot])) for slot, name in enumerate(self._names)}
-        return Answers(first.view(len(self.labels), *size, first.shape[-1]), columns)
+        return StackAnswers(first.view(len(self.labels), *size, first.shape[-1]), columns)
 
-    def side_by_side(self, first: Tensor, size: Sequence[int]) -> Answers:
+    def side_by_side(self, first: Tensor, size: Sequence[int]) -> StackAnswers:
         """The same without second maps, from (rows, outputs of all)."""
         stops = np.cumsum(self.labels)
         spans = {
             name: (None, slice(int(s - n), int(s))) for name, n, s in zip(self._names, self.labels, stops, strict=True)
         }
-        return Answers(first.view(*size, first.shape[-1]), spans)
+        return StackAnswers(first.view(*size, first.shape[-1]), spans)
 
 
 class MapsBeside:
     """First maps of slots that all read the same: one product."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+    def __init__(self, members: Sequence[StackMember], device: torch.device) -> None:
         self._heads = _Heads(members, device)
-        self._matrix = there(np.concatenate([member.slot.first for member in members], axis=1), device)
-        self._bias = there(np.concatenate([member.slot.first_bias for member in members]), device)
+        self._matrix = placed(np.concatenate([member.slot.first for member in members], axis=1), device)
+        self._bias = placed(np.concatenate([member.slot.first_bias for member in members]), device)
 
-    def __call__(self, x: Tensor) -> Answers:
+    def __call__(self, x: Tensor) -> StackAnswers:
         """Outputs from (..., inputs)."""
         first = torch.addmm(self._bias, x.reshape(-1, x.shape[-1]), self._matrix)
         if self._heads.is_first:
@@ -137,11 +137,11 @@ class MapsBeside:
 class MapsEach:
     """First maps of slots that each read their own."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+    def __init__(self, members: Sequence[StackMember], device: torch.device) -> None:
         self._heads = _Heads(members, device)
         self._first = _stacked([(member.slot.first, member.slot.first_bias) for member in members], device)
 
-    def __call__(self, x: Tensor) -> Answers:
+    def __call__(self, x: Tensor) -> StackAnswers:
         """Outputs from (slots, rows, inputs)."""
         matrices, biases = self._first
         return self._heads.answers(torch.baddbmm(biases, x, matrices), x.shape[1:2])
@@ -155,9 +155,9 @@ def _stacked(
     most = max(len(bias) for _, bias in known)
     matrices = [np.pad(matrix, ((0, 0), (0, most - matrix.shape[1]))) for matrix, _ in known]
     biases = [np.pad(bias, (0, most - len(bias)))[None] for _, bias in known]
-    return there(np.stack(matrices), device), there(np.stack(biases), device)
+    return placed(np.stack(matrices), device), placed(np.stack(biases), device)
 
 
-def there(array: np.ndarray, device: torch.device) -> Tensor:
+def placed(array: np.ndarray, device: torch.device) -> Tensor:
     """Float32 on the device."""
     return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(device)

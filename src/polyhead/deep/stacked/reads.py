@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.deep.stacked.codecs import DeviceCodecs
-from polyhead.deep.stacked.maps import VECTORS, Member
+from polyhead.deep.stacked.maps import VECTORS, StackMember
 from polyhead.engine.backends.prefix import is_averaged, layers_read
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.lazy import lazy
 from polyhead.plan import Pool
 
 
-class Positions(msgspec.Struct, frozen=True, eq=False):
+class BatchPositions(msgspec.Struct, frozen=True, eq=False):
     """What poolers need to know of a batch's positions, on the device."""
 
     keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
@@ -28,7 +28,7 @@ class Positions(msgspec.Struct, frozen=True, eq=False):
     is_word: Tensor  # (rows, words, 1) float32: 1 where there is one
 
     @classmethod
-    def of(cls, mask: np.ndarray, words: np.ndarray, *, edge: int, device: torch.device) -> Positions:
+    def of(cls, mask: np.ndarray, words: np.ndarray, *, edge: int, device: torch.device) -> BatchPositions:
         """From bool (rows, tokens) and int64 (rows, words), -1 for none; with `edge` more places for no word around."""
         rows, tokens = mask.shape
         around = np.pad(words, ((0, 0), (edge, edge)), constant_values=-1)
@@ -46,7 +46,7 @@ class Positions(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class Span(NamedTuple):
+class ValueSpan(NamedTuple):
     """A stored value: its layers, counted from the last, and where it stands beside the vectors of others."""
 
     pool: Pool
@@ -55,13 +55,13 @@ class Span(NamedTuple):
     start: int = 0  # its first column
 
 
-def spans_of(members: Sequence[Member], width: int) -> dict[Pool, Span]:
+def value_spans(members: Sequence[StackMember], width: int) -> dict[Pool, ValueSpan]:
     """Every stored value that some task reads; those of vectors side by side, equal positions and codecs together."""
-    found: dict[Pool, Span] = {}
+    found: dict[Pool, ValueSpan] = {}
     for member in members:
         stored = member.path.stored()
         layers = len(layers_read(stored))
-        found[stored.pool] = Span(stored.pool, layers, 1 if is_averaged(stored.pool) else layers)
+        found[stored.pool] = ValueSpan(stored.pool, layers, 1 if is_averaged(stored.pool) else layers)
     order = sorted(found.values(), key=lambda value: (value.pool.positions, repr(value.pool.codec)))
     start = 0
     for value in order:
@@ -70,7 +70,7 @@ def spans_of(members: Sequence[Member], width: int) -> dict[Pool, Span]:
     return {value.pool: found[value.pool] for value in order}
 
 
-class Reads(Protocol):
+class HeadReads(Protocol):
     """What ends read of a batch."""
 
     edge: int  # places of no word on each side of a text's words
@@ -83,29 +83,29 @@ class Reads(Protocol):
         """(rows, tokens, inputs): a pool's coded states, its layers averaged or side by side."""
 
     def keep(self) -> Tensor:
-        """(rows, tokens, 1): as of `Positions`."""
+        """(rows, tokens, 1): as of `BatchPositions`."""
 
     def words(self, pool: Pool) -> Tensor:
         """(rows, words, inputs): those of words, zeros for places of none."""
 
 
-class OfStates:
+class ReadStates:
     """States of texts: `stack` (rows, tokens, layers, width) float32, the last ones that any task reads."""
 
     def __init__(
-        self, stack: Tensor, positions: Positions, spans: Mapping[Pool, Span], codecs: DeviceCodecs, edge: int
+        self, stack: Tensor, positions: BatchPositions, spans: Mapping[Pool, ValueSpan], codecs: DeviceCodecs, edge: int
     ) -> None:
         self._stack, self._positions, self._spans, self._codecs, self.edge = stack, positions, spans, codecs, edge
         self._tokens: dict[Pool, Tensor] = {}
         self._words: dict[Pool, Tensor] = {}
 
     def keep(self) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         return self._positions.keep
 
     @lazy
     def vectors(self) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         parts = []
         for positions in VECTORS:
             values = [value for value in self._spans.values() if value.pool.positions == positions]
@@ -121,7 +121,7 @@ class OfStates:
             parts += [self._codecs.coded(own, group[0].pool.codec) for own, group in zip(split, several, strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)
 
-    def _mixes(self, values: Sequence[Span]) -> Tensor:
+    def _mixes(self, values: Sequence[ValueSpan]) -> Tensor:
         """(vectors of all values, layers): how much of each layer is in them."""
         layers, rows = self._stack.shape[2], []
         for value in values:
@@ -130,7 +130,7 @@ class OfStates:
         return self._codecs.constant(np.concatenate(rows))
 
     def tokens(self, pool: Pool) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         everywhere = msgspec.structs.replace(pool, positions="all")  # words are some of all tokens
         if everywhere not in self._tokens:
             span = self._spans[pool]
@@ -141,34 +141,34 @@ class OfStates:
         return self._tokens[everywhere]
 
     def words(self, pool: Pool) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         if pool not in self._words:
             places, tokens = self._positions.places, self.tokens(pool).flatten(0, 1)
             self._words[pool] = functional.embedding(places, tokens) * self._positions.is_word
         return self._words[pool]
 
 
-class Kept:
+class ReadKept:
     """A stored value, decoded, and its mask (rows, positions)."""
 
     def __init__(self, values: Tensor, mask: Tensor, edge: int) -> None:
         self._values, self._mask, self.edge = values, mask, edge
 
     def keep(self) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         return torch.where(self._mask, 0.0, HIDDEN).unsqueeze(2)
 
     @property
     def vectors(self) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         return self._values[:, 0].flatten(1)
 
     def tokens(self, pool: Pool) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         return _side_by_side(self._values, pool)
 
     def words(self, pool: Pool) -> Tensor:
-        """As of `Reads`."""
+        """As of `HeadReads`."""
         words = self.tokens(pool) * self._mask.unsqueeze(2)
         return functional.pad(words, (0, 0, self.edge, self.edge)) if self.edge else words
 
