@@ -26,6 +26,7 @@ COMMANDS = (
     "studies stickland2019 run",
     "benchmarks.one_pass",
     "benchmarks.engine_plans",
+    "benchmarks.kernels",
     "benchmarks.precision_change",
     "benchmarks.any_processor",
     "benchmarks.store_bytes",

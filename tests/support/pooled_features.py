@@ -14,7 +14,8 @@ def of_torch(backend, plan, batch):
     import torch
 
     loaded = backend._loaded
-    stored = backend._stored(loaded, plan, batch)
+    with backend._counted(loaded):
+        stored = loaded.model.stored(plan, backend._texts(batch))
     with torch.inference_mode(), backend._guard():
         return {
             task: loaded.model.parts[task].features(value.values, value.mask).cpu().numpy()

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache, partial
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.deep.model import MultiTaskModel, StoredPool, TextBatch, stored_values
+from polyhead.deep.model import MultiTaskModel, Reached, StoredPool, TextBatch, stored_values
 from polyhead.deep.nn.decoder import TorchSteps
 from polyhead.deep.nn.runtime import deterministic as equal_bits
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
+from polyhead.deep.stacked.codecs import DeviceCodecs
+from polyhead.deep.stacked.ends import StackedEnds, is_stacked
+from polyhead.deep.stacked.maps import StackAnswers, StackMember
+from polyhead.deep.stacked.reads import BatchPositions, to_device, to_host
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import (
     TORCH_POOL,
@@ -33,24 +40,62 @@ from polyhead.engine.backends.base import (
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.engine.generate.step import DecoderStep
 from polyhead.errors import BackendError, without_frames
-from polyhead.plan import Path, Plan
+from polyhead.plan import Path, Plan, Pool
 
+log = logging.getLogger(__name__)
+
+STACKS = 16  # sets of tasks whose stacked arrays are kept: mostly all tasks are asked at once
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
 
 class _Loaded:
     """Tasks and their model; the layers that it ran (`counted`) are included in the backend's count."""
 
-    def __init__(self, tasks: Mapping[str, LoadedTask], model: MultiTaskModel) -> None:
+    def __init__(self, tasks: Mapping[str, LoadedTask], model: MultiTaskModel, codecs: DeviceCodecs) -> None:
         self.tasks, self.model = dict(tasks), model
         self.counted, self.counting = 0, threading.Lock()
+        self.edge = max((task.path.head.window for task in tasks.values()), default=0)
+        self.stackable = {name for name, task in tasks.items() if is_stacked(task.path)}
+        member = lru_cache(maxsize=None)(partial(_member, self.tasks))
+        self.ends = lru_cache(STACKS)(partial(_stacked_ends, member, self.edge, codecs))
+
+
+def _member(tasks: Mapping[str, LoadedTask], name: str, width: int) -> StackMember:
+    return StackMember.of(name, tasks[name], width=width)
+
+
+def _stacked_ends(
+    member: Callable[[str, int], StackMember], edge: int, codecs: DeviceCodecs, names: tuple[str, ...], width: int
+) -> StackedEnds:
+    """The poolers and heads of these tasks, which read states or values of this width."""
+    return StackedEnds([member(name, width) for name in names], width=width, edge=edge, codecs=codecs)
+
+
+class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch on the device; `positions` for stacked poolers."""
+
+    texts: TextBatch
+    positions: BatchPositions | None = None
+
+
+class _Ends(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of some tasks: outputs, or stored values that their own modules read."""
+
+    stacked: list[StackAnswers] = []
+    values: dict[str, StoredPool] = {}
+    left: int = 0  # layers that further tasks need
+
+    @property
+    def tasks(self) -> set[str]:
+        """Of whom."""
+        return {*self.values, *(task for answers in self.stacked for task in answers.tasks)}
 
 
 class TorchBackend:
     """Runs plans with `polyhead.deep.model`; layers and deltas in `precision`, poolers and heads in float32.
 
-    Paths that differ in their deltas run in one pass, and isolated prompts at once; in deterministic mode one after
-    another.
+    Paths that differ in their deltas run in one pass, and isolated prompts at once; poolers and heads of one form are
+    one product each (`deep.stacked`). In deterministic mode one runs after another.
     """
 
     version, calibration = str(torch.__version__), ""
@@ -76,7 +121,7 @@ class TorchBackend:
         self._trunk = Trunk.from_data(trunk, dtype=getattr(torch, precision)).to(self._device)
         self._shape = trunk.architecture
         self._stacked = not deterministic
-        self._count = Count()
+        self._count, self._codecs = Count(), DeviceCodecs(self._device)
         self._loaded = self._made(tasks)
 
     @property
@@ -87,8 +132,10 @@ class TorchBackend:
         return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        loaded = self._loaded
-        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
+        loaded, prepared = self._loaded, self._prepared(batch)
+        with self._counted(loaded):
+            ends = self._answered(loaded, loaded.model.reached(plan, prepared.texts), prepared)
+        return whole(iter([self._stage(loaded.model, ends)]))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """The outputs, each as soon as it is known; further layers run only when more outputs are requested.
@@ -96,24 +143,24 @@ class TorchBackend:
         If a pass fails, the remaining tasks run one by one, so that a fault in a task's own layers, deltas or prompts
         fails only that task; an error of all is raised.
         """
-        loaded, left = self._loaded, list(plan.tasks)
-        staged = loaded.model.staged(plan, self._texts(batch))
+        loaded, left, prepared = self._loaded, list(plan.tasks), self._prepared(batch)
+        staged = loaded.model.staged(plan, prepared.texts)
         failure: Exception | None = None
         while left and failure is None:
             try:
                 with self._counted(loaded):
-                    stored, layers = next(staged)
+                    ends = self._answered(loaded, next(staged), prepared)
             except Exception as error:
                 failure = error
                 continue
-            left = [task for task in left if task not in stored]
-            yield self._stage(loaded.model, stored, layers)
+            left = [task for task in left if task not in ends.tasks]
+            yield self._stage(loaded.model, ends)
         if failure is not None:
             del staged
-            yield from self._apart(loaded, plan, left, batch, failure)
+            yield from self._apart(loaded, plan, left, prepared, failure)
 
     def _apart(
-        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch, failure: Exception
+        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], prepared: _Prepared, failure: Exception
     ) -> Iterator[StageResults]:
         """Runs each task's own path, with the errors of those that fail again; raises the error if none succeeds."""
         if len(plan.tasks) == 1:
@@ -122,19 +169,37 @@ class TorchBackend:
         has_outputs, failed = len(tasks) < len(plan.tasks), dict[str, Exception]()
         for task in tasks:
             try:
-                stored = self._stored(loaded, plan.only([task]), batch)
+                with self._counted(loaded):
+                    stored = loaded.model.stored(plan.only([task]), prepared.texts)
             except Exception as error:
                 failed[task] = without_frames(error)
                 continue
             has_outputs = True
-            yield self._stage(loaded.model, stored, 0)
+            yield self._stage(loaded.model, _Ends(values=stored))
         if not has_outputs:
             raise failure
         yield StageResults(outputs={}, failed=failed, layers_left=0)
 
-    def _stage(self, model: MultiTaskModel, stored: Mapping[str, StoredPool], layers_left: int) -> StageResults:
+    def _answered(self, loaded: _Loaded, reached: Reached, prepared: _Prepared) -> _Ends:
+        """The outputs of tasks whose poolers and heads are stacked, and the values that others' read.
+
+        A stack that fails leaves its tasks among the others, so that only those fail whose own arrays are at fault.
+        """
+        stacked = list[StackAnswers]()
+        for states, tasks in reached.alike() if prepared.positions is not None else ():
+            names = tuple(task for task in tasks if task in loaded.stackable)
+            if names and prepared.positions is not None:
+                try:
+                    stacked += loaded.ends(names, states.last.shape[-1]).over(states, prepared.positions)
+                except Exception as error:
+                    log.info("%d tasks are computed one by one: %s", len(names), error)
+        done = {task for answers in stacked for task in answers.tasks}
+        values = reached.values([task for task in reached.tasks if task not in done])
+        return _Ends(stacked=stacked, values=values, left=reached.left)
+
+    def _stage(self, model: MultiTaskModel, ends: _Ends) -> StageResults:
         on_device, failed = dict[str, Tensor](), dict[str, Exception]()
-        for task, value in stored.items():
+        for task, value in ends.values.items():
             try:
                 with torch.inference_mode(), self._guard():
                     part = model.parts[task]
@@ -146,12 +211,20 @@ class TorchBackend:
             except Exception as error:  # an error in this task's own pooler or head
                 failed[task] = error
         outputs = dict[str, np.ndarray]()
-        for task, values in on_device.items():  # after all tasks are launched: a copy waits for the device
+        if self._stacked:  # one copy of all, after all are launched: it waits for the device
+            with torch.inference_mode():
+                alone, several = list(on_device.values()), [answers.values for answers in ends.stacked]
+                arrays = to_host([*alone, *several]) if alone or several else []
+            outputs = dict(zip(on_device, arrays[: len(alone)], strict=True))
+            for answers, array in zip(ends.stacked, arrays[len(alone) :], strict=True):
+                outputs |= {task: answers.of(task, array) for task in answers.tasks}
+            return StageResults(outputs=outputs, failed=failed, layers_left=ends.left)
+        for task, values in on_device.items():
             try:
                 outputs[task] = values.cpu().numpy()
             except Exception as error:  # errors of a device appear when its results are read
                 failed[task] = error
-        return StageResults(outputs=outputs, failed=failed, layers_left=layers_left)
+        return StageResults(outputs=outputs, failed=failed, layers_left=ends.left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         both = pair_features(torch.from_numpy(first), torch.from_numpy(second)).numpy()
@@ -179,9 +252,19 @@ class TorchBackend:
             if name not in loaded.tasks:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
             check_feature_batch(name, loaded.tasks[name].path, features, self._shape.width)
-        values, mask = (torch.from_numpy(a).to(self._device) for a in (features.values, features.mask))
-        stored = dict.fromkeys(tasks, StoredPool(values=values, mask=mask))
-        return whole(iter([self._stage(loaded.model, stored, 0)]))
+        values, mask = (to_device(array, self._device) for array in (features.values, features.mask))
+        stacked, alone = list[StackAnswers](), list(tasks)
+        if self._stacked:
+            alone = [name for name in tasks if name not in loaded.stackable]
+            groups: dict[Pool, list[str]] = {}
+            for name in tasks:
+                if name in loaded.stackable:
+                    groups.setdefault(loaded.tasks[name].path.pool.stored(), []).append(name)
+            with torch.inference_mode():
+                for names in groups.values():
+                    stacked += loaded.ends(tuple(names), self._shape.width).over_kept(values, mask)
+        ends = _Ends(stacked=stacked, values=dict.fromkeys(alone, StoredPool(values=values, mask=mask)))
+        return whole(iter([self._stage(loaded.model, ends)]))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         self._loaded = self._made(tasks)
@@ -200,15 +283,17 @@ class TorchBackend:
             parts[name].to(self._device).lower(dtype)
         model = MultiTaskModel(self._trunk, parts, families, stacked=self._stacked)
         model.eval().requires_grad_(False)
-        return _Loaded(tasks, model)
+        return _Loaded(tasks, model, self._codecs)
 
-    def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, StoredPool]:
-        with self._counted(loaded):
-            return loaded.model.stored(plan, self._texts(batch))
+    def _prepared(self, batch: TokenBatch) -> _Prepared:
+        texts, positions = self._texts(batch), None
+        if self._stacked:
+            positions = BatchPositions.of(batch.mask, batch.words, edge=self._loaded.edge, device=self._device)
+        return _Prepared(texts=texts, positions=positions)
 
     def _texts(self, batch: TokenBatch) -> TextBatch:
         ids, mask, segments, words = (
-            torch.from_numpy(array).to(self._device) for array in (batch.ids, batch.mask, batch.segments, batch.words)
+            to_device(array, self._device) for array in (batch.ids, batch.mask, batch.segments, batch.words)
         )
         return TextBatch(ids=ids, mask=mask, segments=segments, words=words)
 

@@ -69,8 +69,8 @@ class MultiTaskModel(nn.Module):
             states |= self._run(passes, stage, states, batch, noise=noise, learns=learns)
         return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
 
-    def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, StoredPool], int]]:
-        """The values of `stored` as soon as each is known, and the number of layers left; the next request runs more.
+    def staged(self, plan: Plan, batch: TextBatch) -> Iterator[Reached]:
+        """The tasks of the plan as soon as what they pool is known; the next request runs more layers.
 
         Tasks that need the fewest layers come first.
         """
@@ -81,9 +81,14 @@ class MultiTaskModel(nn.Module):
             for group in leg.groups:
                 states |= self._run(passes, group, states, batch)
             left -= leg.layers
-            asides = {task: aside for task, aside in passes.asides.items() if task in leg.tasks}
-            own = [task for task in leg.tasks if task not in asides]
-            yield self._pooled(passes.plan, batch, states, own) | self._asides(asides, states, None), left
+            yield Reached(self, passes, leg.tasks, batch, dict(states), left)
+
+    def reached(self, plan: Plan, batch: TextBatch) -> Reached:
+        """All tasks of the plan at once."""
+        passes, states = passes_of(plan), dict[int, States]()
+        for stage in stages(passes.plan, together=self._stacked):
+            states |= self._run(passes, stage, states, batch)
+        return Reached(self, passes, plan.tasks, batch, states, 0)
 
     def forward(self, plan: Plan, batch: TextBatch) -> dict[str, Tensor]:
         """Outputs of every task of the plan that reads one input: (rows, labels) or (rows, words, labels)."""
@@ -220,7 +225,7 @@ class MultiTaskModel(nn.Module):
         by_task: dict[str, StoredPool] = {}
         values: dict[tuple[int, bool, Pool], StoredPool] = {}
         for step in plan.steps:
-            if isinstance(step.node, Pool) and (tasks is None or step.tasks[0] in tasks):
+            if isinstance(step.node, Pool) and (tasks is None or any(task in tasks for task in step.tasks)):
                 pool, own = step.node.stored(), step.node.positions == "prompt"
                 key = (step.parent, own, pool)
                 if key not in values:
@@ -258,6 +263,39 @@ class MultiTaskModel(nn.Module):
         return by_prompt
 
 
+class Reached:
+    """Tasks of a plan after the layers that they need; `left` is the number of layers that others need still."""
+
+    def __init__(
+        self,
+        model: MultiTaskModel,
+        passes: Passes,
+        tasks: Sequence[str],
+        batch: TextBatch,
+        states: Mapping[int, States],
+        left: int,
+    ) -> None:
+        self._model, self._passes, self._batch, self._states = model, passes, batch, states
+        self.tasks, self.left = tuple(tasks), left
+
+    def alike(self) -> Iterator[tuple[States, list[str]]]:
+        """The text's states, without prompt rows, and the tasks that pool them; not of isolated prompts."""
+        plan, pools = self._passes.plan, dict[int, list[str]]()
+        for step in plan.steps:
+            if isinstance(step.node, Pool) and step.node.positions != "prompt":
+                pools.setdefault(step.parent, []).extend(task for task in step.tasks if task in self.tasks)
+        for parent, tasks in pools.items():
+            if tasks:
+                yield text_rows(self._states[parent], prompt_rows(plan, parent)), tasks
+
+    def values(self, tasks: Sequence[str]) -> dict[str, StoredPool]:
+        """The stored values of these tasks."""
+        asides = {task: aside for task, aside in self._passes.asides.items() if task in tasks}
+        own = [task for task in tasks if task not in asides]
+        pooled = self._model._pooled(self._passes.plan, self._batch, self._states, own)
+        return {task: pooled[task] for task in own} | self._model._asides(asides, self._states, None)
+
+
 class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids ready for the trunk; `words` holds each word's first sub-token, -1 if there is none."""
 
@@ -278,9 +316,17 @@ class StoredPool(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_rows(states: States, pool: Pool, prompts: int) -> States:
     """The rows that the pool reads: the `prompts` first ones, or those of the text after them."""
-    chosen = slice(0, prompts) if pool.positions == "prompt" else slice(prompts, None)
     if not prompts:
         return states
+    return _chosen_rows(states, slice(0, prompts)) if pool.positions == "prompt" else text_rows(states, prompts)
+
+
+def text_rows(states: States, prompts: int) -> States:
+    """The rows of the text after those of prompts."""
+    return _chosen_rows(states, slice(prompts, None)) if prompts else states
+
+
+def _chosen_rows(states: States, chosen: slice) -> States:
     hidden = tuple(h[:, chosen] for h in states.hidden)
     return States(hidden=hidden, mask=states.mask[:, chosen], first=states.first)
 

@@ -1,0 +1,197 @@
+"""What poolers read of texts' states, or of kept values: every task's value once, coded on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from polyhead.deep.stacked.codecs import DeviceCodecs
+from polyhead.deep.stacked.maps import VECTORS, StackMember
+from polyhead.engine.backends.prefix import is_averaged, layers_read
+from polyhead.engine.compile.encoder import HIDDEN
+from polyhead.lazy import lazy
+from polyhead.plan import Pool
+
+
+class BatchPositions(msgspec.Struct, frozen=True, eq=False):
+    """What poolers need to know of a batch's positions, on the device."""
+
+    keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
+    share: Tensor  # (rows, 1, tokens) float32: 1 / length, or 0 for padding
+    places: Tensor  # (rows, words) int64: each word's first token among all rows' tokens, laid end to end
+    is_word: Tensor  # (rows, words, 1) float32: 1 where there is one
+
+    @classmethod
+    def of(cls, mask: np.ndarray, words: np.ndarray, *, edge: int, device: torch.device) -> BatchPositions:
+        """From bool (rows, tokens) and int64 (rows, words), -1 for none; with `edge` more places for no word around."""
+        rows, tokens = mask.shape
+        around = np.pad(words, ((0, 0), (edge, edge)), constant_values=-1)
+        places = np.maximum(around, 0) + tokens * np.arange(rows)[:, None]
+        lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        floats = np.concatenate([np.where(mask, 0.0, HIDDEN), mask / lengths, around >= 0], axis=1)
+        keep, share, is_word = torch.split(
+            to_device(floats.astype(np.float32), device), [tokens, tokens, around.shape[1]], dim=1
+        )
+        return cls(
+            keep=keep.unsqueeze(2),
+            share=share.unsqueeze(1),
+            places=to_device(places.astype(np.int64), device),
+            is_word=is_word.unsqueeze(2),
+        )
+
+
+class ValueSpan(NamedTuple):
+    """A stored value: its layers, counted from the last, and where it stands beside the vectors of others."""
+
+    pool: Pool
+    layers: int  # last layers that it reads
+    kept: int  # layers that it holds: 1 where these are averaged
+    start: int = 0  # its first column
+
+
+def value_spans(members: Sequence[StackMember], width: int) -> dict[Pool, ValueSpan]:
+    """Every stored value that some task reads; those of vectors side by side, equal positions and codecs together."""
+    found: dict[Pool, ValueSpan] = {}
+    for member in members:
+        stored = member.path.stored()
+        layers = len(layers_read(stored))
+        found[stored.pool] = ValueSpan(stored.pool, layers, 1 if is_averaged(stored.pool) else layers)
+    order = sorted(found.values(), key=lambda value: (value.pool.positions, repr(value.pool.codec)))
+    start = 0
+    for value in order:
+        found[value.pool] = value._replace(start=start)
+        start += value.kept * width * (value.pool.positions in VECTORS)
+    return {value.pool: found[value.pool] for value in order}
+
+
+class HeadReads(Protocol):
+    """What ends read of a batch."""
+
+    edge: int  # places of no word on each side of a text's words
+
+    @property
+    def vectors(self) -> Tensor:
+        """(rows, columns): every value of one vector a text, side by side."""
+
+    def tokens(self, pool: Pool) -> Tensor:
+        """(rows, tokens, inputs): a pool's coded states, its layers averaged or side by side."""
+
+    def keep(self) -> Tensor:
+        """(rows, tokens, 1): as of `BatchPositions`."""
+
+    def words(self, pool: Pool) -> Tensor:
+        """(rows, words, inputs): those of words, zeros for places of none."""
+
+
+class ReadStates:
+    """States of texts: `stack` (rows, tokens, layers, width) float32, the last ones that any task reads."""
+
+    def __init__(
+        self, stack: Tensor, positions: BatchPositions, spans: Mapping[Pool, ValueSpan], codecs: DeviceCodecs, edge: int
+    ) -> None:
+        self._stack, self._positions, self._spans, self._codecs, self.edge = stack, positions, spans, codecs, edge
+        self._tokens: dict[Pool, Tensor] = {}
+        self._words: dict[Pool, Tensor] = {}
+
+    def keep(self) -> Tensor:
+        """As of `HeadReads`."""
+        return self._positions.keep
+
+    @lazy
+    def vectors(self) -> Tensor:
+        """As of `HeadReads`."""
+        parts = []
+        for positions in VECTORS:
+            values = [value for value in self._spans.values() if value.pool.positions == positions]
+            if not values:
+                continue
+            each = self._stack[:, 0]
+            if positions == "mean":
+                each = torch.bmm(self._positions.share, self._stack.flatten(2)).view(each.shape)
+            mixed = torch.bmm(self._mixes(values).expand(len(each), -1, -1), each)
+            codecs = {msgspec.structs.replace(value.pool.codec, before_mean=False) for value in values}
+            several = [values] if len(codecs) == 1 else [[value] for value in values]
+            split = torch.split(mixed, [sum(value.kept for value in group) for group in several], dim=1)
+            parts += [self._codecs.coded(own, group[0].pool.codec) for own, group in zip(split, several, strict=True)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)
+
+    def _mixes(self, values: Sequence[ValueSpan]) -> Tensor:
+        """(vectors of all values, layers): how much of each layer is in them."""
+        layers, rows = self._stack.shape[2], []
+        for value in values:
+            own = np.eye(layers, dtype=np.float32)[layers - value.layers :]
+            rows.append(own if value.kept > 1 else own.mean(axis=0, keepdims=True))
+        return self._codecs.constant(np.concatenate(rows))
+
+    def tokens(self, pool: Pool) -> Tensor:
+        """As of `HeadReads`."""
+        everywhere = msgspec.structs.replace(pool, positions="all")  # words are some of all tokens
+        if everywhere not in self._tokens:
+            span = self._spans[pool]
+            own = self._stack[:, :, self._stack.shape[2] - span.layers :]
+            if is_averaged(pool) and span.layers > 1:
+                own = own.mean(dim=2, keepdim=True)
+            self._tokens[everywhere] = _side_by_side(self._codecs.coded(own, pool.codec), pool)
+        return self._tokens[everywhere]
+
+    def words(self, pool: Pool) -> Tensor:
+        """As of `HeadReads`."""
+        if pool not in self._words:
+            places, tokens = self._positions.places, self.tokens(pool).flatten(0, 1)
+            self._words[pool] = functional.embedding(places, tokens) * self._positions.is_word
+        return self._words[pool]
+
+
+class ReadKept:
+    """A stored value, decoded, and its mask (rows, positions)."""
+
+    def __init__(self, values: Tensor, mask: Tensor, edge: int) -> None:
+        self._values, self._mask, self.edge = values, mask, edge
+
+    def keep(self) -> Tensor:
+        """As of `HeadReads`."""
+        return torch.where(self._mask, 0.0, HIDDEN).unsqueeze(2)
+
+    @property
+    def vectors(self) -> Tensor:
+        """As of `HeadReads`."""
+        return self._values[:, 0].flatten(1)
+
+    def tokens(self, pool: Pool) -> Tensor:
+        """As of `HeadReads`."""
+        return _side_by_side(self._values, pool)
+
+    def words(self, pool: Pool) -> Tensor:
+        """As of `HeadReads`."""
+        words = self.tokens(pool) * self._mask.unsqueeze(2)
+        return functional.pad(words, (0, 0, self.edge, self.edge)) if self.edge else words
+
+
+def _side_by_side(values: Tensor, pool: Pool) -> Tensor:
+    """(rows, tokens, layers, width) as what poolers read: layers that a codec keeps apart are averaged after it."""
+    if pool.layers == "mean" and values.shape[2] > 1:
+        return values.mean(dim=2)
+    return values.flatten(2)
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy there, for which a card is not waited for; on the processor the array itself."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def to_host(several: Sequence[Tensor]) -> list[np.ndarray]:
+    """Float32 tensors of one device in the host's memory, by one copy, which is waited for."""
+    flat = torch.cat([values.flatten() for values in several])
+    if flat.is_cuda:
+        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
+        torch.cuda.current_stream(flat.device).synchronize()
+        flat = host
+    parts = torch.split(flat, [values.numel() for values in several])
+    return [part.view(values.shape).numpy() for part, values in zip(parts, several, strict=True)]

@@ -1,0 +1,121 @@
+"""Poolers and heads of one form as one product: what each task gives alone, in few kernels, by one copy to the host.
+
+That codecs round alike is held by tests/conformance/test_backends.py.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks import kernels
+from polyhead import plan
+from polyhead.deep import backend as backends
+from polyhead.deep.backend import TorchBackend
+from polyhead.deep.stacked.ends import StackedEnds, is_stacked
+from polyhead.engine.backends.base import FeatureBatch
+from polyhead.engine.backends.prefix import stored_layers
+from polyhead.testing.tiny import CODECS, tiny_batch, tiny_conditioned, tiny_loaded, tiny_trunk, tiny_widths
+
+TRUNK = tiny_trunk()
+BATCH = tiny_batch(TRUNK, (9, 4, 7, 3, 2, 11))
+EXACT = {"forms": tiny_loaded(TRUNK), "widths": tiny_widths(TRUNK), "prompts and adapters": tiny_conditioned(TRUNK)}
+
+
+def merged(tasks):
+    return plan.merge({name: task.path for name, task in tasks.items()})
+
+
+def alone(tasks):
+    """Each task's outputs by its own pooler and head."""
+    return TorchBackend(TRUNK, tasks, deterministic=True).run(merged(tasks), BATCH)
+
+
+@pytest.fixture
+def stacks(monkeypatch):
+    """The names of the tasks of every stack that was computed."""
+    seen, over = [], StackedEnds.over
+
+    def watched(self, states, positions):
+        answers = over(self, states, positions)
+        seen.extend(name for each in answers for name in each.tasks)
+        return answers
+
+    monkeypatch.setattr(StackedEnds, "over", watched)
+    return seen
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_stacked_tasks_answer_as_each_does_alone(case, stacks):
+    tasks = EXACT[case]
+    expected = alone(tasks)
+    assert stacks == []  # in deterministic mode none is stacked
+    outputs = TorchBackend(TRUNK, tasks).run(merged(tasks), BATCH)
+    assert sorted(stacks) == sorted(name for name, task in tasks.items() if is_stacked(task.path)) and stacks
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        assert outputs[name].shape == value.shape and outputs[name].dtype == value.dtype
+        np.testing.assert_allclose(outputs[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_no_stack_is_left_in_silence(codec, stacks, caplog):
+    tasks = tiny_loaded(TRUNK, codec=CODECS[codec])
+    with caplog.at_level(logging.INFO, backends.__name__):
+        TorchBackend(TRUNK, tasks).run(merged(tasks), BATCH)
+    assert not caplog.records
+    assert sorted(stacks) == sorted(name for name, task in tasks.items() if is_stacked(task.path))
+
+
+def test_some_of_the_tasks_are_stacked_without_the_others(stacks):
+    tasks, expected = EXACT["forms"], alone(EXACT["forms"])
+    backend, some = TorchBackend(TRUNK, tasks), list(tasks)[::3]
+    outputs = backend.run(merged({name: tasks[name] for name in some}), BATCH)
+    assert set(outputs) == set(some) == set(stacks)
+    for name in some:
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_a_stack_that_fails_is_said_and_its_tasks_answer_one_by_one(monkeypatch, caplog):
+    def fails(self, states, positions):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(StackedEnds, "over", fails)
+    tasks = EXACT["forms"]
+    with caplog.at_level(logging.INFO, backends.__name__):
+        outputs = TorchBackend(TRUNK, tasks).run(merged(tasks), BATCH)
+    assert caplog.messages == [f"{len(tasks)} tasks are computed one by one: no room"]
+    for name, value in alone(tasks).items():
+        np.testing.assert_allclose(outputs[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_kept_features_are_answered_by_the_same_stacks():
+    """Of words and of whole texts, where tasks read one value."""
+    tasks = EXACT["forms"]
+    values = {}
+    for name, task in tasks.items():
+        values.setdefault(task.path.stored().pool, []).append(name)
+    backend, drawn = TorchBackend(TRUNK, tasks), np.random.default_rng(0)
+    own = TorchBackend(TRUNK, tasks, deterministic=True)
+    assert max(map(len, values.values())) > 1
+    for pool, names in values.items():
+        layers = stored_layers(tasks[names[0]].path)
+        positions = 1 if pool.positions in ("first", "mean") else 5
+        mask = np.arange(positions) < drawn.integers(1, positions + 1, 4)[:, None]
+        kept = drawn.standard_normal((4, positions, layers, 16)).astype(np.float32) * mask[..., None, None]
+        features = FeatureBatch(values=kept, mask=mask)
+        stacked, expected = backend.heads(names, features), own.heads(names, features)
+        assert stacked.keys() == set(names)
+        for name in names:
+            np.testing.assert_allclose(stacked[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_more_tasks_of_the_same_forms_start_no_more_kernels():
+    trunk = tiny_trunk(layers=6, width=64)
+    counted = {size: sum(kernels.of_tasks(trunk, size, deterministic=False).values()) for size in (21, 42, 63)}
+    assert counted[42] == counted[63]
+    assert 0 < counted[21] - sum(kernels.of_trunk(trunk).values()) <= kernels.TARGET
+    assert sum(kernels.of_tasks(trunk, 21, deterministic=True).values()) > counted[63]
