@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from studies.gpu.adam import LaneAdam
 from studies.gpu.feed import Examples, orders, outputs_of
@@ -127,19 +126,27 @@ def loss_of(stack: Stack, task: PackedSet, train: Examples, members: np.ndarray,
     """The sum over lanes of each one's mean loss; with a teacher's outputs that of Wei et al. 2021, 3.2, beside it."""
     outputs = stack.answers(train.batch(members), training=True)
     index = torch.from_numpy(members).to(outputs.device)
-    targets, rows = train.targets[index], members.shape[1]
-    if task.labels:
-        loss = functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="sum") / rows
-    else:
-        loss = (outputs[..., 0] - targets).square().sum() / rows
+    loss = hard_loss(outputs, train.targets[index])
     if train.soft is None:
         return loss
     taught = train.soft[torch.tensor(places, device=outputs.device)[:, None], index]
-    if not task.labels:
-        return loss + (outputs - taught).square().sum() / rows
+    return loss + soft_loss(outputs, taught, numbers=not task.labels)
+
+
+def hard_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Over lanes the sum of mean cross entropies, or of mean squared errors of numbers."""
+    if targets.is_floating_point():
+        return (outputs[..., 0] - targets).square().mean(1).sum()
+    shares = torch.log_softmax(outputs, -1).gather(-1, targets[..., None])
+    return -shares[..., 0].mean(1).sum()
+
+
+def soft_loss(outputs: Tensor, taught: Tensor, *, numbers: bool) -> Tensor:
+    """Over lanes the sum of `tau^2 CE(softmax(z_t / tau), z_s / tau)`, or of mean squared distances of numbers."""
+    if numbers:
+        return (outputs - taught).square().mean((1, 2)).sum()
     wanted = torch.softmax(taught / TEMPERATURE, -1)
-    soft = -(wanted * torch.log_softmax(outputs / TEMPERATURE, -1)).sum() / rows
-    return loss + TEMPERATURE**2 * soft
+    return -(TEMPERATURE**2) * (wanted * torch.log_softmax(outputs / TEMPERATURE, -1)).sum(-1).mean(1).sum()
 
 
 class _Running:

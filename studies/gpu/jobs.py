@@ -17,7 +17,7 @@ import torch
 
 from studies.gpu.feed import Examples, on_device, outputs_of, states_of
 from studies.gpu.fit import Clock, Ended, Lane, Schedule, Splits, fit
-from studies.gpu.packed import SPLITS, Pack, PackedSet
+from studies.gpu.packed import SPLITS, Pack
 from studies.gpu.stack import WORDS, Form, Stack, start_arrays, trunk_form
 
 Row = dict[str, Any]

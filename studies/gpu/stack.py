@@ -115,7 +115,7 @@ class Stack:
         return views
 
     def answers(self, texts: Texts, *, training: bool = False, layers: int | None = None) -> Tensor:
-        """(lanes, rows, outputs) in float32; with `layers` the states behind so many of its own: (lanes, ..., width)."""
+        """(lanes, rows, outputs) in float32; with `layers` the states (lanes, ..., width) behind so many of its own."""
         hidden, drop = self._entered(texts), DROPOUT if training else 0.0
         seen = self._seen(texts.mask)
         if self.form.embeds:

@@ -1,0 +1,140 @@
+"""Runs on a card, tried on the processor: rows come as lanes end, go on where they stopped, and end by themselves."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from studies.gpu import fit, jobs, run
+from studies.gpu.jobs import Bench, Size
+from studies.gpu.pack import pack_of
+from studies.gpu.packed import write_pack
+from support.tiny_branches import extractor_of, home_in, prepared_of
+
+SHORT = fit.Schedule(epochs=2, patience=1, batch=8)
+SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), layers=SHORT, heads=SHORT)
+LONG = 3600.0
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    home = home_in(tmp_path_factory.mktemp("home"))
+    extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
+    return pack_of(extractor.data, {name: prepared_of(home, name) for name in ("mood", "same")})
+
+
+def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL):
+    """The rows that a run adds, and whether its time ran out."""
+    new = []
+    bench = Bench(pack, rows, new.append, size=size, device="cpu", clock=fit.Clock(until=time.monotonic() + seconds))
+    try:
+        for _, job in jobs.jobs(bench):
+            job()
+    except fit.TimeIsUp:
+        return new, True
+    return new, False
+
+
+def untimed(rows):
+    return [
+        {k: v for k, v in row.items() if k not in ("seconds", "flops_per_second", "lanes", "flops")} for row in rows
+    ]
+
+
+def by_key(rows):
+    return {tuple(row[name] for name in jobs.KEY): row for row in untimed(rows)}
+
+
+@pytest.fixture(scope="module")
+def whole(pack):
+    rows, stopped = rows_of(pack)
+    assert not stopped
+    return rows
+
+
+def test_every_method_seed_and_rate_has_one_row(whole):
+    seeds, rates = 2, 2
+    counts = {}
+    for row in whole:
+        counts[row["task"], row["method"], row["layers"]] = (
+            counts.get((row["task"], row["method"], row["layers"]), 0) + 1
+        )
+    for task in ("mood", "same"):
+        assert counts[task, "full", 3] == counts[task, "branch", 3] == seeds * rates
+        assert counts[task, "student", 1] == counts[task, "student", 2] == 2 * seeds * rates
+        assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
+    assert len(by_key(whole)) == len(whole) == sum(counts.values())
+    assert all(row["flops_per_second"] > 0 and 1 <= row["best_epoch"] <= row["ended_epoch"] <= 2 for row in whole)
+
+
+def test_what_is_there_is_not_run_again(pack, whole):
+    assert rows_of(pack, whole) == ([], False)
+
+
+def test_rows_that_are_missing_are_made_again_and_no_others(pack, whole):
+    kept = [row for row in whole if not (row["method"] == "student" and row["layers"] == 1 and row["seed"] == 2)]
+    again, _ = rows_of(pack, kept)
+    assert by_key(again).keys() == by_key(whole).keys() - by_key(kept).keys()
+
+
+def test_rows_of_another_size_are_other_rows(pack, whole):
+    again, _ = rows_of(pack, whole, size=Size(seeds=(1,), rates=(1e-3,), head_rates=(1e-2,), layers=SHORT, heads=SHORT))
+    assert {row["settings"] for row in again}.isdisjoint({row["settings"] for row in whole})
+
+
+def test_it_ends_when_the_time_is_over(pack):
+    new, stopped = rows_of(pack, seconds=0.0)
+    assert stopped and not new
+
+
+def test_the_rate_of_teachers_is_the_best_on_validation_over_seeds(pack):
+    def row(seed, rate, validation):
+        key = {"method": "branch", "layers": 3, "task": "mood", "init": "", "settings": bench.settings}
+        return {**key, "seed": seed, "rate": rate, "validation": validation}
+
+    bench = Bench(pack, [], list, size=SMALL, device="cpu", clock=fit.Clock(until=0.0))
+    bench.rows += [row(1, 1e-3, 0.9), row(2, 1e-3, 0.1), row(1, 3e-3, 0.6), row(2, 3e-3, 0.5)]
+    assert bench.rate_of("branch", 3, "mood", SMALL.rates) == 3e-3
+
+
+RUN = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("polyhead", "msgspec", "click", "tokenizers", "transformers", "scipy"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+sys.argv = ["run", *sys.argv[1:]]
+from studies.gpu.run import main
+main()
+"""
+
+
+def started(*arguments):
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    return subprocess.run(command, cwd=run.ROOT, capture_output=True, text=True, timeout=280)
+
+
+def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
+    """A line that a kill cut short stands alone, and is run again."""
+    write_pack(tmp_path / "pack", pack)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"method": "fu')
+    done = started("--device", "cpu", "--tiny", "--minutes", "4", "--pack", tmp_path / "pack", "--rows", rows)
+    assert done.returncode == 0, done.stderr
+    assert "all is run; 16 new rows" in done.stdout
+    lines = rows.read_text().splitlines()
+    assert len(lines) == 17 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
+    assert len(run.read_rows(rows)) == 16
+
+
+def test_what_is_lacking_is_said(tmp_path):
+    import torch
+
+    if not torch.cuda.is_available():
+        done = started("--pack", tmp_path)
+        assert done.returncode == 1 and "no NVIDIA card" in done.stderr and "--device cpu --tiny" in done.stderr
+    done = started("--device", "cpu", "--pack", tmp_path)
+    assert done.returncode == 1 and "no pack" in done.stderr and "make gpu-pack" in done.stderr
