@@ -16,7 +16,7 @@ from studies.gpu.packed import PackedSet
 from studies.gpu.scores import score
 from studies.gpu.stack import Stack
 
-WARMUP = 0.1
+WARMUP, FLOOR = 0.1, 0.05  # shares: of the updates until the rate falls, and of the rate at last
 TEMPERATURE = 2.0  # of distillation
 
 
@@ -38,10 +38,13 @@ class Schedule:
     batch: int = 32
 
     def share(self, step: int, steps: int) -> float:
-        """Of the rate: linear up over a tenth of all updates, then linear to 0."""
-        most = self.epochs * steps
+        """Of the rate: linear up and down over the first half of all epochs, then a floor.
+
+        A run whose rate had come to 0 would end at its last epoch, and nobody could tell whether it was done.
+        """
+        most = self.epochs * steps / 2
         rising = max(1, round(most * WARMUP))
-        return (step + 1) / rising if step < rising else (most - step) / max(1, most - rising)
+        return (step + 1) / rising if step < rising else max(FLOOR, (most - step) / max(1, most - rising))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

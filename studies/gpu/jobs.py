@@ -33,7 +33,7 @@ class Size:
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)  # where layers learn
     head_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    layers: Schedule = Schedule(epochs=12, patience=3)
+    layers: Schedule = Schedule(epochs=16, patience=4)
     heads: Schedule = Schedule(epochs=30, patience=6)
     rows: int | None = None  # of each split at most
 
@@ -77,6 +77,7 @@ class Bench:
             "flops": one.flops,
             "flops_per_second": round(one.flops_per_second),
             **facts,
+            "whole": self.size.rows is None,
             "device": self.card,
             "precision": str(self.dtype).removeprefix("torch."),
         }

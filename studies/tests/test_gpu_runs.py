@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from studies.gpu import fit, jobs, run
+from studies.gpu import claims, fit, jobs, run, run_report
 from studies.gpu.jobs import Bench, Size
 from studies.gpu.pack import pack_of
 from studies.gpu.packed import write_pack
+from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.Schedule(epochs=2, patience=1, batch=8)
@@ -138,3 +139,73 @@ def test_what_is_lacking_is_said(tmp_path):
         assert done.returncode == 1 and "no NVIDIA card" in done.stderr and "--device cpu --tiny" in done.stderr
     done = started("--device", "cpu", "--pack", tmp_path)
     assert done.returncode == 1 and "no pack" in done.stderr and "make gpu-pack" in done.stderr
+
+
+def scored(method, layers, init, *, test, rate=1e-4, validation=0.8, best=3):
+    """Rows of all tasks and seeds; a point apart from seed to seed."""
+    return [
+        {
+            "task": task,
+            "method": method,
+            "layers": layers,
+            "init": init,
+            "seed": seed,
+            "rate": rate,
+            "validation": validation,
+            "test": test + 0.001 * seed,
+            "metric": "none",  # no simple answer is known by it
+            "best_epoch": best,
+            "epochs": 16,
+            "train_rows": 5000,
+            "settings": "a",
+            "whole": True,
+        }
+        for task in jobs.ORDER
+        for seed in jobs.WHOLE.seeds
+    ]
+
+
+def claimed(rows, name):
+    (claim,) = [claim for claim in claims.claims(rows) if claim.id == f"evidence.whole-sets-{name}"]
+    return claim
+
+
+def test_a_claim_is_of_the_rates_that_are_best_on_validation():
+    attention = scored("pooled-attention", 0, "", test=0.70) + scored(
+        "pooled-attention", 0, "", test=0.99, rate=1e-3, validation=0.1
+    )
+    claim = claimed(attention + scored("pooled-mean", 0, "", test=0.60), "attention")
+    assert claim.value == pytest.approx(10.0) and claim.holds and claim.seeds == 5
+
+
+def test_what_has_not_run_is_lacking_and_nothing_is_claimed():
+    rows = scored("pooled-attention", 0, "", test=0.7) + scored("pooled-mean", 0, "", test=0.6)
+    claim = claimed([row for row in rows if row["task"] != "sst2"], "attention")
+    assert claim.holds is None and "sst2 0" in claim.note
+    assert claimed(rows, "branch").holds is None
+
+
+@pytest.mark.parametrize(("best", "why"), [(16, "end at the last epoch"), (3, "not known to have converged")])
+def test_full_fine_tuning_that_is_behind_must_have_converged(best, why):
+    claim = claimed(scored("full", 6, "", test=0.7, best=best) + scored("branch", 3, "", test=0.8), "branch")
+    assert claim.holds is None and why in claim.note and claim.value > 1
+
+
+def test_rows_that_came_back_are_reported(monkeypatch, tmp_path, capsys):
+    rows = scored("pooled-attention", 0, "", test=0.7) + scored("pooled-mean", 0, "", test=0.6)
+    others = [{**rows[0], "whole": False}, {**rows[0], "settings": "b"}, rows[0]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*others, *rows]))
+    monkeypatch.setattr("studies.settings.RESULTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["run-report", "--rows", str(tmp_path / "rows.jsonl")])
+    run_report.main()
+    (file,) = read_results(tmp_path)
+    assert file.rows == rows and [claim.outcome for claim in file.claims].count("yes") == 1
+    assert not any(map(broken, file.claims))
+    assert "3 rows left out" in capsys.readouterr().out
+
+
+def test_rows_of_a_try_are_no_results(monkeypatch, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"whole": False}) + "\n")
+    monkeypatch.setattr("sys.argv", ["run-report", "--rows", str(tmp_path / "rows.jsonl")])
+    with pytest.raises(SystemExit, match="measure nothing"):
+        run_report.main()
