@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.gpu.packed import Rows
-from studies.gpu.stack import Stack, Texts
+from studies.gpu.packed import PackedRows
+from studies.gpu.stack import LaneTexts, Stack
 
 POOL = 32  # batches among which rows are sorted by length
 READ = 256  # rows at once, where nothing is learned
@@ -18,7 +18,7 @@ MULTIPLE = 8  # of tokens in a batch, so that few shapes occur
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Examples:
+class CardExamples:
     """A split on the device; `hidden` (rows, tokens, width) in place of ids, `soft` (lanes, rows, outputs)."""
 
     lengths: np.ndarray
@@ -32,7 +32,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def batch(self, members: np.ndarray) -> Texts:
+    def batch(self, members: np.ndarray) -> LaneTexts:
         """The texts of these rows, (lanes, rows) of their numbers."""
         tokens = int(self.lengths[members].max())
         tokens = min(-(-tokens // MULTIPLE) * MULTIPLE, self.width)
@@ -40,9 +40,9 @@ class Examples:
         places = torch.arange(tokens, device=self.ids.device)
         mask = places < self.sizes[index][..., None]
         if self.hidden is not None:
-            return Texts(mask=mask, hidden=self.hidden[:, :tokens][index])
+            return LaneTexts(mask=mask, hidden=self.hidden[:, :tokens][index])
         segments = (places >= self.seconds[index][..., None]) & mask
-        return Texts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments)
+        return LaneTexts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments)
 
     @property
     def width(self) -> int:
@@ -50,13 +50,13 @@ class Examples:
         return self.ids.shape[1]
 
 
-def on_device(rows: Rows, device: str) -> Examples:
+def on_device(rows: PackedRows, device: str) -> CardExamples:
     """A split, padded to a multiple of tokens."""
     ids = np.pad(rows.ids, ((0, 0), (0, -rows.ids.shape[1] % MULTIPLE)))
     sizes, seconds, targets = (
         torch.from_numpy(array).to(device) for array in (rows.lengths, rows.seconds, rows.targets)
     )
-    return Examples(
+    return CardExamples(
         lengths=rows.lengths, targets=targets, sizes=sizes, seconds=seconds, ids=torch.from_numpy(ids).to(device)
     )
 
@@ -82,7 +82,7 @@ def orders(lengths: np.ndarray, *, batch: int, seeds: Sequence[tuple[int, ...]],
 
 
 @torch.no_grad()
-def outputs_of(stack: Stack, examples: Examples) -> np.ndarray:
+def outputs_of(stack: Stack, examples: CardExamples) -> np.ndarray:
     """Every lane's outputs for every row: (lanes, rows, outputs) in float32."""
     parts, members = [], _sorted(examples)
     for chunk in members:
@@ -94,7 +94,7 @@ def outputs_of(stack: Stack, examples: Examples) -> np.ndarray:
 
 
 @torch.no_grad()
-def states_of(trunk: Stack, examples: Examples, taps: Sequence[int]) -> Examples:
+def states_of(trunk: Stack, examples: CardExamples, taps: Sequence[int]) -> CardExamples:
     """The rows with the trunk's states behind so many layers, their mean if several, in place of ids."""
     shape = (len(examples), examples.width, trunk.form.shape.width)
     hidden = torch.zeros(shape, dtype=trunk.dtype, device=trunk.device)
@@ -106,6 +106,6 @@ def states_of(trunk: Stack, examples: Examples, taps: Sequence[int]) -> Examples
     return replace(examples, hidden=hidden)
 
 
-def _sorted(examples: Examples) -> list[np.ndarray]:
+def _sorted(examples: CardExamples) -> list[np.ndarray]:
     order = np.argsort(-examples.lengths, kind="stable")
     return [order[start : start + READ] for start in range(0, len(order), READ)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from studies.gpu.adam import LaneAdam
-from studies.gpu.feed import Examples, orders, outputs_of
+from studies.gpu.feed import CardExamples, orders, outputs_of
 from studies.gpu.packed import PackedSet
 from studies.gpu.scores import score
 from studies.gpu.stack import Stack
@@ -30,7 +30,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class LaneSchedule:
     """How long lanes learn: at most `epochs`, fewer where `patience` of them bring nothing."""
 
     epochs: int
@@ -66,7 +66,7 @@ class TimeIsUp(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
+class Deadline:
     """When to stop."""
 
     until: float  # of time.monotonic
@@ -81,9 +81,9 @@ class Clock:
 class Splits:
     """A task's examples on the device."""
 
-    train: Examples
-    validation: Examples
-    test: Examples
+    train: CardExamples
+    validation: CardExamples
+    test: CardExamples
 
 
 def fit(
@@ -91,9 +91,9 @@ def fit(
     task: PackedSet,
     splits: Splits,
     lanes: Sequence[Lane],
-    schedule: Schedule,
+    schedule: LaneSchedule,
     *,
-    clock: Clock,
+    deadline: Deadline,
     ended: Callable[[Ended], None],
 ) -> None:
     """Trains every lane and tells each as it ends, with its best weights; raises TimeIsUp in between."""
@@ -105,7 +105,7 @@ def fit(
         seeds = [(running.lanes[place].seed, len(splits.train)) for place in running.places]
         batches = orders(splits.train.lengths, batch=schedule.batch, seeds=seeds, epoch=epoch)
         for step, members in enumerate(batches, (epoch - 1) * steps):
-            clock.check()
+            deadline.check()
             loss = loss_of(stack, task, splits.train, members, running.places)
             running.optimizer.step(loss, schedule.share(step, steps))
             running.count(splits.train.lengths[members])
@@ -125,7 +125,7 @@ def fit(
             return
 
 
-def loss_of(stack: Stack, task: PackedSet, train: Examples, members: np.ndarray, places: Sequence[int]) -> Tensor:
+def loss_of(stack: Stack, task: PackedSet, train: CardExamples, members: np.ndarray, places: Sequence[int]) -> Tensor:
     """The sum over lanes of each one's mean loss; with a teacher's outputs that of Wei et al. 2021, 3.2, beside it."""
     outputs = stack.answers(train.batch(members), training=True)
     index = torch.from_numpy(members).to(outputs.device)
@@ -178,7 +178,7 @@ class _Running:
             for kind, flat in self.stack.buffers.items():
                 self._best[kind][lane] = flat[lane]
 
-    def over(self, epoch: int, schedule: Schedule) -> list[int]:
+    def over(self, epoch: int, schedule: LaneSchedule) -> list[int]:
         """Lanes of the stack that end behind this epoch."""
         if epoch == schedule.epochs:
             return list(range(len(self.places)))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from studies.gpu.feed import Examples, on_device, outputs_of, states_of
-from studies.gpu.fit import Clock, Ended, Lane, Schedule, Splits, fit
+from studies.gpu.feed import CardExamples, on_device, outputs_of, states_of
+from studies.gpu.fit import Deadline, Ended, Lane, LaneSchedule, Splits, fit
 from studies.gpu.packed import SPLITS, Pack
 from studies.gpu.stack import WORDS, Form, Stack, start_arrays, trunk_form
 
@@ -33,8 +33,8 @@ class Size:
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)  # where layers learn
     head_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    layers: Schedule = Schedule(epochs=16, patience=4)
-    heads: Schedule = Schedule(epochs=30, patience=6)
+    layers: LaneSchedule = LaneSchedule(epochs=16, patience=4)
+    heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
     rows: int | None = None  # of each split at most
 
 
@@ -43,8 +43,8 @@ TINY = Size(
     seeds=(1,),
     rates=(2e-4,),
     head_rates=(1e-3,),
-    layers=Schedule(epochs=2, patience=2, batch=8),
-    heads=Schedule(epochs=2, patience=2, batch=8),
+    layers=LaneSchedule(epochs=2, patience=2, batch=8),
+    heads=LaneSchedule(epochs=2, patience=2, batch=8),
     rows=24,
 )
 
@@ -53,9 +53,16 @@ class Bench:
     """The card, the pack on it, and the rows: those that are there, and what to do with new ones."""
 
     def __init__(
-        self, pack: Pack, rows: Sequence[Row], write: Callable[[Row], None], *, size: Size, device: str, clock: Clock
+        self,
+        pack: Pack,
+        rows: Sequence[Row],
+        write: Callable[[Row], None],
+        *,
+        size: Size,
+        device: str,
+        deadline: Deadline,
     ) -> None:
-        self.pack, self.size, self.device, self.clock = pack, size, device, clock
+        self.pack, self.size, self.device, self.deadline = pack, size, device, deadline
         self.dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         self.card = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
         self.settings = hashlib.sha256(f"{pack.digest} {size}".encode()).hexdigest()[:8]
@@ -123,7 +130,7 @@ class TaskBench:
         lanes: Sequence[Lane],
         *,
         splits: Splits,
-        schedule: Schedule,
+        schedule: LaneSchedule,
         method: str,
         starts: Callable[[Lane], dict[str, np.ndarray]] | None = None,
         keep: bool = False,
@@ -148,13 +155,13 @@ class TaskBench:
             if keep:
                 models[one.lane.seed] = one.model
 
-        fit(stack, self.task, splits, running, schedule, clock=self.bench.clock, ended=ended)
+        fit(stack, self.task, splits, running, schedule, deadline=self.bench.deadline, ended=ended)
         return models
 
-    def _each(self, make: Callable[[str], Examples]) -> Splits:
+    def _each(self, make: Callable[[str], CardExamples]) -> Splits:
         return Splits(**{split: make(split) for split in SPLITS})
 
-    def _examples(self, split: str, places: np.ndarray) -> Examples:
+    def _examples(self, split: str, places: np.ndarray) -> CardExamples:
         rows = self.task.splits[split]
         if self.bench.size.rows is not None:
             rows = rows.first(self.bench.size.rows)

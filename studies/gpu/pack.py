@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from studies.gpu.packed import Pack, PackedSet, Rows, TrunkShape, padded
+from studies.gpu.packed import Pack, PackedRows, PackedSet, TrunkShape, padded
 
 if TYPE_CHECKING:
     from polyhead.encoder.data import TrunkData
@@ -70,13 +70,13 @@ def _set(tokenizer: Tokenizer, prepared: Prepared) -> PackedSet:
     )
 
 
-def _rows(tokenizer: Tokenizer, split: Split) -> Rows:
+def _rows(tokenizer: Tokenizer, split: Split) -> PackedRows:
     from polyhead.text.question import read_alone
 
     encoded = tokenizer.encode(read_alone(split.examples.inputs))
     lengths = np.array([len(one.ids) for one in encoded], np.int64)
     targets = np.stack([np.asarray(target) for target in split.examples.targets])  # numbers are 0 to 1 already
-    return Rows(
+    return PackedRows(
         ids=padded(np.concatenate([one.ids for one in encoded]), lengths),
         lengths=lengths,
         seconds=lengths - np.array([int(one.segments.sum()) for one in encoded]),

@@ -26,7 +26,7 @@ class TrunkShape:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rows:
+class PackedRows:
     """A split: texts as padded token ids, and what is to be answered."""
 
     ids: np.ndarray  # int32 (rows, tokens), 0 behind a text
@@ -37,9 +37,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def first(self, count: int) -> Rows:
+    def first(self, count: int) -> PackedRows:
         """The first rows alone."""
-        return Rows(**{name: getattr(self, name)[:count] for name in ("ids", "lengths", "seconds", "targets")})
+        return PackedRows(**{name: getattr(self, name)[:count] for name in ("ids", "lengths", "seconds", "targets")})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class PackedSet:
     name: str
     metric: str
     labels: int  # 0: a regression
-    splits: Mapping[str, Rows]
+    splits: Mapping[str, PackedRows]
 
     @property
     def outputs(self) -> int:
@@ -129,9 +129,9 @@ def from_bfloat16(halves: np.ndarray) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
-def _rows(file: Mapping[str, np.ndarray], name: str, are_labels: bool) -> Rows:
+def _rows(file: Mapping[str, np.ndarray], name: str, are_labels: bool) -> PackedRows:
     lengths = file[f"{name}.lengths"].astype(np.int64)
-    return Rows(
+    return PackedRows(
         ids=padded(file[f"{name}.ids"], lengths),
         lengths=lengths,
         seconds=file[f"{name}.seconds"].astype(np.int64),

@@ -33,7 +33,7 @@ def main() -> None:
         raise SystemExit(f"there is no torch for {sys.executable}: install it, or name another with PYTHON=")
     import torch
 
-    from studies.gpu.fit import Clock, TimeIsUp
+    from studies.gpu.fit import Deadline, TimeIsUp
     from studies.gpu.jobs import TINY, WHOLE, Bench, jobs
     from studies.gpu.packed import FACTS, read_pack
 
@@ -46,9 +46,9 @@ def main() -> None:
     if not options.tiny and options.minutes >= LEAST_MINUTES:
         run_tests()
     pack, rows = read_pack(options.pack), read_rows(options.rows)
-    clock = Clock(until=began + 60 * options.minutes)
+    deadline = Deadline(until=began + 60 * options.minutes)
     size = TINY if options.tiny else WHOLE
-    bench = Bench(pack, rows, Writer(options.rows), size=size, device=options.device or "cuda", clock=clock)
+    bench = Bench(pack, rows, Writer(options.rows), size=size, device=options.device or "cuda", deadline=deadline)
     for index, (what, job) in enumerate(jobs(bench), 1):
         before, started = len(bench.rows), time.monotonic()
         try:

@@ -47,7 +47,7 @@ class Form:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Texts:
+class LaneTexts:
     """A batch: (lanes or 1, rows, tokens) each; `hidden` (lanes or 1, rows, tokens, width) instead of ids."""
 
     mask: Tensor
@@ -114,7 +114,7 @@ class Stack:
                 start += size
         return views
 
-    def answers(self, texts: Texts, *, training: bool = False, layers: int | None = None) -> Tensor:
+    def answers(self, texts: LaneTexts, *, training: bool = False, layers: int | None = None) -> Tensor:
         """(lanes, rows, outputs) in float32; with `layers` the states (lanes, ..., width) behind so many of its own."""
         hidden, drop = self._entered(texts), DROPOUT if training else 0.0
         seen = self._seen(texts.mask)
@@ -128,7 +128,7 @@ class Stack:
         inner = functional.dropout(torch.tanh(self._dense("head.hidden", pooled)), drop, training)
         return self._dense("head.output", inner)
 
-    def _entered(self, texts: Texts) -> Tensor:
+    def _entered(self, texts: LaneTexts) -> Tensor:
         """(lanes, rows, tokens, width): embedded ids, or the states that were given."""
         if texts.hidden is not None:
             lanes = self.lanes

@@ -224,7 +224,7 @@ def test_every_lane_reads_every_row_once_an_epoch_in_its_own_order():
 
 
 def test_the_rate_rises_then_falls_over_half_of_the_epochs_to_a_floor():
-    schedule = fit.Schedule(epochs=8, patience=2)
+    schedule = fit.LaneSchedule(epochs=8, patience=2)
     shares = [schedule.share(step, 10) for step in range(80)]
     assert shares[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(a >= b for a, b in zip(shares[4:], shares[5:], strict=False))

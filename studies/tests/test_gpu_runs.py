@@ -14,7 +14,7 @@ from studies.gpu.packed import write_pack
 from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
-SHORT = fit.Schedule(epochs=2, patience=1, batch=8)
+SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
 SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), layers=SHORT, heads=SHORT)
 LONG = 3600.0
 
@@ -29,7 +29,9 @@ def pack(tmp_path_factory):
 def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL):
     """The rows that a run adds, and whether its time ran out."""
     new = []
-    bench = Bench(pack, rows, new.append, size=size, device="cpu", clock=fit.Clock(until=time.monotonic() + seconds))
+    bench = Bench(
+        pack, rows, new.append, size=size, device="cpu", deadline=fit.Deadline(until=time.monotonic() + seconds)
+    )
     try:
         for _, job in jobs.jobs(bench):
             job()
@@ -95,7 +97,7 @@ def test_the_rate_of_teachers_is_the_best_on_validation_over_seeds(pack):
         key = {"method": "branch", "layers": 3, "task": "mood", "init": "", "settings": bench.settings}
         return {**key, "seed": seed, "rate": rate, "validation": validation}
 
-    bench = Bench(pack, [], list, size=SMALL, device="cpu", clock=fit.Clock(until=0.0))
+    bench = Bench(pack, [], list, size=SMALL, device="cpu", deadline=fit.Deadline(until=0.0))
     bench.rows += [row(1, 1e-3, 0.9), row(2, 1e-3, 0.1), row(1, 3e-3, 0.6), row(2, 3e-3, 0.5)]
     assert bench.rate_of("branch", 3, "mood", SMALL.rates) == 3e-3
 
@@ -142,7 +144,7 @@ def test_what_is_lacking_is_said(tmp_path):
 
 
 def scored(method, layers, init, *, test, rate=1e-4, validation=0.8, best=3):
-    """Rows of all tasks and seeds; a point apart from seed to seed."""
+    """PackedRows of all tasks and seeds; a point apart from seed to seed."""
     return [
         {
             "task": task,
