@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from studies.evidence import Estimate, by_draw, estimate, judged
-from studies.gpu.jobs import ORDER, WHOLE
+from studies.gpu.jobs import HELD_OUT, ORDER, WHOLE
 from studies.results import Claim
 from studies.trained import Fit, Learned, learned, whole
 
@@ -64,10 +64,44 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             against=full,
             lacking=lacking(best, ATTENTION, FULL),
         ),
+        *_pre_finetuned(best),
     ]
 
 
 _THREE = "three private layers"
+_MIXED, _FEW, _SMOOTH = (("full", 6, name) for name in ("sets-24", "sets-6", "sets-24-r3f"))
+
+
+def _pre_finetuned(best: Sequence[Row]) -> list[Claim]:
+    """Aghajanyan et al. 2021: fine-tuning from trunks that learned from many sets, each at its best rate."""
+    on = f"mean test score of {len(HELD_OUT)} tasks held out, whole training sets"
+    held = [row for row in best if row["task"] in HELD_OUT]
+    found = []
+    for id, text, options, side in (
+        (
+            "mixed",
+            f"fine-tuning from a trunk that learned from 24 sets less fine-tuning, {on}",
+            (_MIXED, FULL),
+            "above",
+        ),
+        ("few", f"the same from 6 sets, for as many updates, {on}; a loss in the paper", (_FEW, FULL), "most"),
+        ("more", f"from 24 sets less from 6, {on}", (_MIXED, _FEW), "above"),
+        ("r3f", f"from 24 sets with R3F less without, {on}", (_SMOOTH, _MIXED), "above"),
+    ):
+        first, second = options
+        found.append(
+            judged(
+                f"evidence.whole-sets-{id}",
+                text,
+                by_draw(less(held, first, second)),
+                target=0.0,
+                side="above" if side == "above" else "most",
+                ours=whole("fine-tuning from the first", fits(held, first)),
+                against=whole("fine-tuning from the second", fits(held, second)),
+                lacking=lacking(held, first, second, tasks=HELD_OUT, seeds=WHOLE.mix_seeds),
+            )
+        )
+    return found
 
 
 def _starts(best: Sequence[Row], layers: int) -> Claim:
@@ -147,11 +181,14 @@ def ratio(best: Sequence[Row], option: Option, other: Option) -> Estimate:
     )
 
 
-def lacking(best: Sequence[Row], *options: Option) -> str:
+def lacking(
+    best: Sequence[Row], *options: Option, tasks: Sequence[str] = ORDER, seeds: Sequence[int] = WHOLE.seeds
+) -> str:
     """Tasks that lack seeds of any of these options; empty where there are none."""
-    least = {task: min(len(points(best, option).get(task, {})) for option in options) for task in ORDER}
-    short = [f"{task} {count}" for task, count in least.items() if count < len(WHOLE.seeds)]
-    return f"seeds of {len(WHOLE.seeds)} that both have: {', '.join(short)}" if short else ""
+    there = {task: [points(best, option).get(task, {}).keys() for option in options] for task in tasks}
+    counts = {task: len(set(seeds).intersection(*several)) for task, several in there.items()}
+    short = [f"{task} {count}" for task, count in counts.items() if count < len(seeds)]
+    return f"seeds of {len(seeds)} that both have: {', '.join(short)}" if short else ""
 
 
 def _option(row: Row) -> Option:

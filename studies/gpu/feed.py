@@ -61,15 +61,25 @@ def on_device(rows: PackedRows, device: str) -> CardExamples:
     )
 
 
-def orders(lengths: np.ndarray, *, batch: int, seeds: Sequence[tuple[int, ...]], epoch: int) -> Iterator[np.ndarray]:
+def orders(
+    lengths: np.ndarray,
+    *,
+    batch: int,
+    seeds: Sequence[tuple[int, ...]],
+    epoch: int,
+    firsts: Sequence[int] | None = None,
+) -> Iterator[np.ndarray]:
     """The batches of an epoch, (lanes, batch) row numbers each; the last rows that fill none are left out.
 
     Each lane draws its own order. Rows are sorted by length among POOL batches, and the sorted batches come in an order
-    that all lanes share, so that the rows of one batch are about equally long in all of them.
+    that all lanes share, so that the rows of one batch are about equally long in all of them. With `firsts` a lane
+    reads so many first rows alone, again where they are fewer: all lanes have as many batches.
     """
     count = max(1, len(lengths) // batch)
+    firsts = firsts or [len(lengths)] * len(seeds)
     drawn = [
-        np.resize(np.random.default_rng([*seed, epoch]).permutation(len(lengths)), count * batch) for seed in seeds
+        np.resize(np.random.default_rng([*seed, epoch]).permutation(first), count * batch)
+        for seed, first in zip(seeds, firsts, strict=True)
     ]
     shared = np.random.default_rng([epoch, count])
     made: list[np.ndarray] = []

@@ -17,12 +17,14 @@ import torch
 
 from studies.gpu.feed import CardExamples, on_device, outputs_of, states_of
 from studies.gpu.fit import Deadline, Ended, Lane, LaneSchedule, Splits, fit
+from studies.gpu.mixed import learn, mixes_of
 from studies.gpu.packed import SPLITS, Pack
 from studies.gpu.stack import WORDS, Form, Stack, start_arrays, trunk_form
 
 Row = dict[str, Any]
 ORDER = ("stsb", "rte", "mrpc", "cola", "emotion", "offensive", "qnli", "sst2")  # the cheapest first
 PRIVATE, STUDENTS, MEAN_OF = 3, (1, 2), 4  # layers: of a branch, of its students, that pooled heads read
+HELD_OUT = ("stsb", "rte", "mrpc", "cola", "emotion")  # tasks that no mix learns from
 KEY = ("method", "layers", "init", "task", "seed", "rate", "settings")
 
 
@@ -35,6 +37,8 @@ class Size:
     head_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     layers: LaneSchedule = LaneSchedule(epochs=16, patience=4)
     heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
+    mix_seeds: tuple[int, ...] = (1, 2, 3)
+    mix_epochs: int = 2
     rows: int | None = None  # of each split at most
 
 
@@ -45,6 +49,8 @@ TINY = Size(
     head_rates=(1e-3,),
     layers=LaneSchedule(epochs=2, patience=2, batch=8),
     heads=LaneSchedule(epochs=2, patience=2, batch=8),
+    mix_seeds=(1,),
+    mix_epochs=1,
     rows=24,
 )
 
@@ -113,6 +119,7 @@ class TaskBench:
         ids = np.unique(np.concatenate([[0], *(rows.ids.ravel() for rows in self.task.splits.values())]))
         places = np.zeros(int(ids.max()) + 1, np.int32)
         places[ids] = np.arange(len(ids))
+        self.words = ids  # of the pack that the task uses
         self.weights = {**bench.pack.weights, WORDS: bench.pack.weights[WORDS][ids]}
         self.splits = self._each(lambda split: self._examples(split, places))
 
@@ -174,6 +181,8 @@ def jobs(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
     for name in dict.fromkeys(names):
         for what, make in (("full fine-tuning", full), ("branches and students", branches), ("pooled heads", pooled)):
             yield f"{name}: {what}", lambda make=make, name=name: make(TaskBench(bench, name))  # type: ignore[misc]
+    for seed in bench.size.mix_seeds if bench.pack.mix else ():
+        yield f"pre-finetuning, seed {seed}", lambda seed=seed: pre_finetuned(bench, seed)  # type: ignore[misc]
 
 
 def full(on: TaskBench) -> None:
@@ -181,6 +190,37 @@ def full(on: TaskBench) -> None:
     size, shape = on.bench.size, on.bench.pack.shape
     form = Form(shape=shape, tap=0, layers=shape.layers, outputs=on.task.outputs, embeds=True)
     on.run(form, _lanes(size.seeds, size.rates), splits=on.splits, schedule=size.layers, method="full")
+
+
+def pre_finetuned(bench: Bench, seed: int) -> None:
+    """Trunks that learn from many sets at once, then fine-tuning of each for tasks that they did not learn from."""
+    size, held = bench.size, [name for name in HELD_OUT if name in bench.pack.sets]
+    mixes = mixes_of(bench.pack)
+    lanes = [Lane(seed=seed, rate=rate, init=mix.name) for mix in mixes for rate in size.rates]
+    layers = bench.pack.shape.layers
+    lacking = [name for name in held if bench.lacking(lanes, method="full", layers=layers, task=name)]
+    if not lacking:
+        return
+    trunks = learn(
+        bench.pack,
+        mixes,
+        seed,
+        epochs=size.mix_epochs,
+        rows=size.rows,
+        device=bench.device,
+        dtype=bench.dtype,
+        deadline=bench.deadline,
+    )
+    for name in lacking:
+        on = TaskBench(bench, name)
+        form = Form(shape=bench.pack.shape, tap=0, layers=layers, outputs=on.task.outputs, embeds=True)
+
+        def start(lane: Lane, on: TaskBench = on, form: Form = form) -> dict[str, np.ndarray]:
+            trunk = trunks[lane.init]
+            own = {**trunk, WORDS: trunk[WORDS][on.words]}
+            return start_arrays(form, on.weights, seed=lane.seed, own=own)
+
+        on.run(form, lanes, splits=on.splits, schedule=size.layers, method="full", starts=start)
 
 
 def branches(on: TaskBench) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from studies.gpu.packed import Pack, PackedRows, PackedSet, TrunkShape, padded
+from studies.shared.data import Set
 
 if TYPE_CHECKING:
     from polyhead.encoder.data import TrunkData
@@ -19,23 +20,52 @@ if TYPE_CHECKING:
 MAX_TOKENS = 128
 WHOLE = 10**9  # rows of train at most: all
 HELD = (400, 1000)  # rows of train that choices are made on: an eighth, within these
+MIX_ROWS = 10_000  # of a set that a trunk learns from
+MIX = tuple(  # sets with labels alone, in nested order; none is one of HELD_OUT, nor made of their texts
+    Set(folder=folder, test=test)
+    for folder, test in (
+        ("glue_sst2", "test"),
+        ("glue_mnli", "validation"),
+        ("glue_qqp", "test"),
+        ("clinc150", "test"),
+        ("tweeteval_sentiment", "test"),
+        ("boolq", "validation"),
+        ("glue_qnli", "validation"),
+        ("tweeteval_hate", "test"),
+        ("ag_news", "test"),
+        ("superglue_wic", "validation"),
+        ("trec6", "test"),
+        ("imdb", "test"),
+        ("tweeteval_offensive", "test"),
+        ("dbpedia14", "test"),
+        ("superglue_multirc", "validation"),
+        ("tweeteval_irony", "test"),
+        ("huffpost41", "test"),
+        ("subj", "test"),
+        ("banking77", "test"),
+        ("mr_rotten_tomatoes", "test"),
+        ("sst5", "test"),
+        ("mctaco", "test"),
+        ("cr", "test"),
+        ("snips_intent", "test"),
+    )
+)
 WORDS, PLACES = "embeddings.word.weight", "embeddings.position.weight"
 
 
-def pack_of(trunk: TrunkData, prepared: Mapping[str, Prepared]) -> Pack:
-    """The trunk with the words alone that occur, and every split of these tasks."""
+def pack_of(trunk: TrunkData, prepared: Mapping[str, Prepared], mix: Mapping[str, Prepared] | None = None) -> Pack:
+    """The trunk with the words alone that occur, every split of these tasks, and what a mix learns from."""
     from polyhead.text.tokenize import Tokenizer
 
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     sets = {name: _set(tokenizer, one) for name, one in prepared.items()}
-    used = np.unique(
-        np.concatenate([[0], *(rows.ids.ravel() for one in sets.values() for rows in one.splits.values())])
-    )
+    learned = {name: _set(tokenizer, one, "train") for name, one in (mix or {}).items()}
+    several = [rows for one in (*sets.values(), *learned.values()) for rows in one.splits.values()]
+    used = np.unique(np.concatenate([[0], *(rows.ids.ravel() for rows in several)]))
     places = np.zeros(int(used.max()) + 1, np.int32)
     places[used] = np.arange(len(used))
-    for one in sets.values():
-        for rows in one.splits.values():
-            rows.ids[:] = places[rows.ids]
+    for rows in several:
+        rows.ids[:] = places[rows.ids]
     arrays = dict(trunk.arrays) | {WORDS: trunk.arrays[WORDS][used], PLACES: trunk.arrays[PLACES][:MAX_TOKENS]}
     if trunk.pooler is not None:
         arrays |= {"pooler.weight": trunk.pooler.weight, "pooler.bias": trunk.pooler.bias}
@@ -43,7 +73,8 @@ def pack_of(trunk: TrunkData, prepared: Mapping[str, Prepared]) -> Pack:
     shape = TrunkShape(
         layers=form.layers, width=form.width, heads=form.heads, inner=form.feed_forward, epsilon=form.norm_epsilon
     )
-    return Pack(shape=shape, weights=arrays, sets=sets, digest=_digest(arrays, sets))
+    digest = _digest(arrays, [*sets.values(), *learned.values()])
+    return Pack(shape=shape, weights=arrays, sets=sets, mix=learned, digest=digest)
 
 
 def prepared_whole(data: Path) -> dict[str, Prepared]:
@@ -58,7 +89,20 @@ def prepared_whole(data: Path) -> dict[str, Prepared]:
     return made
 
 
-def _set(tokenizer: Tokenizer, prepared: Prepared) -> PackedSet:
+def prepared_mix(data: Path, held: Sequence[Prepared]) -> dict[str, Prepared]:
+    """The sets of the mix, at most MIX_ROWS of each, without rows on whose texts a held-out task is evaluated."""
+    from polyhead.project.recipes import Training
+    from polyhead.project.strategies import Pooled
+    from polyhead.train.data.leaks import without_leaks
+    from studies.shared.data import prepared_of
+
+    some = {"train": MIX_ROWS, "validation": 50, "test": 50}
+    several = [prepared_of(data, one, **some, strategy=Pooled(), training=Training()) for one in MIX]
+    kept, _ = without_leaks(several, others=held)
+    return {one.task.name: one for one in kept}
+
+
+def _set(tokenizer: Tokenizer, prepared: Prepared, *names: str) -> PackedSet:
     from polyhead.tasks.kinds import kind_of
 
     task = prepared.task
@@ -66,7 +110,7 @@ def _set(tokenizer: Tokenizer, prepared: Prepared) -> PackedSet:
         name=task.name,
         metric=kind_of(task).default_metric(task),
         labels=len(task.labels),
-        splits={split.name: _rows(tokenizer, split) for split in prepared.splits},
+        splits={split.name: _rows(tokenizer, split) for split in prepared.splits if not names or split.name in names},
     )
 
 
@@ -84,11 +128,11 @@ def _rows(tokenizer: Tokenizer, split: Split) -> PackedRows:
     )
 
 
-def _digest(arrays: Mapping[str, np.ndarray], sets: Mapping[str, PackedSet]) -> str:
+def _digest(arrays: Mapping[str, np.ndarray], sets: Sequence[PackedSet]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name], np.float32).tobytes())
-    for one in sets.values():
+    for one in sets:
         for rows in one.splits.values():
             digest.update(rows.ids.tobytes() + rows.targets.tobytes())
     return digest.hexdigest()[:8]

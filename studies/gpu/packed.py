@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 WEIGHTS, SETS, FACTS = "weights.npz", "sets.npz", "pack.json"
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "validation", "test")
 
 
@@ -59,32 +59,36 @@ class PackedSet:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pack:
-    """A trunk's arrays in float32, its shape, the sets by name, and a digest of what decides them."""
+    """A trunk's arrays in float32, its shape, the tasks by name, and a digest of what decides them.
+
+    `mix` are sets that a trunk learns from before it is fine-tuned, in their nested order; they have a split alone.
+    """
 
     shape: TrunkShape
     weights: Mapping[str, np.ndarray]
     sets: Mapping[str, PackedSet]
     digest: str
+    mix: Mapping[str, PackedSet] = field(default_factory=dict)
 
 
 def write_pack(folder: Path, pack: Pack) -> int:
     """Writes the three files; returns their bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / WEIGHTS, allow_pickle=False, **{name: to_bfloat16(array) for name, array in pack.weights.items()})
-    arrays = {}
-    for name, one in pack.sets.items():
-        for split, rows in one.splits.items():
-            is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
-            arrays[f"{name}.{split}.ids"] = rows.ids[is_token].astype(np.uint16)
-            arrays[f"{name}.{split}.lengths"] = rows.lengths.astype(np.uint16)
-            arrays[f"{name}.{split}.seconds"] = rows.seconds.astype(np.uint16)
-            arrays[f"{name}.{split}.targets"] = rows.targets.astype(np.int16 if one.labels else np.float32)
+    halves = {name: to_bfloat16(array) for name, array in pack.weights.items()}
+    planes = {name: np.stack([half >> 8, half & 255]).astype(np.uint8) for name, half in halves.items()}
+    np.savez_compressed(folder / WEIGHTS, allow_pickle=False, **planes)  # exponents alone take half of their bytes
+    arrays: dict[str, np.ndarray] = {}
+    for which, several in (("sets", pack.sets), ("mix", pack.mix)):
+        for one in several.values():
+            for split, rows in one.splits.items():
+                arrays |= {f"{which}.{one.name}.{split}.{name}": array for name, array in _arrays(rows).items()}
     np.savez_compressed(folder / SETS, allow_pickle=False, **arrays)
     facts = {
         "format": FORMAT,
         "digest": pack.digest,
         "shape": asdict(pack.shape),
-        "sets": {name: {"metric": one.metric, "labels": one.labels} for name, one in pack.sets.items()},
+        "sets": list(map(_facts, pack.sets.values())),
+        "mix": list(map(_facts, pack.mix.values())),
     }
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return sum((folder / file).stat().st_size for file in (WEIGHTS, SETS, FACTS))
@@ -96,18 +100,16 @@ def read_pack(folder: Path) -> Pack:
     if facts["format"] != FORMAT:
         raise ValueError(f"{folder} has format {facts['format']}, not {FORMAT}: make it again with `make gpu-pack`")
     with np.load(folder / WEIGHTS) as file:
-        weights = {name: from_bfloat16(file[name]) for name in file.files}
+        planes = {name: file[name].astype(np.uint16) for name in file.files}
     with np.load(folder / SETS) as file:
-        sets = {
-            name: PackedSet(
-                name=name,
-                metric=one["metric"],
-                labels=one["labels"],
-                splits={split: _rows(file, f"{name}.{split}", bool(one["labels"])) for split in SPLITS},
-            )
-            for name, one in facts["sets"].items()
-        }
-    return Pack(shape=TrunkShape(**facts["shape"]), weights=weights, sets=sets, digest=facts["digest"])
+        sets, mix = ({one["name"]: _set(file, which, **one) for one in facts[which]} for which in ("sets", "mix"))
+    return Pack(
+        shape=TrunkShape(**facts["shape"]),
+        weights={name: from_bfloat16((high << 8) | low) for name, (high, low) in planes.items()},
+        sets=sets,
+        mix=mix,
+        digest=facts["digest"],
+    )
 
 
 def padded(flat: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -127,6 +129,27 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
 def from_bfloat16(halves: np.ndarray) -> np.ndarray:
     """Float32 numbers from their upper halves."""
     return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def _facts(one: PackedSet) -> dict[str, object]:
+    return {"name": one.name, "metric": one.metric, "labels": one.labels, "splits": list(one.splits)}
+
+
+def _arrays(rows: PackedRows) -> dict[str, np.ndarray]:
+    is_token = np.arange(rows.ids.shape[1]) < rows.lengths[:, None]
+    return {
+        "ids": rows.ids[is_token].astype(np.uint16),
+        "lengths": rows.lengths.astype(np.uint16),
+        "seconds": rows.seconds.astype(np.uint16),
+        "targets": rows.targets.astype(np.float32 if rows.targets.dtype.kind == "f" else np.int16),
+    }
+
+
+def _set(
+    file: Mapping[str, np.ndarray], which: str, *, name: str, metric: str, labels: int, splits: list[str]
+) -> PackedSet:
+    own = {split: _rows(file, f"{which}.{name}.{split}", bool(labels)) for split in splits}
+    return PackedSet(name=name, metric=metric, labels=labels, splits=own)
 
 
 def _rows(file: Mapping[str, np.ndarray], name: str, are_labels: bool) -> PackedRows:

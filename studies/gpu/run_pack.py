@@ -13,14 +13,17 @@ MOST = 44 << 20  # bytes: 64 MiB travel, 16 of them are the checkout
 def main() -> None:
     answer_help(__doc__)
     from polyhead.project.pretrained import load_trunk
-    from studies.gpu.pack import MAX_TOKENS, pack_of, prepared_whole
+    from studies.gpu.jobs import HELD_OUT
+    from studies.gpu.pack import MAX_TOKENS, pack_of, prepared_mix, prepared_whole
     from studies.gpu.packed import write_pack
 
     if not DATA.is_dir():
         raise SystemExit(f"there are no data sets in {DATA}: name their folder in POLYHEAD_DATA")
-    pack = pack_of(load_trunk("minilm", max_tokens=MAX_TOKENS), prepared_whole(DATA))
+    tasks = prepared_whole(DATA)
+    mix = prepared_mix(DATA, [tasks[name] for name in HELD_OUT])
+    pack = pack_of(load_trunk("minilm", max_tokens=MAX_TOKENS), tasks, mix)
     size = write_pack(Path(PACK), pack)
-    sizes = ", ".join(f"{name} {len(one.splits['train']):,}" for name, one in pack.sets.items())
+    sizes = ", ".join(f"{name} {len(one.splits['train']):,}" for name, one in (*pack.sets.items(), *pack.mix.items()))
     say(
         f"{PACK}: {size / 2**20:.1f} MiB, {len(pack.weights['embeddings.word.weight']):,} words; rows of train: {sizes}"
     )

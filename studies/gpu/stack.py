@@ -79,7 +79,7 @@ class Stack:
     @property
     def lanes(self) -> int:
         """How many models."""
-        return len(next(iter(self.buffers.values())))
+        return len(next(iter(self.views.values())))
 
     def refresh(self) -> None:
         """Makes the leaves anew from the buffers, which an update has changed."""
@@ -98,6 +98,13 @@ class Stack:
         made.refresh()
         return made
 
+    def part(self, lanes: Sequence[int]) -> Stack:
+        """These lanes alone, by views of their leaves: gradients of its answers reach this stack's."""
+        made = object.__new__(Stack)
+        made.form, made.device, made.dtype, made._shapes = self.form, self.device, self.dtype, self._shapes
+        made.views = {name: view[list(lanes)] for name, view in self.views.items()}
+        return made
+
     def keep(self, lanes: Sequence[int]) -> None:
         """Drops the others."""
         self.buffers = {kind: flat[list(lanes)] for kind, flat in self.buffers.items()}
@@ -114,9 +121,14 @@ class Stack:
                 start += size
         return views
 
-    def answers(self, texts: LaneTexts, *, training: bool = False, layers: int | None = None) -> Tensor:
-        """(lanes, rows, outputs) in float32; with `layers` the states (lanes, ..., width) behind so many of its own."""
-        hidden, drop = self._entered(texts), DROPOUT if training else 0.0
+    def answers(
+        self, texts: LaneTexts, *, training: bool = False, layers: int | None = None, noise: float = 0.0
+    ) -> Tensor:
+        """(lanes, rows, outputs) in float32; with `layers` the states (lanes, ..., width) behind so many of its own.
+
+        `noise` is added to word vectors, uniform within it, and no gradient reaches them then (R3F).
+        """
+        hidden, drop = self._entered(texts, noise), DROPOUT if training else 0.0
         seen = self._seen(texts.mask)
         if self.form.embeds:
             hidden = functional.dropout(hidden, drop, training)
@@ -128,7 +140,7 @@ class Stack:
         inner = functional.dropout(torch.tanh(self._dense("head.hidden", pooled)), drop, training)
         return self._dense("head.output", inner)
 
-    def _entered(self, texts: LaneTexts) -> Tensor:
+    def _entered(self, texts: LaneTexts, noise: float) -> Tensor:
         """(lanes, rows, tokens, width): embedded ids, or the states that were given."""
         if texts.hidden is not None:
             lanes = self.lanes
@@ -139,7 +151,10 @@ class Stack:
         ids = texts.ids.expand(lanes, *texts.ids.shape[1:])
         places = ids + torch.arange(lanes, device=self.device)[:, None, None] * words
         flat = table.reshape(lanes * words, width)  # of a buffer without spare numbers a view
-        hidden = functional.embedding(places, flat).to(self.dtype)
+        vectors = functional.embedding(places, flat)
+        if noise:
+            vectors = vectors.detach() + torch.empty_like(vectors).uniform_(-noise, noise)
+        hidden = vectors.to(self.dtype)
         position, segment = self.views["embeddings.position.weight"], self.views["embeddings.segment.weight"]
         chosen = torch.where(texts.segments[..., None].bool(), segment[:, None, None, 1], segment[:, None, None, 0])
         return self._norm("embeddings.norm", hidden + position[:, None, : ids.shape[2]] + chosen)

@@ -1,16 +1,19 @@
 """The studies of a card, on the processor: a stack equals its models one by one, and the package's own."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.loop.optimizer import clipped
+from polyhead.deep.loop.smooth import symmetric_kl
 from polyhead.deep.nn.ends import AttentionPooler
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.project.strategies import Branch
 from polyhead.tasks import metrics
-from studies.gpu import feed, fit, scores, stack
+from studies.gpu import feed, fit, mixed, scores, stack
 from studies.gpu.adam import LaneAdam
 from studies.gpu.pack import pack_of
 from studies.gpu.packed import from_bfloat16, read_pack, to_bfloat16, write_pack
@@ -229,3 +232,46 @@ def test_the_rate_rises_then_falls_over_half_of_the_epochs_to_a_floor():
     assert shares[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(a >= b for a, b in zip(shares[4:], shares[5:], strict=False))
     assert shares[22] == pytest.approx(0.5) and min(shares) == shares[40] == shares[-1] == fit.FLOOR
+
+
+def test_a_mix_loses_each_rows_cross_entropy_over_ln_of_its_own_labels(pack, prepared, extractor, undropped):
+    both = pack_of(extractor.data, prepared, prepared)
+    rows = mixed.mixed_rows(both, "cpu")
+    form = Form(shape=both.shape, tap=0, layers=both.shape.layers, outputs=rows.outputs, embeds=True)
+    starts = [shaken(start_arrays(form, both.weights, seed=seed), seed) for seed in (1, 2)]
+    lanes, first = made(form, starts), len(both.mix["mood"].splits["train"])
+    members = np.array([[0, first + 1, 3], [first, 2, first + 5]])
+    outputs, expected = lanes.answers(rows.examples.batch(members)).detach(), 0.0
+    for lane, several in enumerate(members):
+        for place, row in enumerate(several):
+            name, own = ("mood", row) if row < first else ("same", row - first)
+            start, labels = (0, both.mix["mood"].labels) if name == "mood" else (both.mix["mood"].labels, 2)
+            target = torch.tensor(both.mix[name].splits["train"].targets[own])
+            value = torch.nn.functional.cross_entropy(outputs[lane, place, start : start + labels], target)
+            expected += float(value) / math.log(labels) / len(several)
+    assert mixed.mixed_loss(lanes, rows, members, []).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_r3f_adds_the_packages_divergence_in_its_lanes_alone(pack, prepared, extractor, undropped, monkeypatch):
+    monkeypatch.setattr(mixed, "NOISE", 0.3)
+    both = pack_of(extractor.data, prepared, {"mood": prepared["mood"]})
+    rows = mixed.mixed_rows(both, "cpu")
+    form = Form(shape=both.shape, tap=0, layers=both.shape.layers, outputs=rows.outputs, embeds=True)
+    lanes = made(form, [shaken(start_arrays(form, both.weights, seed=seed), seed) for seed in (1, 2)])
+    members = np.arange(8).reshape(2, 4)
+    texts, plain = rows.examples.batch(members), mixed.mixed_loss(lanes, rows, members, []).item()
+    torch.manual_seed(3)
+    found = mixed.mixed_loss(lanes, rows, members, [1]).item() - plain
+    torch.manual_seed(3)
+    second = feed.LaneTexts(mask=texts.mask[1:], ids=texts.ids[1:], segments=texts.segments[1:])
+    noisy = lanes.part([1]).answers(second, noise=0.3)[0]
+    expected = symmetric_kl("cross_entropy", lanes.answers(texts)[1], noisy, None, scaled=True)
+    assert found == pytest.approx(expected.item(), rel=1e-3) and found > 1e-5
+
+
+def test_mixes_read_their_first_sets_alone_for_as_many_updates():
+    lengths, seeds = np.arange(1, 41), [(1,), (2,)]
+    batches = np.stack(list(feed.orders(lengths, batch=4, seeds=seeds, epoch=1, firsts=[10, 40])))
+    assert batches.shape == (10, 2, 4)
+    assert sorted(batches[:, 0].ravel()) == sorted(4 * list(range(10)))
+    assert sorted(batches[:, 1].ravel()) == list(range(40))

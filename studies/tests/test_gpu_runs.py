@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -15,7 +16,8 @@ from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
-SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), layers=SHORT, heads=SHORT)
+FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1}
+SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), **FEW)
 LONG = 3600.0
 
 
@@ -23,7 +25,8 @@ LONG = 3600.0
 def pack(tmp_path_factory):
     home = home_in(tmp_path_factory.mktemp("home"))
     extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
-    return pack_of(extractor.data, {name: prepared_of(home, name) for name in ("mood", "same")})
+    prepared = {name: prepared_of(home, name) for name in ("mood", "same")}
+    return pack_of(extractor.data, prepared, prepared)
 
 
 def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL):
@@ -50,6 +53,14 @@ def by_key(rows):
     return {tuple(row[name] for name in jobs.KEY): row for row in untimed(rows)}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _held_out():
+    """Of these tasks one is fine-tuned from trunks that learned from both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "HELD_OUT", ("mood",))
+        yield
+
+
 @pytest.fixture(scope="module")
 def whole(pack):
     rows, stopped = rows_of(pack)
@@ -59,13 +70,12 @@ def whole(pack):
 
 def test_every_method_seed_and_rate_has_one_row(whole):
     seeds, rates = 2, 2
-    counts = {}
-    for row in whole:
-        counts[row["task"], row["method"], row["layers"]] = (
-            counts.get((row["task"], row["method"], row["layers"]), 0) + 1
-        )
+    counts = Counter((row["task"], row["method"], row["layers"]) for row in whole)
+    starts = {"": seeds * rates, "sets-2": rates, "sets-2-r3f": rates}  # of one seed
+    assert Counter(row["init"] for row in whole if (row["task"], row["method"]) == ("mood", "full")) == starts
     for task in ("mood", "same"):
-        assert counts[task, "full", 3] == counts[task, "branch", 3] == seeds * rates
+        assert counts[task, "full", 3] == seeds * rates + (2 * rates if task == "mood" else 0)
+        assert counts[task, "branch", 3] == seeds * rates
         assert counts[task, "student", 1] == counts[task, "student", 2] == 2 * seeds * rates
         assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
     assert len(by_key(whole)) == len(whole) == sum(counts.values())
@@ -83,7 +93,7 @@ def test_rows_that_are_missing_are_made_again_and_no_others(pack, whole):
 
 
 def test_rows_of_another_size_are_other_rows(pack, whole):
-    again, _ = rows_of(pack, whole, size=Size(seeds=(1,), rates=(1e-3,), head_rates=(1e-2,), layers=SHORT, heads=SHORT))
+    again, _ = rows_of(pack, whole, size=Size(seeds=(1,), rates=(1e-3,), head_rates=(1e-2,), **FEW))
     assert {row["settings"] for row in again}.isdisjoint({row["settings"] for row in whole})
 
 
@@ -178,6 +188,18 @@ def test_a_claim_is_of_the_rates_that_are_best_on_validation():
     )
     claim = claimed(attention + scored("pooled-mean", 0, "", test=0.60), "attention")
     assert claim.value == pytest.approx(10.0) and claim.holds and claim.seeds == 5
+
+
+def test_pre_finetuning_is_compared_on_tasks_held_out_by_seeds_that_both_have():
+    rows = (
+        scored("full", 6, "", test=0.7)
+        + scored("full", 6, "sets-24", test=0.72)
+        + scored("full", 6, "sets-6", test=0.6)
+    )
+    mixed, few, more = (claimed(rows, name) for name in ("mixed", "few", "more"))
+    assert (mixed.value, few.value, more.value) == (pytest.approx(2.0), pytest.approx(-10.0), pytest.approx(12.0))
+    assert "not known to have converged" in mixed.note and "seeds of" not in mixed.note
+    assert "seeds of 3 that both have" in claimed(rows, "r3f").note
 
 
 def test_what_has_not_run_is_lacking_and_nothing_is_claimed():
