@@ -13,7 +13,7 @@ CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py test
 # Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal --durations 25
 
-.PHONY: demo test test-all coverage studies-test lint type docs bench claims release clean
+.PHONY: demo test test-all coverage studies-test lint type docs bench claims gpu gpu-pack release clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,12 @@ bench: $(VENV)/.dev       ## every benchmark, one after another; writes results/
 
 claims: $(VENV)/.dev      ## every claim of every results file, those that do not hold first
 	$(PY) -m studies claims
+
+gpu-pack: $(VENV)/.dev    ## what `make gpu` needs on a machine without a network: build/gpu, at most 44 MiB
+	$(PY) -m studies gpu run-pack
+
+gpu:                      ## the studies with whole training sets on one card, by PYTHON's torch and numpy; GPU="--minutes 9 --rows FILE"
+	$(PYTHON) -m studies.gpu.run $(GPU)
 
 release: $(VENV)/.dev     ## VERSION=0.2.0: changelog, checks, wheel and source, tried in empty environments; no upload
 	$(PY) -m release $(VERSION)

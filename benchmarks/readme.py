@@ -113,6 +113,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Branches": ("branches",),
     "Training together": ("together", "du2020"),
     "Prompts and adapters": ("conditioning",),
+    "Whole training sets": ("whole_sets",),
     "The engine": ("one_pass", "engine", "precision"),
     "The store": ("store",),
     "Right by default": ("right",),

@@ -50,6 +50,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "silent_linear": ("benchmarks.silent_linear:claims",),
     "store_codecs": ("studies.codecs.run:claims",),
     "store_pooled_vector": ("studies.codecs.run_vector:claims",),
+    "whole_sets": ("studies.gpu.claims:claims",),
     "workbench_calibrate": ("benchmarks.workbench_calibrate:claims",),
     "workbench_check": ("benchmarks.workbench_check:claims",),
     "workbench_compare": ("benchmarks.workbench_compare:claims",),

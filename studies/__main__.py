@@ -20,6 +20,7 @@ PAPERS = {
     "codecs": "Features of every token in few bytes, and one vector a document beside them.",
     "similarity": "Questions that no task of a bundle answers: how good and how coherent answers by similarity are.",
     "sample": "The packaged sample: its tasks in five folds, beside simple baselines.",
+    "gpu": "The studies with whole training sets, on one graphics card.",
     "claims": "Print every claim of the results files: refuted ones first, then those that are not shown.",
 }
 # module -> what it makes; the modules are scripts with arguments of their own (`--help` lists them)
@@ -46,6 +47,9 @@ RUNS = {
     "defaults.run_quick": "Score linear heads alone beside the default.",
     "defaults.run_setfit": "Score the default beside SetFit and logistic regression, the same encoder.",
     "defaults.run_pairs": "Score spans and choices: the default, what advise finds, and the constant answer.",
+    "gpu.run": "Train and score on a card until the minutes are over; `make gpu`.",
+    "gpu.run_pack": "Make what a card needs, beside the data; `make gpu-pack`.",
+    "gpu.run_report": "Write the results from the rows that came back.",
     "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",
 }
 
@@ -61,7 +65,7 @@ class _Papers(click.Group):
             return None
         if cmd_name == "claims":
             command: click.Command = importlib.import_module("studies.claims").command
-        elif cmd_name in ("defaults", "codecs", "sample", "similarity"):
+        elif cmd_name in ("defaults", "codecs", "sample", "similarity", "gpu"):
             command = click.Group(cmd_name, help=PAPERS[cmd_name])
         else:
             command = importlib.import_module(f"studies.{cmd_name}.commands").command

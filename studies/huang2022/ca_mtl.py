@@ -10,32 +10,38 @@ Every task has a vector z. From it linear maps make gains and shifts, `F(x, z) =
 
 Where the paper leaves it open, this is our reading: blocks of 16 tokens, biases of their own in every layer, one map
 for all blocks of a layer; maps, blocks and U start at zero, so that the trunk starts as it was; z is random, of length
-one or so (with a longer one a step moves gains too far). Its sampler by uncertainty and the freezing of lower layers
-are left out: tasks are drawn as for the other methods, and the whole trunk learns.
+one or so (with a longer one a step moves gains too far). The lower half of the layers is frozen, their conditions and
+the embeddings are not; updates read the rows of which the model is least sure (`uncertain.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from polyhead.deep.loop.devices import on
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.model import TextBatch, stored_value
 from polyhead.deep.nn.attention import by_head, visible
 from polyhead.deep.nn.dropout import fast_dropout
 from polyhead.deep.nn.layer import Dense, Layer, SelfAttention
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.deep.recipes.together import JointModel
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path
 from polyhead.project.recipes import Training
 from polyhead.train.runs import stream
+from studies.huang2022.uncertain import RowsLoss, UncertainFeed, entropies
 
 BLOCK = 16  # tokens
 NARROWER = 3  # the bottleneck, than the trunk
@@ -154,6 +160,8 @@ class ConditionedTogether(JointModel):
         self.conditional = Conditional(
             list(paths), data.architecture, tokens=data.settings.max_tokens, generator=generator
         )
+        for layer in self.model.trunk.layers[: data.architecture.layers // 2]:
+            layer.requires_grad_(False)
         self._pools = {task: path.pool.stored() for task, path in paths.items()}
         self._in_bfloat16: bool = options["bfloat16"]
 
@@ -171,9 +179,28 @@ class ConditionedTogether(JointModel):
 
 
 class ConditionedCourse(JointCourse):
-    """Joint training of CA-MTL, by the loop, the updates and the losses of all joint training.
+    """Joint training of CA-MTL, by the loop and the losses of all joint training, and its own sampler.
 
     What is learned here are scores: a conditioned trunk is no trunk that a bundle could hold.
     """
 
     together = ConditionedTogether
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.loss = RowsLoss(self.module, self.objective, self.tasks, self.recipe)
+        self.loss.feed = UncertainFeed(self.examples, self.mixture, self.training, uncertainty=self.uncertainty)
+
+    def feed(self) -> MixedFeed:
+        """What updates read."""
+        assert isinstance(self.loss, RowsLoss)
+        return self.loss.feed
+
+    @torch.no_grad()
+    def uncertainty(self, task: str, batch: TrainingBatch) -> np.ndarray:
+        """Of each row, without dropout."""
+        learning = self.module.training
+        self.module.eval()
+        outputs = on(batch, self.place.device).answered(partial(self.module, task))
+        self.module.train(learning)
+        return entropies(outputs)

@@ -139,7 +139,8 @@ class Runs(runs.Runs):
     def settings(self, method: Method) -> str:
         """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
         decides = (method, self.scale, RECIPE, MAX_TOKENS, self.precision(method))
-        return short_digest(*decides, self.plain.digest, self._rows)
+        drawn = ("by uncertainty, over a frozen lower half",) if method.way == "conditioned" else ()
+        return short_digest(*decides, self.plain.digest, self._rows, *drawn)
 
     def precision(self, method: Method) -> str:
         """The precision of the method's trunk on its device."""

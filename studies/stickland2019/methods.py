@@ -91,9 +91,8 @@ def _pals(name: str, title: str, *, base: Base = "learned", **fields: object) ->
 
 
 def _on_top(name: str, title: str, **fields: object) -> Method:
-    heads = {"heads": 6} if "form" not in fields else {}  # of the rows that were run; paper and code have 12
     strategy = OnTop(layers=6, width=204, pooler="shared")
-    return Method(name=name, title=title, strategy=msgspec.structs.replace(strategy, **heads, **fields))
+    return Method(name=name, title=title, strategy=msgspec.structs.replace(strategy, **fields))
 
 
 LOW_RANK = Adapter(delta="low_rank", size=100)

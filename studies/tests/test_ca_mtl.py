@@ -11,12 +11,14 @@ from torch.nn import functional
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes.paths import joint_paths
+from polyhead.errors import TrainError
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare
 from studies.huang2022.ca_mtl import BLOCK, BlockBias, Conditional, ConditionedCourse, Film, count_of
 from studies.huang2022.methods import FIRST
+from studies.huang2022.uncertain import entropies, most_uncertain
 from support import tiny_project
 
 TASKS = ("a", "b")
@@ -164,8 +166,9 @@ def home(tmp_path_factory):
 
 
 def test_it_is_trained_by_the_joint_loop_and_every_condition_learns(home):
-    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=3, learning_rate=3e-3, dropout=0.0)
-    declared = prepare(tiny_project.project(home, "mood", "urgency", training=training), home)
+    """As many epochs as it takes until another task is the one that is least sure."""
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=20, patience=20, learning_rate=5e-3, dropout=0.0)
+    declared = prepare(tiny_project.project(home, "mood", "same", training=training), home)
     prepared = [msgspec.structs.replace(p, strategy=FIRST) for p in declared]
     data, recipe = load_trunk(str(home / "trunk")), Joint(micro_batches=1, layer_dropout=0.0)
     made = ConditionedCourse(
@@ -176,6 +179,42 @@ def test_it_is_trained_by_the_joint_loop_and_every_condition_learns(home):
     assert learned.fitted.history[-1]["loss"] < learned.fitted.history[0]["loss"]
     still = {name for name, value in made.module.conditional.named_parameters() if value.equal(before[name])}
     assert still == set()
+    trunk = made.module.model.trunk.to_arrays()
+    same = {name for name, array in trunk.items() if np.array_equal(array, data.arrays[name])}
+    lower = {name for name in trunk if name.startswith("layers.") and int(name.split(".")[1]) < SHAPE.layers // 2}
+    assert lower and same - {name for name in same if name.endswith("key.bias")} <= lower <= same
+
+
+def test_what_counts_is_entropy_times_the_tasks_own():
+    """By hand: means 0.5 and 0.25, so that the second task's rows count half."""
+    chosen = most_uncertain({"a": np.array([0.9, 0.1, 0.5]), "b": np.array([0.6, 0.1, 0.05])}, 3)
+    assert {task: rows.tolist() for task, rows in chosen.items()} == {"a": [0, 2], "b": [0]}
+    assert list(most_uncertain({"a": np.array([0.9, 0.8]), "b": np.array([0.1, 0.1])}, 2)) == ["a"]
+    outputs = torch.randn(5, 3)
+    expected = torch.distributions.Categorical(logits=outputs).entropy() / math.log(3)
+    np.testing.assert_allclose(entropies(outputs), expected, rtol=1e-5)
+
+
+def test_a_number_has_no_entropy():
+    with pytest.raises(TrainError, match="labels"):
+        entropies(torch.zeros(3, 1))
+
+
+def test_an_update_is_the_mean_over_the_rows_that_count_most(home):
+    training = msgspec.structs.replace(tiny_project.TRAINING, dropout=0.0, batch=8)
+    declared = prepare(tiny_project.project(home, "mood", "same", training=training), home)
+    prepared = [msgspec.structs.replace(p, strategy=FIRST) for p in declared]
+    data, recipe = load_trunk(str(home / "trunk")), Joint(micro_batches=1, layer_dropout=0.0)
+    made = ConditionedCourse(
+        prepared, joint_paths(prepared, data, recipe), data, recipe, training=training, precision="float32"
+    )
+    update = next(iter(made.feed().updates(0)))
+    assert sum(len(batch.members) for _, batch in update) == 8
+    each = [functional.cross_entropy(made.module(t, b.arguments[0]), b.targets, reduction="none") for t, b in update]
+    found = sum(made.loss(task, batch) for task, batch in update) / len(update)
+    labels = {p.task.name: len(p.task.labels) for p in prepared}
+    scaled = torch.cat([values / math.log(labels[task]) for (task, _), values in zip(update, each, strict=True)])
+    assert found.item() == pytest.approx(scaled.mean().item(), rel=1e-5)
 
 
 def test_a_step_of_one_task_leaves_the_vector_of_another_alone():

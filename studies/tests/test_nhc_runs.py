@@ -13,7 +13,7 @@ from polyhead.deep.examples import module_outputs
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn import runtime as numerics
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.deep.recipes.course import course_scores, text_examples
+from polyhead.deep.recipes.course import course_scores, frequent_tokens, text_examples
 from polyhead.plan import merge
 from polyhead.plan.cost import layer_evaluations, parameters
 from polyhead.project.recipes import Training
@@ -34,6 +34,7 @@ from studies.huang2022.methods import (
     SHARED_POOLER,
     SINGLE,
 )
+from studies.huang2022.prefixes import start_at_tokens
 from studies.huang2022.runs import MAX_TOKENS, Runs, Scale, _from_random, _scores
 from studies.huang2022.study import missing, rows_of
 from studies.huang2022.tables import table1
@@ -133,6 +134,29 @@ def test_prefixes_learn_at_their_own_rate_and_all_else_at_the_trunks(runs):
         for one in ("key", "value")
     }
     assert {course.rate(name) for name in names if name not in fast} == {1.0}
+
+
+def test_prefixes_start_as_what_the_trunk_has_for_frequent_tokens(runs):
+    """Attention to a prefix is then attention to these tokens: the trunk reads them before a text as it would there."""
+    course = runs._course(
+        METHODS["p-tuning-v2"],
+        [runs.prepared(METHODS["p-tuning-v2"], task, 1) for task in TASKS],
+        runs.folder / "none.checkpoint",
+    )
+    start_at_tokens(course)
+    trunk, width = Trunk.from_data(runs.plain), runs.plain.architecture.width
+    for task, prepared in course.prepared.items():
+        tokens = torch.tensor(frequent_tokens(prepared, course.tokenizer, 8))
+        known = {int(t) for e in course.tokenizer.encode(prepared.train.examples.inputs) for t in e.ids}
+        assert set(tokens.tolist()) <= known
+        states = trunk(tokens[None], torch.ones(1, 8, dtype=torch.bool))
+        for index, layer in enumerate(trunk.layers):
+            own = course.module.model.parts[task].delta.get_submodule(str(index))
+            for name in ("key", "value"):
+                dense = getattr(layer.attention, name)
+                expected = states.layer(index)[0] @ dense.weight.T + dense.bias
+                assert getattr(own, name).shape == (8, width)
+                np.testing.assert_allclose(getattr(own, name).detach(), expected.detach(), atol=1e-5)
 
 
 def test_a_frozen_method_leaves_the_trunk_alone_and_others_learn_it(runs):

@@ -150,7 +150,7 @@ class JointCourse:
         self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(
             devices,
-            MixedFeed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place),
+            self.feed(),
             score=self._score,
             training=self.training,
             rate=self.rate,
@@ -165,6 +165,10 @@ class JointCourse:
         fitted = curriculum.train()
         with devices.published():
             return self._learned(fitted)
+
+    def feed(self) -> MixedFeed:
+        """What updates read."""
+        return MixedFeed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place)
 
     def rate(self, name: str) -> float:
         """This parameter's factor of the learning rate."""
