@@ -416,9 +416,7 @@ def test_effort_says_which_heads_are_tried(kind, more):
     assert [one.name for one in best] == [one.name for one in default] + more
     other = msgspec.structs.replace(AUTO, layers="learned", window=1)
     named = [[one.name for one in other.candidates(task, 6, effort)] for effort in ("default", "best")]
-    assert named[1] == named[0] + [
-        name for name in more if name in POOLERS[:2]
-    ]  # no second way to mix or to look aside
+    assert named[1] == named[0] + [name for name in more if name in POOLERS[:2]]  # no second mix
     span = Task(name="t", kind="span", pair="joined")
     assert AUTO.candidates(span, 6, "quick") == AUTO.candidates(span, 6)  # no linear head answers it
 
