@@ -6,7 +6,8 @@ An empty environment gets the package and what it pulls, and nothing else but th
 the demo run. The snippet runs once more with torch and OpenVINO beside it, in this environment, and so does
 cross-validation of 200 rows of AG News. Calibration: ten sets with 64 rows a label, three draws, by the whole test
 split, with the scale of the outputs that training chose and without it. Effort 'best': four sets of 1,500 rows, one
-draw, test scores beside those of the default, and the time that its minutes allow. Rows are kept, so that parts can be repeated.
+draw, test scores beside those of the default, and the time that its minutes allow. Rows are kept, so that parts can be
+repeated.
 """
 
 from __future__ import annotations
