@@ -35,8 +35,10 @@ from polyhead.plan.cost.allocate import OptionsFile, best_under, by_rule, greedy
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import AllocationRule, with_seed
+from polyhead.tasks.kinds.base import softmax
 from polyhead.train import job as running
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import scaled
 from polyhead.train.run import train_project
 from polyhead.train.runs import Fitted
 from support.split_scores import split_scores
@@ -157,7 +159,7 @@ def test_a_teacher_and_its_students_are_grown_and_kept(home, kept, tmp_path):
     wanted = {"teacher": teacher} | {f"student-{n}": branches.student(teacher, n) for n in (1, 2)}
     for one in grove.kept:
         trained = chosen(prepared, grove, one.name, kept, tmp_path)
-        assert bytes_of(trained.arrays) == bytes_of(wanted[one.name].arrays)
+        assert bytes_of(trained.arrays) == bytes_of(scaled(wanted[one.name].arrays, trained.scale))
         assert one.fitted.score == wanted[one.name].fitted.score
 
 
@@ -170,7 +172,25 @@ def test_a_student_is_the_best_of_its_seeds(home, kept, tmp_path):
     students = [branches.student(teacher, 1, seed=seed) for seed in seeds]
     best = max(students, key=lambda one: one.fitted.score)
     assert len({tuple(bytes_of(one.arrays).values()) for one in students}) == 3
-    assert bytes_of(chosen(prepared, grove, "student-1", kept, tmp_path).arrays) == bytes_of(best.arrays)
+    trained = chosen(prepared, grove, "student-1", kept, tmp_path)
+    assert bytes_of(trained.arrays) == bytes_of(scaled(best.arrays, trained.scale))
+
+
+def test_a_branch_is_as_sure_as_it_is_right_on_rows_held_out(home, kept, tmp_path):
+    """It kept the confidence of its training rows, where a head did not. Which label is first stays as it was."""
+    prepared, grove = grown(home, kept, tmp_path)
+    trained, branches = chosen(prepared, grove, "teacher", kept, tmp_path), branches_of(home, kept, "mood", depths=())
+    part = branches.restored(trained.path, trained.arrays)
+    outputs = branches.outputs(part, prepared.validation)
+    np.testing.assert_allclose(outputs, trained.held.outputs, rtol=1e-5, atol=1e-6)
+    raw = [row / trained.scale for row in trained.held.outputs]
+    right = np.stack(prepared.validation.examples.taught)
+
+    def cost(scale):
+        return -np.log([softmax(scale * row)[target] for row, target in zip(raw, right, strict=True)]).sum()
+
+    near = [cost(trained.scale * factor) + np.log(trained.scale * factor) ** 2 / 2 for factor in (0.5, 1.0, 2.0)]
+    assert trained.scale != 1 and near[1] == min(near)
 
 
 def chosen(prepared, grove, name, kept, folder):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from polyhead.advise.ways import Way
-from polyhead.deep.prices import STOPPED, UPDATE, Sizes, frozen_seconds, run_layers
+from polyhead.deep.prices import STOPPED, UPDATE, Sizes, frozen_seconds, work_on_path
 from polyhead.deep.rates import Rates
 from polyhead.encoder.shape import Architecture as Shape
 from polyhead.project.recipes import FineTune
@@ -30,7 +30,7 @@ def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes
 
 def _learned_seconds(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
     """The same of one task, where the trunk learns with it."""
-    work, steps = run_layers(p, shape), max(1, math.ceil(size.rows / p.training.batch))
+    work, steps = work_on_path(p, shape), max(1, math.ceil(size.rows / p.training.batch))
     passes = p.training.schedule(steps).most_updates / steps
     stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
     learned = size.train * rates.learn + size.held * rates.encode

@@ -62,7 +62,7 @@ def frozen_seconds(p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> floa
     if searched := strategy.searched(shape.layers):
         each = [frozen_seconds(msgspec.structs.replace(p, strategy=one), size, rates, shape) for one in searched]
         return THIRD * sum(each) + max(each)
-    work, steps = run_layers(p, shape), max(1, math.ceil(size.rows / training.batch))
+    work, steps = work_on_path(p, shape), max(1, math.ceil(size.rows / training.batch))
     passes = training.schedule(steps).most_updates / steps
     encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
     ended = (size.held + size.test) * rates.encode * work.run
@@ -80,7 +80,7 @@ def frozen_seconds(p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> floa
     return stopped * (passed + steps * 2 * UPDATE) + ended
 
 
-class RunLayers(Value):
+class PathWork(Value):
     """Layers on a path, with narrow ones as fractions of the trunk's."""
 
     run: float  # all
@@ -89,7 +89,7 @@ class RunLayers(Value):
     prompts: int  # rows
 
 
-def run_layers(p: Prepared, shape: Shape) -> RunLayers:
+def work_on_path(p: Prepared, shape: Shape) -> PathWork:
     """The layers of the path of a task's strategy."""
     path = p.strategy.path(p.task, trunk="priced", shape=shape)
     prompts, own, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
@@ -102,4 +102,4 @@ def run_layers(p: Prepared, shape: Shape) -> RunLayers:
             own += count
         elif passed:
             through += count
-    return RunLayers(run=run, own=own, through=through, prompts=prompts)
+    return PathWork(run=run, own=own, through=through, prompts=prompts)

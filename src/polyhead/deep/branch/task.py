@@ -29,6 +29,8 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
+from polyhead.train.heads.inputs import scaled
+from polyhead.train.heads.temperature import best_scale
 from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.runs import SUFFIX, Fitted
@@ -277,18 +279,21 @@ def chosen_part(
     branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     outputs = {split.name: branches.outputs(grown, split) for split in prepared.splits[1:]}
+    scale = best_scale(prepared.task, outputs["validation"], prepared.validation.examples.taught)
+    outputs = {name: [row * np.float32(scale) for row in rows] for name, rows in outputs.items()}
     prepared = rule.deciding(prepared, outputs["validation"])
     tried = {branch.name: branch.fitted.score for branch in search.kept}
     for branch in search.candidates:
         tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
     return Trained(
         path=kept.path,
-        arrays=arrays,
+        arrays=scaled(arrays, scale),
         scores=prepared.scores(outputs),
         fitted=kept.fitted,
         tried=tried if len(tried) > 1 else {},
         held=HeldRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
         task=prepared.task,
+        scale=scale,
     )
 
 

@@ -44,10 +44,7 @@ class Reported(Value):
 def page_of(reported: Reported) -> str:
     """The report as one HTML file."""
     several = {comparison.task: comparison for comparison in reported.comparisons}
-    body = [
-        f"<h1>{html_text(reported.title)}</h1>",
-        *(f'<p class="soft">{html_text(fact)}</p>' for fact in reported.facts),
-    ]
+    body = [f"<h1>{html_text(reported.title)}</h1>", *map(paragraph, reported.facts)]
     body.append(f'<div class="cards">{card("Scores", _overview(reported), is_wide=True)}</div>')
     for details in reported.details:
         score = details.score
@@ -74,8 +71,6 @@ def _overview(reported: Reported) -> str:
         rows.append(
             [
                 f'<a href="#{html_text(score.task)}">{html_text(score.task)}</a>',
-                html_text(score.split),
-                f"{score.rows:,}",
                 html_text(score.metric),
                 f"{score.scores[score.metric]:.4f}",
                 _range(details.intervals.get(score.metric)),
@@ -84,10 +79,12 @@ def _overview(reported: Reported) -> str:
                     for name in shown
                 ),
                 "" if reliability is None else f"{reliability.calibration_error:.4f}",
+                html_text(score.split),
+                f"{score.rows:,}",
                 _others(details),
             ]
         )
-    head = ("task", "split", "rows", "metric", "score", "95 % interval", *shown, "calibration error", "other metrics")
+    head = ("task", "metric", "score", "95 % interval", *shown, "calibration error", "split", "rows", "other metrics")
     return html_table(head, rows)
 
 
