@@ -251,8 +251,9 @@ def six_claims(rows: Sequence[Row]) -> Iterator[Claim]:
     ours, theirs = (by_repeat(rows, "six", way, "rate") for way in ("polyhead", "six encoders"))
     if not ours:
         return
-    text = "six tasks on one trunk of mmBERT-base's shape, one text of 500 tokens a request"
-    over = "over those of six encoders in ONNX Runtime"
+    precision = next(str(row["precision"]) for row in rows if row["way"] == "polyhead")
+    text = f"six tasks on one trunk of mmBERT-base's shape ({precision}), one text of 500 tokens a request"
+    over = "over those of six encoders in ONNX Runtime (float32)"
     yield ratio("encoders.six", f"{text}: requests a second {over}", FASTER, ours, theirs)
     ours, theirs = (by_repeat(rows, "six", way, "resident") for way in ("polyhead", "six encoders"))
     yield ratio("encoders.six_memory", f"{text}: bytes in memory {over}", SMALLER, ours, theirs, most=True)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import many_rows, words_cost
-from studies.defaults import run_pairs, run_setfit
+from studies.defaults import run_cascade, run_pairs, run_setfit
 
 
 def setfit_row(name, size, draw, ours, theirs, *, steps=10, whole=10):
@@ -99,3 +99,22 @@ def test_the_cost_of_words_is_a_ratio_of_one_repeat():
     (claim,) = words_cost.claims(rows)
     assert claim.id == "heads.cost_certificate" and claim.value == pytest.approx(1.25) and not claim.holds
     assert "every 1.500 (1.500 to 1.500)" in claim.note
+
+
+def cascade_row(name, draw, pair, lost, layers, work):
+    return {"set": name, "draw": draw, "pair": pair, "lost": lost, "layers": layers, "work": work}
+
+
+def test_a_cascade_is_held_to_points_lost_and_to_half_the_layers_or_of_unlike_trunks_half_the_work():
+    """minilm alone runs half of MPNet's layers at an eighth of their work, so that pair is held to the work."""
+    rows = [cascade_row(name, draw, "static", 0.2, 0.4, 0.4) for name in run_cascade.NAMES for draw in (1, 2, 3)]
+    rows += [cascade_row("trec6", draw, "mpnet", 0.9, 0.9, 0.3) for draw in (1, 2, 3)]
+    lost, layers, mpnet_lost, work = run_cascade.claims(rows)
+    assert [lost.id, layers.id, mpnet_lost.id, work.id] == [
+        "encoders.cascade",
+        "encoders.cascade_layers",
+        "encoders.cascade_mpnet",
+        "encoders.cascade_mpnet_work",
+    ]
+    assert (lost.value, lost.holds, layers.value, layers.holds) == (pytest.approx(0.2), True, pytest.approx(0.4), True)
+    assert work.value == pytest.approx(0.3) and not mpnet_lost.holds and not work.holds  # two tasks are not there

@@ -123,6 +123,7 @@ LATER = {
     "prefix": plan.Delta(kind="prefix", part="task:x", size=2),
     "embed": plan.Embed(trunk="0" * 64, prompts=(plan.Prompt(part="task:x", rows=2),), shift=True),
     "layers": plan.Layers(start=0, stop=2, attention=False, residual=False),
+    "closed": plan.Layers(start=0, stop=2, weights="task:x", closed=True),
     "head": plan.Head(kind="single_label", width=2, part="task:x", hidden=4, hidden_part="family:pooler"),
     "normed": plan.Head(kind="single_label", width=2, part="task:x", hidden=4, norm_epsilon=1e-5),
     "decoder": Decoder(layers=1, heads=2, feed_forward=4, positions=8),
@@ -150,9 +151,10 @@ def test_every_field_of_a_node_is_written_and_read_back(name):
     sort = {"embed": "embed", "head": "head", "normed": "head", "decoder": "head"}.get(name, "layers")
     found = next(node for node in written if node["type"] == sort)
     found = found["delta"] if isinstance(value, plan.Delta) else found["decoder"] if name == "decoder" else found
-    # older versions read a head without a decoder or a norm, so it does not name one
+    # older versions read a head without a decoder or a norm, and layers without one, so these do not name one
     unset = {field for field in type(value).__struct_fields__ if getattr(value, field) is msgspec.UNSET}
-    assert unset == {"head": {"decoder", "norm_epsilon"}, "normed": {"decoder"}}.get(name, set())
+    expected = {"head": {"decoder", "norm_epsilon"}, "normed": {"decoder"}, "layers": {"closed"}}
+    assert unset == expected.get(name, set())
     assert set(found) - {"type"} == set(type(value).__struct_fields__) - unset
 
 

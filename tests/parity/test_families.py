@@ -1,6 +1,7 @@
 """Every family of encoders on every backend against `transformers`, and what a family's file promises."""
 
 import base64
+import itertools
 import json
 import os
 import tracemalloc
@@ -389,3 +390,42 @@ def test_mpnet_reads_texts_as_its_own_tokenizer_does(mpnet):
     pairs = [("Where is it?", "It is late."), ("a ☃", "b" * 200)]
     encoded = Tokenizer(data.tokenizer, data.settings).encode(pairs)
     assert [e.ids.tolist() for e in encoded] == [theirs(*pair)["input_ids"] for pair in pairs]
+
+
+WORDS = (
+    ("the happy", "a broken", "our old", "no", "my neighbour's"),
+    ("lamp", "telephone", "garden", "train to Vienna", "customer", "naïve question", "invoice", "dog", "song", "law"),
+    ("was late", "was never sold", "is on the table", "cannot be opened"),
+    ("today.", "again!", "in 1987", "because of the rain", ", I think"),
+)
+
+
+@pytest.mark.slow
+def test_mean_vectors_of_mpnet_are_those_of_transformers_and_similarity_that_of_sentence_transformers(mpnet):
+    """1,000 texts; sentence-transformers' is the cosine of normalised means over all tokens, special ones too."""
+    texts = [" ".join(words) for words in itertools.product(*WORDS)]
+    assert len(texts) == len(set(texts)) == 1000
+    data, theirs = load_trunk(str(mpnet), max_tokens=64), transformers.AutoTokenizer.from_pretrained(str(mpnet))
+    task, model = tiny_tasks()[0], transformers.AutoModel.from_pretrained(str(mpnet)).eval()
+    path = tiny_path(task, data, pool=Pool(positions="mean"), hidden=0)
+    backend = open_backend("onnxruntime", data, {}, precision="float32")
+    tokenizer, means, wanted = Tokenizer(data.tokenizer, data.settings), [], []
+    for start in range(0, len(texts), 50):
+        some = texts[start : start + 50]
+        rows = tokenizer.encode([(text,) for text in some])
+        mask = np.arange(max(len(row.ids) for row in rows)) < np.array([[len(row.ids)] for row in rows])
+        ids = np.full(mask.shape, 1)
+        ids[mask] = np.concatenate([row.ids for row in rows])
+        batch = TokenBatch(ids=ids, mask=mask, segments=np.zeros_like(ids), words=np.full((len(ids), 1), -1))
+        (values,) = backend.features([path], batch)
+        means.append(values.reshape(len(some), -1))
+        given = theirs(some, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            states, read = model(**given).last_hidden_state, given["attention_mask"][..., None]
+        wanted.append(((states * read).sum(1) / read.sum(1)).numpy())
+    ours, expected = np.concatenate(means), np.concatenate(wanted)
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    first, second = (torch.nn.functional.normalize(torch.from_numpy(each)) for each in (ours, expected))
+    similar, published = first @ first.T, second @ second.T  # `util.cos_sim` of `encode(normalize_embeddings=True)`
+    torch.testing.assert_close(similar, published, atol=1e-4, rtol=0)
+    assert published.min() < 0.3 < 0.9 < published[0, 1]

@@ -175,6 +175,7 @@ class Layers(Value, tag="layers"):
     attention: bool = True  # False omits that half of a part's layers
     residual: bool = True  # False: a part's layers return the output of their halves, without residual and norm
     hidden_layers: int = 1  # hidden layers of a part's feed-forward half, of one width, each with a GELU
+    closed: Literal[True] | msgspec.UnsetType = msgspec.UNSET  # a norm of the part's own stands behind the last of them
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -186,6 +187,8 @@ class Layers(Value, tag="layers"):
                 got=f"width {self.width}, feed-forward width {self.feed_forward}, heads {self.heads}",
                 do="leave them out for the trunk's",
             )
+        if self.closed is True and self.weights == TRUNK:
+            raise PlanError("a part's own layers alone are closed by a norm", got=f"layers of '{TRUNK}'")
         if not self.attention and self.feed_forward == 0:
             raise PlanError("layers need an attention half or a feed-forward half", got="neither")
         if not 1 <= self.hidden_layers <= MOST_HIDDEN or (self.hidden_layers > 1 and not self.feed_forward):
@@ -197,8 +200,8 @@ class Layers(Value, tag="layers"):
 
     @property
     def is_plain(self) -> bool:
-        """True if the node may be cut and joined freely, since it has no projections at its ends."""
-        return not (self.enter or self.leave)
+        """True if the node may be cut and joined freely, since nothing of its own stands at its ends."""
+        return not (self.enter or self.leave or self.closed is True)
 
 
 class Pool(Value, tag="pool"):

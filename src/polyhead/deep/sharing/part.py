@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
@@ -221,14 +222,25 @@ class BranchPart(OwnedPart):
     def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
         """Copies the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
 
-        From a longer branch it copies the bottommost layers (Wei et al. 2021), since these have the same indices.
+        From a longer branch it copies the bottommost layers (Wei et al. 2021), since these have the same indices. A
+        norm that closes them starts as the one that closes those, if there is one.
         """
-        own = self.state_dict()
+        own, arrays = self.state_dict(), {**arrays, **self._closing(arrays)}
         wanted = [name for name in own if head or name.startswith(("layers.", f"{RELATIVE}."))]
         missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
         if missing:
             raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
         self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
+
+    def _closing(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of the norm behind the last of other layers, under the names of that behind these."""
+        name, own = f"layers.{self.last}.norm", self.state_dict()
+        leaves = [leaf for leaf in ("weight", "bias") if f"{name}.{leaf}" in own and f"{name}.{leaf}" not in arrays]
+        found: dict[str, np.ndarray] = {}
+        for leaf in leaves:
+            others = [other for other in arrays if re.fullmatch(rf"layers\.\d+\.norm\.{leaf}", other)]
+            found[f"{name}.{leaf}"] = arrays[others[0]] if others else own[f"{name}.{leaf}"].numpy()
+        return found
 
 
 class Family(nn.Module):

@@ -85,7 +85,8 @@ def describe(node: Node) -> str:
             delta = f" with {node.delta.kind}{size} of {node.delta.part}" if node.delta else ""
             is_single = node.stop - node.start == 1
             layers = f"Layer {node.stop}" if is_single else f"Layers {node.start + 1} to {node.stop}"
-            return f"{layers}{owner}{delta}"
+            closed = ", closed by a norm" if node.closed is True else ""
+            return f"{layers}{owner}{delta}{closed}"
         case Pool():
             return _pool(node)
         case Head(decoder=Decoder() as decoder):

@@ -256,6 +256,7 @@ def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
         form = LayerForm(width=node.width or shape.width, heads=1, feed_forward=0, norm_epsilon=shape.norm_epsilon)
     return msgspec.structs.replace(
         form,
+        closing_norm=form.closing_norm or (node.closed is True and index == node.stop - 1),
         heads=node.heads or shape.heads,
         feed_forward=feed_forward_of(node, shape),
         attention=node.attention,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from polyhead.codecs import EXACT, HALF
 from polyhead.encoder.shape import Architecture
@@ -101,7 +102,8 @@ def as_branch(strategy: Strategy) -> Branch:
 def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture, tap: int, layers: int) -> Path:
     """`Embed, Layers(0, tap, trunk), Layers(tap, tap + layers, part), Pool, Head`; `trunk` is the trunk's digest.
 
-    A tap at k means that private layer k + 1 reads state k; state 0 is the embedding's output.
+    A tap at k means that private layer k + 1 reads state k; state 0 is the embedding's output. A branch that ends below
+    a closing norm has one of its own (decision 58).
     """
     if not (tap >= 0 and layers >= 1 and tap + layers <= shape.layers):
         raise ConfigError(
@@ -109,7 +111,8 @@ def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture
             got=f"{layers} private layers above tap {tap}",
             allowed=f"at least one layer, tap + layers at most {shape.layers}",
         )
-    private = Layers(start=tap, stop=tap + layers, weights=owner_of(task))
+    is_open = shape.norm_first and tap + layers < shape.whole_layers  # without the trunk's own closing norm
+    private = Layers(start=tap, stop=tap + layers, weights=owner_of(task), closed=is_open or UNSET)
     ends = (last_state(task, shape, strategy.positions), head_of(task, shape, strategy.hidden))
     return Path(nodes=(Embed(trunk=trunk), *shared_layers(tap), private, *ends))
 
