@@ -73,8 +73,14 @@ def command(
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
-    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
+    measured = partial(calibrate.measured, opened, measured_rows, runtimes, labelled=labelled, show=printer.show)
+    changes = measured(scales)
     printer.lines(change_lines(changes))
+    if before is None and scales.has_slots and any(calibrate.is_past(each, limits) for each in changes.values()):
+        printer.line("too much for a task: poolers and heads stay in floating point, layers alone are in 8 bits")
+        scales = scales.of_layers
+        changes = measured(scales)
+        printer.lines(change_lines(changes))
     calibrate.check(changes, limits)
     bits, kept = processor().weight_bits, dict[str, Any](backend=name, changes=changes)
     if before is not None:
