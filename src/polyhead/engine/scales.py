@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor, stacked
+from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor, side_by_side
 from polyhead.errors import BackendError
 from polyhead.values import Value
 
@@ -319,7 +319,7 @@ class _WatchingOps:
 
     def slots(self, x: Tensor, matrices: Sequence[np.ndarray], *, apart: int) -> Tensor:
         self.slots_reads.append(_SlotsRead(x, matrices))
-        return self._ops.matmul(x, self._ops.constant(stacked(matrices)))
+        return self._ops.matmul(x, self._ops.constant(side_by_side(matrices)))
 
 
 class _Watched:

@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.engine.compile.maps import Arrays, dense_ops
-from polyhead.engine.compile.ops import InputKind, Ops, Tensor, slots_product, stacked
+from polyhead.engine.compile.ops import InputKind, Ops, Tensor, side_by_side, slots_product
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
 
@@ -138,7 +138,7 @@ def _dense(
     maps = [(slot.first, slot.first_bias) for slot in slots]
     if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
         x = slots_product(ops, x, [matrix for matrix, _ in maps], apart=int(apart))
-        x = ops.add(x, ops.constant(stacked([bias if len(maps) == 1 else bias[None] for _, bias in maps])))
+        x = ops.add(x, ops.constant(side_by_side([bias if len(maps) == 1 else bias[None] for _, bias in maps])))
         x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](x)
         lasts = [(slot.second, slot.second_bias) for slot in slots]
         maps = [(matrix, bias) for matrix, bias in lasts if matrix is not None and bias is not None]

@@ -111,7 +111,7 @@ class Ops(Protocol):
         """`softmax(scale Q K^T + added) V`; (rows, heads, tokens, width) each, `added` broadcasts to the scores."""
 
 
-def stacked(matrices: Sequence[np.ndarray]) -> np.ndarray:
+def side_by_side(matrices: Sequence[np.ndarray]) -> np.ndarray:
     """Matrices as one array for one product, (matrices, ...); one alone as it is."""
     return matrices[0] if len(matrices) == 1 else np.stack(matrices)
 
@@ -123,7 +123,9 @@ def slots_product(ops: Ops, x: Tensor, matrices: Sequence[np.ndarray], *, apart:
     themselves, so that none has a part in another's bits. 0 leaves that open.
     """
     own = getattr(ops, "slots", None)
-    product: Tensor = ops.matmul(x, ops.constant(stacked(matrices))) if own is None else own(x, matrices, apart=apart)
+    product: Tensor = (
+        ops.matmul(x, ops.constant(side_by_side(matrices))) if own is None else own(x, matrices, apart=apart)
+    )
     return product
 
 

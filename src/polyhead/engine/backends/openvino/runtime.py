@@ -14,7 +14,7 @@ import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.backends.openvino.shapes import Shapes, ShapesSeen, branched
-from polyhead.engine.compile.ops import Build, Tensor, stacked
+from polyhead.engine.compile.ops import Build, Tensor, side_by_side
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
@@ -80,7 +80,7 @@ class OpenVINOInt8HeadOps(OpenVINOOps):
         """In 8 bits where all have a scale."""
         scales = [scale.even for scale in self._scales.of_slots(matrices) if scale is not None]
         if len(scales) < len(matrices):
-            return self.matmul(x, self.constant(stacked(matrices)))
+            return self.matmul(x, self.constant(side_by_side(matrices)))
         eights = [scale.weights(matrix.T, bits=self._bits) for scale, matrix in zip(scales, matrices, strict=True)]
         low, high = (op.constant(np.float32(edge)) for edge in (scales[0].low, scales[0].high))
         divided = op.multiply(x, op.constant(np.stack([np.float32(1) / scale.smooth[None] for scale in scales])))
