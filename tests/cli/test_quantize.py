@@ -1,11 +1,16 @@
 """`polyhead tasks quantize` and `polyhead tasks agree`: what they say, keep and refuse."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from engine.test_quantize import TEXTS
+from polyhead.bundle.read import Bundle
+from polyhead.engine.scale_files import Int8Change, read_scales
+from polyhead.evaluate import int8 as calibrate
+from polyhead.tasks.agreement import Agreement
 from support.commands import run
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
@@ -35,7 +40,9 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     mood = said["tasks"]["mood"]
     assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]))
     assert "mood" in done.out
-    assert "12 products in 8 bits, calibrated on 9 texts" in done.out  # 8 of 15 texts, and the one pair
+    *_, last = done.out.splitlines()
+    assert re.match(r"\d+ products in 8 bits, calibrated on 9 texts", last)  # 8 of 15 texts, and the one pair
+    assert int(last.split()[0]) >= 12
     answers = run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).rows[0]["answers"]
     assert set(answers) == {"mood", "topics", "urgency", "names"}
     scored = run("evaluate", home / "polyhead.toml", "--bundle", bundle, "--tasks", "mood", "--backend", "openvino",
@@ -43,6 +50,24 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     found = json.loads(scored.out)
     assert found["precision"] == "int8"
     assert found["scores"][0]["scores"][mood["metric"]] == pytest.approx(mood["int8"])
+
+
+def test_where_a_task_changes_too_much_poolers_and_heads_stay_in_floating_point(bundle, texts, monkeypatch):
+    told = []
+
+    def measured(*arguments, **options):
+        scales = arguments[-1]
+        told.append(scales.has_slots)
+        share = 0.5 if scales.has_slots else 1.0
+        agreement = Agreement(rows=10, share=share, difference=0.0)
+        return {name: Int8Change(agreement=agreement) for name in Bundle.open(bundle).readers}
+
+    monkeypatch.setattr(calibrate, "measured", measured)
+    done = run("tasks", "quantize", bundle, "--texts", texts, "--rows", "8")
+    assert done.code == 0, done.err
+    assert told == [True, False]
+    assert "layers alone are in 8 bits" in done.out
+    assert not read_scales(Bundle.open(bundle))[1].has_slots
 
 
 def test_texts_of_a_table_are_calibrated_on(bundle, tmp_path):

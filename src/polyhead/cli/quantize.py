@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from polyhead.cli.output import Printer, counted, number, text_table
 from polyhead.data.columns import Source
 from polyhead.engine.backends import BACKENDS, default_runtime, open_runtime
 from polyhead.engine.scale_files import Int8Change, read_scales, write_changes, write_scales
+from polyhead.engine.scales import Scales
 from polyhead.evaluate import int8 as calibrate
 from polyhead.evaluate.int8 import Limits, project_sources
 from polyhead.machine import processor
@@ -57,8 +58,8 @@ def command(
     """Prepare BUNDLE's layers for int8 with your own texts, and show what int8 changes for each task.
 
     The command runs some of the texts in float32 to find the scale of each matrix product. On other texts it compares
-    answers in int8 with those in float32. Poolers and heads are never quantized. If a task changes too much, or no
-    text fits it, the command names it, ends with an error and writes nothing; earlier scales stay.
+    answers in int8 with those in float32. Poolers and heads of OpenVINO are in 8 bits too, unless a task then changes
+    too much. If it does so without them, or no text fits it, the command ends with an error and writes nothing.
 
     The scales are stored in BUNDLE/cache. It may be deleted at any time; to get the scales back, run this command
     again. To answer in int8, use `--precision int8`.
@@ -73,8 +74,8 @@ def command(
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
-    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
-    printer.lines(change_lines(changes))
+    measured = partial(calibrate.measured, opened, measured_rows, runtimes, labelled=labelled, show=printer.show)
+    scales, changes = _measured(scales, measured, printer, limits=None if measure else limits)
     calibrate.check(changes, limits)
     bits, kept = processor().weight_bits, dict[str, Any](backend=name, changes=changes)
     if before is not None:
@@ -88,6 +89,18 @@ def command(
     printer.line(f"{how}: {opened.root}/cache")
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
     return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
+
+
+def _measured(
+    scales: Scales, measured: Callable[[Scales], dict[str, Int8Change]], printer: Printer, *, limits: Limits | None
+) -> tuple[Scales, dict[str, Int8Change]]:
+    """The scales and what they change: where that is past the limits for a task, the scales of layers alone."""
+    changes = measured(scales)
+    printer.lines(change_lines(changes))
+    if limits is None or not scales.has_slots or not any(calibrate.is_past(each, limits) for each in changes.values()):
+        return scales, changes
+    printer.line("too much for a task: poolers and heads stay in floating point, layers alone are in 8 bits")
+    return _measured(scales.of_layers, measured, printer, limits=None)
 
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:

@@ -13,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor
+from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor, side_by_side
 from polyhead.errors import BackendError
 from polyhead.values import Value
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+SLOT = "slot."  # how the keys of products of poolers and heads begin
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are
 LEAST = 1e-5  # of a channel that is always 0
 LEAST_DIVISOR = 2.0**-126  # float32 holds smaller numbers with fewer digits, and divides badly by them
@@ -56,6 +57,12 @@ class Scale(Value, eq=False):
             )
         if not 0 <= self.zero <= 255:
             raise BackendError("8 bits hold no such zero point", got=self.zero, allowed="0 to 255")
+
+    @property
+    def even(self) -> Scale:
+        """The same with a step of 1 and 0 in the middle, so that several products are one: at most a bit is lost."""
+        reach = max(-self.low, self.high) / 127
+        return Scale(smooth=np.asarray(self.smooth * reach, np.float32), step=1.0, zero=128, mean=self.mean)
 
     @property
     def low(self) -> float:
@@ -105,6 +112,20 @@ class Scales:
         """The scale of the product with these weights (outputs, inputs); None where none was found."""
         return self.known.get(weight_digest(weight))
 
+    def of_slots(self, matrices: Sequence[np.ndarray]) -> list[Scale | None]:
+        """The scale of the product with each of these matrices (inputs, outputs) of poolers and heads."""
+        return [self.known.get(slot_digest(matrix.T)) for matrix in matrices]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether there are some of poolers and heads."""
+        return any(digest.startswith(SLOT) for digest in self.known)
+
+    @property
+    def of_layers(self) -> Scales:
+        """Those of layers alone."""
+        return Scales({digest: scale for digest, scale in self.known.items() if not digest.startswith(SLOT)})
+
     def product(self, ops: Ops, x: Tensor, weights: np.ndarray, multiply: Multiply) -> Tensor | None:
         """`x W^T` with weights (outputs, inputs) by their scale; None where none was found.
 
@@ -122,8 +143,9 @@ class Scales:
 class ObservedRange:
     """Statistics over some texts of a value that one or several products read."""
 
-    def __init__(self, weights: Iterable[np.ndarray]) -> None:
-        self.weights = {weight_digest(weight): weight for weight in weights}  # (outputs, inputs) each
+    def __init__(self, weights: Iterable[np.ndarray], *, digest: Callable[[np.ndarray], str] | None = None) -> None:
+        """Weights are (outputs, inputs) each; `digest` None is `weight_digest`."""
+        self.weights = {(digest or weight_digest)(weight): weight for weight in weights}
         self.low = self.high = np.zeros(0, np.float32)  # of each input
         self.total, self.count = np.zeros(0), 0  # of all rows: their sum, float64 (inputs,), and number
         self.rows: list[np.ndarray] = []  # (rows, inputs) each: a sample
@@ -197,6 +219,14 @@ def weight_digest(weight: np.ndarray) -> str:
     return total.hexdigest()
 
 
+def slot_digest(weight: np.ndarray) -> str:
+    """The key of a product of a pooler or head, by folded weights (outputs, inputs).
+
+    Folding may give other last bits elsewhere: the digest is that of the numbers in float16.
+    """
+    return SLOT + weight_digest(np.asarray(weight, np.float16))
+
+
 def _error(scale: Scale, rows: np.ndarray, weight: np.ndarray, wanted: np.ndarray) -> float:
     # Of 8 bits on every machine: scales are the bundle's, the width of weights is the processor's.
     return float(np.square(scale.product(rows, weight, bits=8) - wanted).mean())
@@ -206,7 +236,7 @@ OUTPUT = "read."  # how the outputs begin that a watched graph has beside its ow
 
 
 class ObservingRuntime:
-    """A runtime whose graphs of layers also give what their products `x W^T` with constant weights read.
+    """A runtime whose graphs also give what their products with constant weights read: `x W^T` of layers, and of slots.
 
     Padding is seen as any token is: where that matters, ask for one text at a time.
     """
@@ -217,21 +247,22 @@ class ObservingRuntime:
         """Keeps so many rows of each value that a graph gives."""
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
         self._runtime, self._rows = runtime, rows
+        self._has_slots = bool(getattr(runtime, "eight_bit_slots", False))
         self._seen: list[ObservedRange] = []
 
     def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> Compiled:
-        """The graph, watched where it runs layers."""
-        if not layers:
-            return self._runtime.compile(build, label=label, layers=False, exact=exact)
-        reads: list[_Read] = []
+        """The graph, watched unless it is exact."""
+        if exact:
+            return self._runtime.compile(build, label=label, layers=layers, exact=True)
+        reads: list[_Read | _SlotsRead] = []
 
         def watched(ops: Ops) -> dict[str, Tensor]:
             watching: Any = _WatchingOps(ops)
             outputs = dict(build(watching))
-            reads.extend(watching.reads.values())
+            reads.extend([*watching.reads.values()] if layers else watching.slots_reads if self._has_slots else [])
             return outputs | {f"{OUTPUT}{i}": read.value for i, read in enumerate(reads)}
 
-        graph = self._runtime.compile(watched, label=label, layers=True)
+        graph = self._runtime.compile(watched, label=label, layers=layers)
         seen = [read.seen() for read in reads]
         self._seen += [each for groups in seen for each in groups]
         return _Watched(graph, seen, self._rows)
@@ -254,6 +285,17 @@ class _Read:
         return [ObservedRange(weights) for weights in zip(*self.weights, strict=True)]
 
 
+class _SlotsRead(NamedTuple):
+    """What the products of slots read, and their matrices."""
+
+    value: Tensor  # (slots, rows, inputs)
+    matrices: Sequence[np.ndarray]
+
+    def seen(self) -> list[ObservedRange]:
+        """One for each slot."""
+        return [ObservedRange([np.ascontiguousarray(each.T)], digest=slot_digest) for each in self.matrices]
+
+
 class _WatchingOps:
     """Operators that also remember which values are multiplied with weights; all else is the inner ones'."""
 
@@ -261,6 +303,7 @@ class _WatchingOps:
         self._ops = ops
         self._constants: dict[int, tuple[Tensor, np.ndarray]] = {}
         self.reads: dict[tuple[int, int], _Read] = {}
+        self.slots_reads: list[_SlotsRead] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
@@ -275,6 +318,10 @@ class _WatchingOps:
         if transposed and weight is not None:
             self.reads.setdefault((id(a), weight.ndim), _Read(a)).weights.append(weight)
         return self._ops.matmul(a, b, transposed=transposed)
+
+    def slots(self, x: Tensor, matrices: Sequence[np.ndarray], *, apart: int) -> Tensor:
+        self.slots_reads.append(_SlotsRead(x, matrices))
+        return self._ops.matmul(x, self._ops.constant(side_by_side(matrices)))
 
 
 class _Watched:

@@ -394,6 +394,6 @@ def slots_graph(arranged: Arrangement, group: SeatGroup[HeadForm, str], outputs:
                 slots.append(None if arrays is None else pad_slot(folded(*arrays, width=form.width), form))
         release(array for task in tasks if task.is_mapped for array in task.arrays.values())
         with part():
-            return answers(ops, form, slots, outputs)
+            return answers(ops, form, slots, outputs, apart=arranged.deterministic)
 
     return build

@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.engine.compile.maps import Arrays, dense_ops, norm_ops
-from polyhead.engine.compile.ops import InputKind, Ops, Tensor
+from polyhead.engine.compile.ops import InputKind, Ops, Tensor, side_by_side, slots_product
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
 
@@ -54,10 +54,13 @@ def output_of(head: Head) -> str:
     return FEATURES if head.separate else str(room_for(head.width))
 
 
-def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
+def answers(
+    ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str], *, apart: bool = False
+) -> dict[str, Tensor]:
     """Under each slot's name the outputs (slots of it, texts, labels), or (..., texts, words, labels).
 
-    None is a spare slot, as wide as the first that is none. `outputs` names each slot's.
+    None is a spare slot, as wide as the first that is none. `outputs` names each slot's. With `apart` no slot has a
+    part in another's bits, whatever has a scale for 8 bits.
 
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions);
@@ -78,8 +81,8 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
     by_name: dict[str, list[Tensor]] = {}
     for start in range(0, len(filled), beside):
         side, names = filled[start : start + beside], outputs[start : start + beside]
-        read_by_slots = _head_inputs(ops, x, form, side)
-        for name, own, out in _dense(ops, read_by_slots, side, names, form):
+        read_by_slots = _head_inputs(ops, x, form, side, apart=apart)
+        for name, own, out in _dense(ops, read_by_slots, side, names, form, apart=apart):
             by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
     return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
 
@@ -102,10 +105,10 @@ def _beside(form: SlotForm, slots: int) -> int:
     return slots if form.pool.positions == "prompt" else 1
 
 
-def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
+def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot], *, apart: bool) -> Tensor:
     """The inputs of the first maps of slots side by side, (slots, texts or texts * positions, inputs)."""
     if form.pool.positions == "attention":
-        return _attended(ops, x, slots, form)
+        return _attended(ops, x, slots, form, apart=apart)
     if form.pool.positions == "prompt":
         x = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
     return ops.reshape(x, (len(slots), -1, (2 * form.window + 1) * form.layers * form.width))
@@ -130,12 +133,14 @@ def _positions(ops: Ops, name: str, kind: InputKind, form: SlotForm, *more: int)
 
 
 def _dense(
-    ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm
+    ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm, *, apart: bool
 ) -> Iterator[tuple[str, list[Slot], Tensor]]:
     """Each name, its slots and their outputs (slots, rows, outputs), from the slots' inputs (slots, rows, inputs)."""
     maps = [(slot.first, slot.first_bias) for slot in slots]
     if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
-        x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
+        x = slots_product(ops, x, [matrix for matrix, _ in maps], apart=int(apart))
+        x = ops.add(x, ops.constant(side_by_side([bias if len(maps) == 1 else bias[None] for _, bias in maps])))
+        x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](x)
         if form.norm is not None:
             x = ops.norm(x, np.ones(form.hidden, np.float32), np.zeros(form.hidden, np.float32), form.norm)
         lasts = [(slot.second, slot.second_bias) for slot in slots]
@@ -212,17 +217,19 @@ def _coded(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
     return ops.add(decoded, ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
 
 
-def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:
+def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm, *, apart: bool) -> Tensor:
     """Attention pooling of each slot, (slots, texts, width): each step is one product for all their heads."""
     keep = ops.input("keep", "float", (-1, -1))
     keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
     queries = np.concatenate([slot.scores for slot in slots if slot.scores is not None], axis=1)
-    values = np.concatenate([slot.values for slot in slots if slot.values is not None])
+    values = [matrix for slot in slots if slot.values is not None for matrix in slot.values]
     scores = ops.matmul(x, ops.constant(queries))  # (texts, positions, heads of all)
     weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
     pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads of all, texts, inputs)
     heads = form.pool.heads
-    out = ops.reshape(ops.matmul(pooled, ops.constant(values)), (len(slots), heads, -1, form.width // heads))
+    out = ops.reshape(
+        slots_product(ops, pooled, values, apart=heads if apart else 0), (len(slots), heads, -1, form.width // heads)
+    )
     return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (len(slots), -1, form.width))
 
 

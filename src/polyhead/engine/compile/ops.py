@@ -111,6 +111,24 @@ class Ops(Protocol):
         """`softmax(scale Q K^T + added) V`; (rows, heads, tokens, width) each, `added` broadcasts to the scores."""
 
 
+def side_by_side(matrices: Sequence[np.ndarray]) -> np.ndarray:
+    """Matrices as one array for one product, (matrices, ...); one alone as it is."""
+    return matrices[0] if len(matrices) == 1 else np.stack(matrices)
+
+
+def slots_product(ops: Ops, x: Tensor, matrices: Sequence[np.ndarray], *, apart: int) -> Tensor:
+    """`x W` with a matrix for each part of x, (parts, rows, inputs) to (parts, rows, outputs).
+
+    Operators with a method `slots` may compute it otherwise, in 8 bits; then so many parts, those of one slot, by
+    themselves, so that none has a part in another's bits. 0 leaves that open.
+    """
+    own = getattr(ops, "slots", None)
+    product: Tensor = (
+        ops.matmul(x, ops.constant(side_by_side(matrices))) if own is None else own(x, matrices, apart=apart)
+    )
+    return product
+
+
 Outputs = Mapping[str, Tensor]
 Build = Callable[[Ops], Outputs]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -109,8 +110,9 @@ class Walk:
 
     def _pooled(self, call: GraphCall, inputs: Mapping[str, np.ndarray]) -> GraphOutputs:
         """The outputs of a group of poolers and heads; where bits matter, in exactly the shapes of the batch."""
+        fill = all(root.shape.fill for root in self._program.roots)
         if call.is_joint:
-            return _joint(call, inputs, self._batch)
+            return _joint(call, inputs, self._batch, fill=fill)
         of, _, whose = dict(call.inputs)["places"]
         batch, form = self._batch, call.form
         of_tokens = None if form is None else token_inputs_of(form.pool)
@@ -125,12 +127,12 @@ class Walk:
             texts, positions = inputs["places"].shape
             is_pooled = "keep" in inputs or "share" in inputs
             lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
-            return run_graph(call.graph, inputs, TEXTS, lengths, of_tokens=of_tokens)
+            return run_graph(call.graph, inputs, TEXTS, lengths, of_tokens=of_tokens, fill=fill)
         is_word = self._batch.words >= 0
         if not is_word.any():
             shape = (len(call.graph.recipe.outputs), *is_word.shape, max(place.width or 0 for place in call.answers))
             return {place.output: np.zeros(shape, np.float32) for place in call.answers}
-        return _of_words(call.graph, inputs, is_word, of_tokens)
+        return _of_words(call.graph, inputs, is_word, of_tokens, fill=fill)
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
         for name in tasks:
@@ -144,35 +146,37 @@ def run_graph(
     lengths: np.ndarray,
     *,
     of_tokens: TokenInputs | None = None,
+    fill: bool = True,
 ) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
-    Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers. If
-    the codec reads tokens, the graph gets `of_tokens` of them in place of `tokens`.
+    Unless `fill` is False, texts are filled up to one of the `sizes`, positions, of which each text has its length, to
+    few numbers. If the codec reads tokens, the graph gets `of_tokens` of them in place of `tokens`.
     """
     blocks: dict[str, list[np.ndarray]] = {}
-    for start, stop, room in _pieces(lengths, sizes):
+    for start, stop, room in _pieces(lengths, sizes, fill=fill):
         longest = int(lengths[start:stop].max())
         row = _row_of(inputs) if len(lengths) == 1 and sizes == TEXTS else 0
-        filled = _piece(inputs, start, stop, (room, row or _room(longest)), longest)
+        filled = _piece(inputs, start, stop, (room, row or _room(longest) if fill else longest), longest)
         for name, out in graph(_with_tokens({**inputs, **filled}, of_tokens)).items():
             out = out[:, : stop - start]
             blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
 
 
-def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch) -> GraphOutputs:
+def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch, *, fill: bool) -> GraphOutputs:
     """The outputs of groups of several forms that are asked, (slots, texts, ...), some texts after others."""
     lengths, requested = batch.mask.sum(axis=1), {place.output for place in call.answers}
     blocks: dict[str, list[np.ndarray]] = {name: [] for name in requested}
-    for start, stop, room in _pieces(lengths, TEXTS):
+    for start, stop, room in _pieces(lengths, TEXTS, fill=fill):
         longest = int(lengths[start:stop].max())
         row = _row_of(inputs) if len(lengths) == 1 else 0
-        filled = _piece(inputs, start, stop, (room, row or _room(longest)), longest)
+        filled = _piece(inputs, start, stop, (room, row or _room(longest) if fill else longest), longest)
         is_word = batch.words[start:stop] >= 0 if call.words else np.zeros((stop - start, batch.words.shape[1]), bool)
         if WORD in inputs:
             places = inputs[WORD][start:stop][is_word][:, None]
-            filled[WORD] = _filled(places, (row if row >= len(places) else _words_room(len(places)), 1), 0)
+            words = row if row >= len(places) else _words_room(len(places))
+            filled[WORD] = _filled(places, (words if fill else len(places), 1), 0)
         for name, out in call.graph({**inputs, **filled}).items():
             if name in call.words:
                 blocks[name].append(np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype))
@@ -216,21 +220,27 @@ def _with_tokens(inputs: Mapping[str, np.ndarray], of_tokens: TokenInputs | None
 
 
 def _of_words(
-    graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray, of_tokens: TokenInputs | None
+    graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray, of_tokens: TokenInputs | None, *, fill: bool
 ) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
     outputs = {}
     names = [name for name in ("places", "tokens", "near") if name in inputs]
     flat = {**inputs, **{name: np.moveaxis(inputs[name], -1, 1)[is_word][..., None] for name in names}}
-    for name, out in run_graph(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), of_tokens=of_tokens).items():
+    lengths = np.ones(len(flat["places"]), np.int64)
+    for name, out in run_graph(graph, flat, WORDS, lengths, of_tokens=of_tokens, fill=fill).items():
         outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
         outputs[name][:, is_word] = out[:, :, 0]
     return outputs
 
 
-def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Ranges of texts, and with how many each is computed: the last one is filled up."""
+def _pieces(lengths: np.ndarray, sizes: tuple[int, ...], *, fill: bool = True) -> Iterator[tuple[int, int, int]]:
+    """Ranges of texts, and with how many each is computed: the last one is filled up, unless `fill` is False."""
     start, step = 0, sizes[0]
+    if not fill:
+        yield from (
+            (begin, end, end - begin) for begin, end in pairwise([*range(0, len(lengths), sizes[-1]), len(lengths)])
+        )
+        return
     if len(lengths) <= step:
         yield 0, len(lengths), 1 if len(lengths) == 1 and sizes == TEXTS else step
         return

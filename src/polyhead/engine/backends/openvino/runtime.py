@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.backends.openvino.shapes import Shapes, ShapesSeen, branched
-from polyhead.engine.compile.ops import Build, Tensor
+from polyhead.engine.compile.ops import Build, Tensor, side_by_side
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
@@ -54,6 +55,44 @@ class OpenVINOInt8Ops(OpenVINOOps):
         return self._kept[key][1]
 
 
+class OpenVINOInt8HeadOps(OpenVINOOps):
+    """Multiplies what slots read in 8 bits where a scale is known for the matrix, and all else as any graph does."""
+
+    def __init__(self, scales: Scales, *, bits: int, bfloat16: bool) -> None:
+        # Not halved: beside 8 bits OpenVINO reads products in bfloat16 as if they were float16 (2026.4).
+        super().__init__(bfloat16=bfloat16)
+        self._scales, self._bits = scales, bits
+
+    def slots(self, x: Tensor, matrices: Sequence[np.ndarray], *, apart: int) -> Tensor:
+        """See `compile.ops.slots_product`."""
+        places, step = np.arange(len(matrices)), apart or len(matrices)
+        parts = [places[start : start + step] for start in range(0, len(places), step)]
+        if not apart:
+            is_known = np.array([scale is not None for scale in self._scales.of_slots(matrices)])
+            parts = [part for part in (places[is_known], places[~is_known]) if len(part)]
+        if len(parts) == 1:
+            return self._alike(x, matrices)
+        first = op.constant(np.int64(0))
+        outs = [self._alike(op.gather(x, op.constant(part), first), [matrices[n] for n in part]) for part in parts]
+        back = np.argsort(np.concatenate(parts))
+        return op.gather(op.concat(outs, 0), op.constant(back), first)
+
+    def _alike(self, x: Tensor, matrices: Sequence[np.ndarray]) -> Tensor:
+        """In 8 bits where all have a scale."""
+        scales = [scale.even for scale in self._scales.of_slots(matrices) if scale is not None]
+        if len(scales) < len(matrices):
+            return self.matmul(x, self.constant(side_by_side(matrices)))
+        eights = [scale.weights(matrix.T, bits=self._bits) for scale, matrix in zip(scales, matrices, strict=True)]
+        low, high = (op.constant(np.float32(edge)) for edge in (scales[0].low, scales[0].high))
+        divided = op.multiply(x, op.constant(np.stack([np.float32(1) / scale.smooth[None] for scale in scales])))
+        read = op.fake_quantize(divided, low, high, low, high, LEVELS)
+        whole, steps = (np.stack([getattr(eight, name) for eight in eights]) for name in ("whole", "steps"))
+        weights = op.multiply(op.convert(op.constant(whole), "f32"), op.constant(steps))
+        product = op.matmul(read, weights, False, True)
+        shifts = [eight.shift[None] for eight in eights if eight.shift is not None]
+        return op.add(product, op.constant(np.stack(shifts).astype(np.float32))) if shifts else product
+
+
 PRECISIONS = ("float32", "bfloat16", "int8")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
 Hint = Literal["latency", "throughput"]
@@ -63,8 +102,8 @@ class OpenVINORuntime:
     """Compiles for the processor.
 
     `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
-    operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers run in 8 bits by
-    `scales`, and the rest as with None.
+    operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers, poolers and heads
+    run in 8 bits by `scales`, and the rest as with None.
     `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
     shares them among calls from several threads.
     """
@@ -73,6 +112,7 @@ class OpenVINORuntime:
     # The version of the module, whichever package installed it, without its build number.
     version = str(ov.__version__).partition("-")[0]
     fills = True
+    eight_bit_slots = True  # in int8 poolers and heads are too, where a scale is known
 
     def __init__(
         self,
@@ -111,22 +151,25 @@ class OpenVINORuntime:
         """The graph that `build` makes, compiled for the processor."""
         bfloat16 = self._float == "bfloat16" and not exact
         settings = self._settings | {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}
-        ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
-        if layers and self._scales is not None and self.weight_bits is not None:
+        if exact or self._scales is None or self.weight_bits is None:
+            ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
+        elif layers:
             ops = OpenVINOInt8Ops(self._scales, bits=self.weight_bits)
+        else:
+            ops = OpenVINOInt8HeadOps(self._scales, bits=self.weight_bits, bfloat16=bfloat16)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
-        return _Compiled(model, list(ops.inputs), list(outputs), self._compiled)
+        return _Compiled(model, list(ops.inputs), list(outputs), partial(self._compiled, settings=settings))
 
-    def _compiled(self, model: ov.Model) -> ov.CompiledModel:
+    def _compiled(self, model: ov.Model, *, settings: dict[str, object]) -> ov.CompiledModel:
         try:
             compiled = self._core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             name, _ = KEPT_KERNELS  # no documented setting: another version may not have it
             if name not in str(error) or settings.pop(name, None) is None:
                 raise
-            self._settings.pop(name)
+            self._settings.pop(name, None)
             compiled = self._core.compile_model(model, "CPU", settings)
         trim()  # what compiling needed for a moment
         return compiled
