@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path as FilePath
 
 import msgspec
@@ -12,9 +11,7 @@ import numpy as np
 import torch
 
 from polyhead.deep.examples import FeatureExamples, module_outputs
-from polyhead.deep.heads.folds import FoldRun, rounds_of, stacks_of
-from polyhead.deep.heads.stack import StackedCourse
-from polyhead.deep.loop.feed import TaskSchedule
+from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.nn.runtime import single_thread
@@ -80,24 +77,20 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
 
     A single fold holds out too few rows to decide when to stop.
     """
-    task, training = trials.prepared.task, trials.prepared.training
-    runs, read = list[FoldRun](), 0.0  # tokens of the longest round
+    task, runs = trials.prepared.task, list[FoldRun]()
     for train, left_out in trials.sides:
+        module = _module(trials, path)
         examples = _examples(trials, train, path)
-        passes = examples.steps(training.batch)
-        schedule = training.schedule(passes)
-        held = _examples(trials, left_out, path)
-        runs.append(FoldRun(module=_module(trials, path), train=examples, held=held, schedule=schedule))
-        read = max(read, float(examples.lengths.sum()) * schedule.updates / passes)
-    stacks = stacks_of(runs, partial(_stacked, trials), threads=threads)
-    course = stacks[0].course
+        course = _course(trials, module, examples, None)
+        read = float(examples.lengths.sum()) * course.steps / examples.steps(trials.prepared.training.batch)
+        runs.append(FoldRun(module=module, course=course, held=_examples(trials, left_out, path), tokens=read))
     label = f"{task.name} ({candidate.name}, {trials.folds} folds)"
     progress = trials.events.progress(label, unit="rounds", at_most=True)
     best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
     rounds = list[list[np.ndarray]]()
-    patience, raced = course.schedule.patience, math.ceil(course.most * RACED)
-    most, early = _most_rounds(course, read), math.ceil(AHEAD_BY / course.steps)
-    with rounds_of(runs, stacks, threads=threads) as answered:
+    patience, raced = runs[0].course.schedule.patience, math.ceil(runs[0].course.most * RACED)
+    most, early = _most_rounds(runs), math.ceil(AHEAD_BY / runs[0].course.steps)
+    with rounds_of(runs, threads=threads) as answered:
         for number, outputs in enumerate(answered, start=1):
             score = trials.best_shift(outputs, trials.held)[0]
             if score > best_score:
@@ -113,7 +106,7 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
                 break
             if number == raced and _far_behind(trials, best_outputs, best_score):
                 break
-    seconds, fitted = progress.finish(), course.finish()
+    seconds, fitted = progress.finish(), runs[0].course.finish()
     if rounds:  # with few rows the best of many rounds is better than chance by chance
         best_outputs = rule.of_best_rounds(task, trials.held, rounds, [run.held.count for run in runs])
     return Trial(
@@ -127,11 +120,9 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
     )
 
 
-def _most_rounds(course: StackedCourse, read: float) -> int:
-    """Rounds in which no fold reads more than MOST_TOKENS, at least those of AHEAD_BY: counted, so no clock decides.
-
-    `read` are the tokens of a round.
-    """
+def _most_rounds(runs: Sequence[FoldRun]) -> int:
+    """Rounds in which no fold reads more than MOST_TOKENS, at least those of AHEAD_BY: counted, so no clock decides."""
+    course, read = runs[0].course, max(run.tokens for run in runs)
     return min(course.most, max(math.ceil(AHEAD_BY / course.steps), int(MOST_TOKENS / max(read, 1.0))))
 
 
@@ -164,19 +155,6 @@ def _arrays(module: PooledPart) -> dict[str, np.ndarray]:
 
 def _examples(trials: Trials, split: Split, path: Path) -> FeatureExamples:
     return FeatureExamples(trials.examples(split, path))
-
-
-def _stacked(trials: Trials, runs: Sequence[FoldRun]) -> StackedCourse:
-    """The training of several folds; nothing stops it early, and its last weights are kept."""
-    training, weights = trials.prepared.training, trials.class_weights()
-    return StackedCourse(
-        [run.module for run in runs],
-        [TaskSchedule(run.train, training, steps=run.schedule.updates) for run in runs],
-        loss=LOSSES[kind_of(trials.prepared.task).loss],
-        training=training,
-        schedule=runs[0].schedule,
-        weights=None if weights is None else torch.from_numpy(weights),
-    )
 
 
 def _course(

@@ -28,10 +28,7 @@ class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     def answered(self, module: Callable[..., Tensor]) -> Tensor:
         """The module's outputs for the examples, those of a text's windows averaged."""
-        return self.averaged(module(*self.arguments))
-
-    def averaged(self, outputs: Tensor) -> Tensor:
-        """The outputs for the examples from those of all rows."""
+        outputs = module(*self.arguments)
         if not self.windows:
             return outputs
         return torch.stack([part.mean(dim=0) for part in torch.split(outputs, list(self.windows))])

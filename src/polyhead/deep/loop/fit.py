@@ -72,7 +72,7 @@ class Curriculum:
         self.training, self.checkpoint, self.last = training, checkpoint, last
         self.schedule = schedule or training.schedule(feed.steps, passes=1)
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
-        self.optimizer = self._optimizer(rate)
+        self.optimizer = adamw(self.module, training, rate)
         self.history: list[dict[str, float]] = []
         self.best_state = copied(self.module)
         self.best_score, self.best_epoch = -float("inf"), 0
@@ -180,7 +180,7 @@ class Curriculum:
             losses, tokens = self.devices.learn(update)
             when = f"epoch {number + 1}, step {index + 1}"
             _check_finite(losses, tasks, when=when)
-            self._clip(when)
+            clipped(self.parameters, training.clip, when=when)
             self.optimizer.step()
             total += sum(losses)
             each = tuple((task, value * len(tasks)) for task, value in zip(tasks, losses, strict=True))
@@ -190,13 +190,6 @@ class Curriculum:
             if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
                 self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
-
-    def _optimizer(self, rate: Callable[[str], float]) -> torch.optim.Optimizer:
-        return adamw(self.module, self.training, rate)
-
-    def _clip(self, when: str) -> None:
-        """Limits the gradients' norm; raises NotFinite for one that is not a number."""
-        clipped(self.parameters, self.training.clip, when=when)
 
     def _note(self, mean_loss: float, score: float | None, seconds: float) -> None:
         """Records the epoch, and keeps the weights if it is the best so far (ties: the earlier epoch)."""

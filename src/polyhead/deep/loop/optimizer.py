@@ -19,14 +19,9 @@ from polyhead.project.recipes import Training
 PROMPTS = ("prompt.weight", ".key", ".value")  # rows that are read directly; the last two belong to a prefix
 
 
-def adamw(
-    module: nn.Module, training: Training, rate: Callable[[str], float], *, stacked: bool = False
-) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters; `rate` returns each one's factor of the learning rate, by name.
-
-    `stacked` parameters hold those of several modules, along a first axis.
-    """
-    groups = groups_of(module, training.weight_decay, rate, axes=3 if stacked else 2)
+def adamw(module: nn.Module, training: Training, rate: Callable[[str], float]) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; `rate` returns each one's factor of the learning rate, by name."""
+    groups = groups_of(module, training.weight_decay, rate)
     return _AdamW(groups, lr=training.learning_rate, betas=training.betas, eps=training.epsilon, fused=True)
 
 
@@ -54,17 +49,12 @@ def _leave_as_it_is(method: Any) -> None:
         method.__dynamo_disable = method
 
 
-def groups_of(
-    module: nn.Module, decay: float, rate: Callable[[str], float], *, axes: int = 2
-) -> list[dict[str, object]]:
-    """Groups by learning rate; weight decay on matrices only: not on biases, norms, queries, mixes, prompts.
-
-    Matrices have as many `axes`.
-    """
+def groups_of(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:
+    """Groups by learning rate; weight decay on matrices only: not on biases, norms, queries, mixes, prompts."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            decays = parameter.ndim >= axes and not name.endswith(PROMPTS)
+            decays = parameter.ndim >= 2 and not name.endswith(PROMPTS)
             groups.setdefault((rate(name), decays), []).append(parameter)
     return [
         {"params": several, "weight_decay": decay if matrices else 0.0, "scale": scale}
@@ -83,16 +73,10 @@ def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> f
 
     Raises NotFinite for a norm that is not a number; `when` names the position in training.
     """
-    return limited([p.grad for p in parameters if p.grad is not None], limit, when=when)
-
-
-def limited(gradients: Sequence[Tensor], limit: float, *, when: str) -> float:
-    """The same for gradients, which are scaled in place."""
-    norm = nn.utils.get_total_norm(gradients)
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of slices
     if norm > limit:
-        share = torch.clamp(limit / (norm + 1e-6), max=1.0)
-        torch._foreach_mul_(list(gradients), share)
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     size = float(norm)
     if not math.isfinite(size):
         raise NotFinite(f"the gradient is not finite in {when}", got=size, do="lower learning_rate")

@@ -65,7 +65,9 @@ class AttentionPooler(nn.Module):
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         """(rows, tokens, width) to (rows, width); a row without tokens gives a finite value."""
-        pooled = attended(values, mask, self.scores())
+        scores = values @ self.scores().T  # (rows, tokens, heads)
+        scores = scores.masked_fill(~visible(mask)[:, 0, 0, :, None], -math.inf)
+        pooled = torch.softmax(scores, dim=1).transpose(1, 2) @ values  # (rows, heads, width)
         mixed = torch.einsum("rhw,hkw->rhk", pooled, self._by_head(self.value.weight)).flatten(1)
         out: Tensor = self.output(mixed + self.value.bias)
         return out
@@ -77,13 +79,6 @@ class AttentionPooler(nn.Module):
 
     def _by_head(self, weight: Tensor) -> Tensor:
         return weight.view(self.heads, -1, weight.shape[-1])
-
-
-def attended(values: Tensor, mask: Tensor, queries: Tensor) -> Tensor:
-    """What each folded query (heads, width) attends to: (rows, tokens, width) to (rows, heads, width)."""
-    scores = values @ queries.T  # (rows, tokens, heads)
-    scores = scores.masked_fill(~visible(mask)[:, 0, 0, :, None], -math.inf)
-    return torch.softmax(scores, dim=1).transpose(1, 2) @ values
 
 
 def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
