@@ -345,7 +345,7 @@ def backfilling(location: str, bundle: str) -> Row:
 class Cheap:
     """In place of a backend: random numbers for every token, as many as the trunk is wide."""
 
-    precision, packs = "float32", False
+    precision, packs, breadth = "float32", False, 1
 
     def __init__(self, width: int) -> None:
         self._values = np.random.default_rng(0).standard_normal((2**14, 1, width)).astype(np.float32)

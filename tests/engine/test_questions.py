@@ -202,7 +202,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
 class Pointing:
     """A word whose token is `wanted` begins and ends the answer, the first token says "none"."""
 
-    name, precision, tolerance, packs, layers_run = "pointing", "float32", 0.0, False, 0
+    name, precision, tolerance, packs, breadth, layers_run = "pointing", "float32", 0.0, False, 1, 0
 
     def __init__(self, wanted, null):
         self.wanted, self.null = wanted, null

@@ -150,3 +150,19 @@ def test_equal_bits_are_asked_of_torch_while_any_thread_wants_them():
     assert torch.get_deterministic_debug_mode() == 2
     second.__exit__(None, None, None)
     assert torch.get_deterministic_debug_mode() == before
+
+
+def test_a_card_is_given_larger_batches_and_answers_alike(tmp_path, monkeypatch):
+    opened(tmp_path / "b", OWN["adapters"])
+    monkeypatch.setattr(backend, "_device", lambda device: torch.device("cpu"))
+    monkeypatch.setattr("polyhead.engine.batch.TOKEN_BUDGET", 16)
+    asked, prepared = [], backend.TorchBackend._prepared
+    monkeypatch.setattr(
+        backend.TorchBackend, "_prepared", lambda own, batch: asked.append(own.name) or prepared(own, batch)
+    )
+    sessions = [Session(tmp_path / "b", backend=name, precision="float32") for name in ("torch", "torch-cuda")]
+    answers, others = (session.predict(TEXTS * 6) for session in sessions)
+    assert asked.count("torch") > 2 * asked.count("torch-cuda") > 0
+    for one, other in zip(answers, others, strict=True):
+        for task in sessions[0].tasks:
+            assert numbers(one.answers[task]) == pytest.approx(numbers(other.answers[task]), abs=1e-5)

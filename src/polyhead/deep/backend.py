@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from polyhead.deep.model import MultiTaskModel, Reached, StoredPool, TextBatch, stored_values
 from polyhead.deep.nn.decoder import TorchSteps
 from polyhead.deep.nn.runtime import deterministic as equal_bits
+from polyhead.deep.nn.runtime import to_device, to_host
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
 from polyhead.deep.stacked.codecs import DeviceCodecs
 from polyhead.deep.stacked.ends import StackedEnds, is_stacked
 from polyhead.deep.stacked.maps import StackAnswers, StackMember
-from polyhead.deep.stacked.reads import BatchPositions, to_device, to_host
+from polyhead.deep.stacked.reads import BatchPositions
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import (
     TORCH_POOL,
@@ -45,6 +46,8 @@ from polyhead.plan import Path, Plan, Pool
 log = logging.getLogger(__name__)
 
 STACKS = 16  # sets of tasks whose stacked arrays are kept: mostly all tasks are asked at once
+# A card computes a batch of a processor in less time than its kernels take to be started.
+BREADTHS = {"cpu": 1, "cuda": 8}
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
 
@@ -117,6 +120,7 @@ class TorchBackend:
         if device == "cuda" and deterministic:
             _check_products()
         self._guard = equal_bits if deterministic else nullcontext
+        self.breadth = BREADTHS[device]
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         self._trunk = Trunk.from_data(trunk, dtype=getattr(torch, precision)).to(self._device)
         self._shape = trunk.architecture
@@ -214,7 +218,7 @@ class TorchBackend:
         if self._stacked:  # one copy of all, after all are launched: it waits for the device
             with torch.inference_mode():
                 alone, several = list(on_device.values()), [answers.values for answers in ends.stacked]
-                arrays = to_host([*alone, *several]) if alone or several else []
+                arrays = to_host([*alone, *several])
             outputs = dict(zip(on_device, arrays[: len(alone)], strict=True))
             for answers, array in zip(ends.stacked, arrays[len(alone) :], strict=True):
                 outputs |= {task: answers.of(task, array) for task in answers.tasks}

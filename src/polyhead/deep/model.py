@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.deep.nn.deltas import SideBySide
 from polyhead.deep.nn.layer import LayerDelta
+from polyhead.deep.nn.runtime import to_host
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.sharing.part import Family, OwnedPart, PooledPart
 from polyhead.errors import PlanError
@@ -374,8 +375,8 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
     values = []
     for path, depth in zip(paths, depths, strict=True):
         value = stored_value(states.upto(depth), path.pool, None)
-        values.append(value.values[value.mask].cpu().numpy())
-    return values
+        values.append(value.values[value.mask])
+    return to_host(values) if batch.ids.is_cuda else [value.numpy() for value in values]
 
 
 def coded(value: StoredPool, codec: Codec, tokens: np.ndarray | None) -> StoredPool:

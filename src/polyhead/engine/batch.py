@@ -21,7 +21,8 @@ from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import WindowWords, read_words, words_in_each
 from polyhead.values import Value
 
-# Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
+# Tokens in one batch on a processor, with their padding where the backend reads it: more were no faster and took more
+# memory.
 TOKEN_BUDGET = 2048
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
@@ -306,22 +307,23 @@ class _Source:
 
 
 def batched(
-    readings: EncodedInputs, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None
+    readings: EncodedInputs, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None, breadth: int = 1
 ) -> Iterator[tuple[EncodedInputs, TokenBatch]]:
     """Batches of these readings: texts of like length, or those that fill rows together.
 
     Of each the readings, and what a backend computes at once: a row an entry, in order; rows beyond these are spare.
 
     In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
-    `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
+    `width` of a trunk whose backend reads no padding, texts stand together that fill rows together. `breadth` is that
+    of the backend.
     """
     lengths, texts = readings.lengths, readings.texts
     if deterministic:
         batch_cuts = _fixed_cuts(readings, tokenizer.max_tokens)
     elif width is not None:
-        batch_cuts = _packed_cuts(lengths, width)
+        batch_cuts = _packed_cuts(lengths, width, breadth * TOKEN_BUDGET)
     else:
-        batch_cuts = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
+        batch_cuts = cuts(lengths, token_budget=breadth * TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
     for cut in batch_cuts:
         entries = readings.entries[cut.members]
         rows = pad_cut(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
@@ -331,12 +333,12 @@ def batched(
         yield EncodedInputs(texts=texts, entries=entries, tasks=readings.tasks), tokens
 
 
-def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:
+def _packed_cuts(lengths: np.ndarray, width: int, budget: int) -> Iterator[Cut]:
     """Cuts whose texts fill rows together, the longest first."""
     if len(lengths) == 1:
         yield Cut(members=np.zeros(1, np.int64), rows=1, tokens=int(lengths[0]))
         return
-    for members in batch_indices(lengths, budget=TOKEN_BUDGET, width=width):
+    for members in batch_indices(lengths, budget=budget, width=width):
         yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 
 

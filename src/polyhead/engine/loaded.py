@@ -82,6 +82,7 @@ class LoadedTasks:
         self.versions, self.hidden, self.known = dict(versions), frozenset(hidden), dict(known)
         self.deterministic, self.word_weights = deterministic, word_weights
         self.width = shape.width if backend.packs else None  # of rows that texts fill together
+        self.breadth = backend.breadth
         self._state_width = shape.width
         self.tasks = {name: record.task for name, record in records.items()}
         self.calibrations = {name: record.calibration for name, record in records.items() if record.calibration}

@@ -178,7 +178,13 @@ class Request:
         )
         self._gathered = gathered
         waiting: dict[str, list[TextStates]] = {task: [] for task in gathered.tasks if task in self._asked.writing}
-        batches = partial(batched, tokenizer=loaded.tokenizer, deterministic=loaded.deterministic, width=loaded.width)
+        batches = partial(
+            batched,
+            tokenizer=loaded.tokenizer,
+            deterministic=loaded.deterministic,
+            width=loaded.width,
+            breadth=loaded.breadth,
+        )
         for batch, tokens in chain.from_iterable(map(batches, readings)):
             if self.is_late:
                 break

@@ -89,7 +89,7 @@ def calibrated_scales(
 
     Raises BackendError where no task runs layers, as over a table of word vectors.
     """
-    if not any(record.path.layers for record in bundle.readers.values()):
+    if not any(record.path.layers for record in bundle.tasks.values()):
         raise BackendError(
             "8 bits are for products of layers, and the bundle's tasks run no layers",
             got=f"an encoder of {bundle.architecture.layers} layers",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead import plan
-from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head, visible
+from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head
 from polyhead.deep.nn.dropout import fast_dropout
 from polyhead.deep.nn.places import RowPlaces
 from polyhead.encoder.shape import LayerActivation, LayerForm, position_maps
@@ -181,7 +181,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
         places = places or RowPlaces(hidden.shape[1])
-        asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
+        seen = places.visible(mask)
+        asking, seen = (hidden[:, :first], seen[:, :, :first]) if first else (hidden, seen)
         keys = keys or self.keys(self.entered(hidden), delta, places)
         return self.attended(asking, keys, seen, delta, places)
 

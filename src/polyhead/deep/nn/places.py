@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyhead.deep.nn.attention import visible
 from polyhead.deep.nn.near import Blocks
 from polyhead.encoder.near import block_of
 from polyhead.encoder.relative import buckets_of, frequencies
@@ -42,6 +43,13 @@ class RowPlaces:
     def __init__(self, size: int, *, before: int = 0, table: RelativeTable | None = None) -> None:
         self.size, self.before, self._table = size, before, table
         self._known: dict[object, Tensor] = {}
+        self._mask: Tensor | None = None
+
+    def visible(self, mask: Tensor) -> Tensor:
+        """`attention.visible` of the mask, computed once for all layers that are given the same."""
+        if self._mask is not mask:
+            self._mask, self._known["visible"] = mask, visible(mask)
+        return self._known["visible"]
 
     def blocks(self, window: int) -> Blocks | None:
         """The row's tokens in blocks; None where one is all of them."""

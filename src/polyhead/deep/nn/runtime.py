@@ -1,13 +1,15 @@
-"""Torch's computation in this process: threads, deterministic mode, and the label of numerics."""
+"""Torch in this process: threads, deterministic mode, copies to and from a card, and the label of numerics."""
 
 from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from polyhead.machine import one_blas_thread, processor, processors
 from polyhead.project.recipes import Training
@@ -77,6 +79,25 @@ class _Inside:
 
 
 _inside = _Inside()
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy there, for which a card is not waited for; on the processor the array itself."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def to_host(several: Sequence[Tensor]) -> list[np.ndarray]:
+    """Float32 tensors of one device in the host's memory, by one copy, which is waited for."""
+    if not several:
+        return []
+    flat = torch.cat([values.flatten() for values in several])
+    if flat.is_cuda:
+        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
+        torch.cuda.current_stream(flat.device).synchronize()
+        flat = host
+    parts = torch.split(flat, [values.numel() for values in several])
+    return [part.view(values.shape).numpy() for part, values in zip(parts, several, strict=True)]
 
 
 def precision_of(training: Training, device: str = "cpu") -> str:

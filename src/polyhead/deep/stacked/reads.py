@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from polyhead.deep.nn.runtime import to_device
 from polyhead.deep.stacked.codecs import DeviceCodecs
 from polyhead.deep.stacked.maps import VECTORS, StackMember
 from polyhead.engine.backends.prefix import is_averaged, layers_read
@@ -178,20 +179,3 @@ def _side_by_side(values: Tensor, pool: Pool) -> Tensor:
     if pool.layers == "mean" and values.shape[2] > 1:
         return values.mean(dim=2)
     return values.flatten(2)
-
-
-def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy there, for which a card is not waited for; on the processor the array itself."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-def to_host(several: Sequence[Tensor]) -> list[np.ndarray]:
-    """Float32 tensors of one device in the host's memory, by one copy, which is waited for."""
-    flat = torch.cat([values.flatten() for values in several])
-    if flat.is_cuda:
-        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
-        torch.cuda.current_stream(flat.device).synchronize()
-        flat = host
-    parts = torch.split(flat, [values.numel() for values in several])
-    return [part.view(values.shape).numpy() for part, values in zip(parts, several, strict=True)]

@@ -55,6 +55,7 @@ class Runner(Protocol):
     """What runs plans: a backend, or its tasks of one moment."""
 
     packs: bool  # reads no padding, so that a batch costs its tokens
+    breadth: int  # how many times as many tokens as on a processor a batch should have
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs (rows, labels), or (rows, words, labels) for a path that reads words.

@@ -352,7 +352,7 @@ def export_differences(exported: ExportedModel, files: TaskFiles, session: Sessi
 def _written_difference(exported: ExportedModel, files: TaskFiles, session: Session, texts: Input) -> float:
     """Of the scores of the tokens that the session's decoder would write first, one after another."""
     name, backend = files.task.name, session.backend
-    path = session.bundle.readers[name].path
+    path = session.bundle.tasks[name].path
     (encoded,) = session.tokenizer.encode([texts])
     ids, rules = encoded.ids[None].astype(np.int64), files.task.generation
     assert isinstance(rules, GenerationRules)

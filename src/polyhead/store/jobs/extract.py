@@ -49,7 +49,7 @@ from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.values import Value, to_json
 
-TOKEN_BUDGET = 4096  # tokens of a batch
+TOKEN_BUDGET = 4096  # tokens of a batch on a processor
 APPEND_BYTES = 128 * 2**20  # maximum waiting for an append
 APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the current unit: 30 s
 WAITING = 2  # batches that wait for their codecs
@@ -314,7 +314,8 @@ class _Extraction:
             for member in members.tolist() if texts else ():
                 words[member] = packed_words(texts[member])
 
-        for members, batch in entry_batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
+        budget = self._backend.breadth * TOKEN_BUDGET
+        for members, batch in entry_batches(encodings, pad_id=self._pad_id, budget=budget, width=self._width):
             packing.append(packer.submit(pack, members, batch_values(self._backend.features, self._paths, batch)))
             if len(packing) > WAITING:
                 packing.popleft().result()

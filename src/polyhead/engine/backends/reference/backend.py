@@ -50,7 +50,7 @@ class _States(msgspec.Struct, frozen=True):
 class ReferenceBackend:
     """Runs plans in numpy."""
 
-    name, precision, tolerance, packs = "reference", "float32", 0.0, False
+    name, precision, tolerance, packs, breadth = "reference", "float32", 0.0, False, 1
     version, calibration = np.__version__, ""
     weight_bits: int | None = None
     forks = True
