@@ -39,6 +39,7 @@ class Size:
     heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
     mix_seeds: tuple[int, ...] = (1, 2, 3)
     mix_epochs: int = 2
+    mix_batch: int = 64
     rows: int | None = None  # of each split at most
 
 
@@ -51,6 +52,7 @@ TINY = Size(
     heads=LaneSchedule(epochs=2, patience=2, batch=8),
     mix_seeds=(1,),
     mix_epochs=1,
+    mix_batch=4,
     rows=24,
 )
 
@@ -206,7 +208,8 @@ def pre_finetuned(bench: Bench, seed: int) -> None:
         mixes,
         seed,
         epochs=size.mix_epochs,
-        rows=size.rows,
+        batch=size.mix_batch,
+        rows=None if size.rows is None else size.rows // 8,
         device=bench.device,
         dtype=bench.dtype,
         deadline=bench.deadline,

@@ -16,7 +16,7 @@ from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
-FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1}
+FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
 SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), **FEW)
 LONG = 3600.0
 
@@ -137,7 +137,7 @@ def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
     rows.write_text('{"method": "fu')
     done = started("--device", "cpu", "--tiny", "--minutes", "4", "--pack", tmp_path / "pack", "--rows", rows)
     assert done.returncode == 0, done.stderr
-    assert "all is run; 16 new rows" in done.stdout
+    assert "all that was asked is run; 16 new rows" in done.stdout
     lines = rows.read_text().splitlines()
     assert len(lines) == 17 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
     assert len(run.read_rows(rows)) == 16
