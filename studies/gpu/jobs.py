@@ -19,7 +19,7 @@ from studies.gpu.feed import CardExamples, on_device, outputs_of, states_of
 from studies.gpu.fit import Deadline, Ended, Lane, LaneSchedule, Splits, fit
 from studies.gpu.mixed import learn, mixes_of
 from studies.gpu.packed import SPLITS, Pack
-from studies.gpu.stack import WORDS, Form, Stack, start_arrays, trunk_form
+from studies.gpu.stack import WORDS, Form, Stack, joined, start_arrays, trunk_form
 
 Row = dict[str, Any]
 ORDER = ("stsb", "rte", "mrpc", "cola", "emotion", "offensive", "qnli", "sst2")  # the cheapest first
@@ -71,6 +71,7 @@ class Bench:
         deadline: Deadline,
     ) -> None:
         self.pack, self.size, self.device, self.deadline = pack, size, device, deadline
+        self.weights = joined(pack.weights, pack.shape.layers)
         self.dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         self.card = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
         self.settings = hashlib.sha256(f"{pack.digest} {size}".encode()).hexdigest()[:8]
@@ -122,7 +123,7 @@ class TaskBench:
         places = np.zeros(int(ids.max()) + 1, np.int32)
         places[ids] = np.arange(len(ids))
         self.words = ids  # of the pack that the task uses
-        self.weights = {**bench.pack.weights, WORDS: bench.pack.weights[WORDS][ids]}
+        self.weights = {**bench.weights, WORDS: bench.weights[WORDS][ids]}
         self.splits = self._each(lambda split: self._examples(split, places))
 
     def states(self, taps: Sequence[int]) -> Splits:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -69,11 +69,12 @@ class Stack:
         """`starts`: each lane's arrays, by names of `start_arrays`."""
         self.form, self.device, self.dtype = form, device, dtype
         self._shapes = {name: array.shape for name, array in starts[0].items()}
+        self.kinds = _kinds(self._shapes)
         self.buffers: dict[str, Tensor] = {}
         for kind, names in self.kinds.items():
-            flat = np.stack([np.concatenate([np.ravel(start[name]) for name in names]) for start in starts])
-            flat = np.pad(flat.astype(np.float32), ((0, 0), (0, -flat.shape[1] % ALIGNED)))
-            self.buffers[kind] = torch.from_numpy(flat).to(device)
+            arrays = [_laned([start[name] for start in starts], device) for name in names]
+            spare = -sum(array.shape[1] for array in arrays) % ALIGNED
+            self.buffers[kind] = torch.cat([*arrays, torch.zeros(len(starts), spare, device=device)], dim=1)
         self.refresh()
 
     @property
@@ -93,7 +94,8 @@ class Stack:
     def taken(self, lanes: Sequence[int], buffers: Mapping[str, Tensor] | None = None) -> Stack:
         """A stack of these lanes alone, of these weights if given; it shares nothing with this one."""
         made = object.__new__(Stack)
-        made.form, made.device, made.dtype, made._shapes = self.form, self.device, self.dtype, self._shapes
+        made.form, made.device, made.dtype = self.form, self.device, self.dtype
+        made._shapes, made.kinds = self._shapes, self.kinds
         made.buffers = {kind: flat[list(lanes)] for kind, flat in (buffers or self.buffers).items()}
         made.refresh()
         return made
@@ -101,7 +103,7 @@ class Stack:
     def part(self, lanes: Sequence[int]) -> Stack:
         """These lanes alone, by views of their leaves: gradients of its answers reach this stack's."""
         made = object.__new__(Stack)
-        made.form, made.device, made.dtype, made._shapes = self.form, self.device, self.dtype, self._shapes
+        made.form, made.device, made.dtype = self.form, self.device, self.dtype
         made.views = {name: view[list(lanes)] for name, view in self.views.items()}
         return made
 
@@ -213,13 +215,20 @@ class Stack:
             bias, functional.layer_norm(hidden, hidden.shape[-1:], eps=self.form.shape.epsilon), weight
         )
 
-    @property
-    def kinds(self) -> dict[str, list[str]]:
-        """Names of arrays by the buffer that they lie in, in its order."""
-        kinds: dict[str, list[str]] = {}
-        for name, shape in self._shapes.items():
-            kinds.setdefault(_kind(name, len(shape)), []).append(name)
-        return kinds
+
+def _kinds(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    """Names of arrays by the buffer that they lie in, in its order."""
+    kinds: dict[str, list[str]] = {}
+    for name, shape in shapes.items():
+        kinds.setdefault(_kind(name, len(shape)), []).append(name)
+    return kinds
+
+
+def _laned(arrays: Sequence[np.ndarray], device: str) -> Tensor:
+    """An array of every lane as (lanes, numbers); one that all lanes share travels once."""
+    if all(array is arrays[0] for array in arrays):
+        return torch.from_numpy(np.ravel(arrays[0]).astype(np.float32)).to(device).expand(len(arrays), -1)
+    return torch.from_numpy(np.stack([np.ravel(array) for array in arrays]).astype(np.float32)).to(device)
 
 
 def _kind(name: str, axes: int) -> str:
@@ -255,6 +264,14 @@ def start_arrays(
     return {name: (own or {}).get(name, array) for name, array in arrays.items()}
 
 
+def joined(trunk: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
+    """A trunk's arrays with those of query, key and value as one, so that stacks share them."""
+    arrays = dict(trunk)
+    for index in range(layers):
+        arrays |= layer_arrays(trunk, index)
+    return arrays
+
+
 def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
     """A layer's arrays, query, key and value as one."""
     name = f"layers.{index}."
@@ -264,6 +281,9 @@ def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.nd
         for of in ("weight", "bias")
     }
     for of in ("weight", "bias"):
+        if f"{name}{_IN}.{of}" in trunk:
+            arrays[f"{name}{_IN}.{of}"] = trunk[f"{name}{_IN}.{of}"]
+            continue
         three = [trunk[f"{name}attention.{part}.{of}"] for part in ("query", "key", "value")]
         arrays[f"{name}{_IN}.{of}"] = np.concatenate(three)
     return arrays
@@ -272,8 +292,3 @@ def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.nd
 def trunk_form(shape: TrunkShape) -> Form:
     """A whole trunk; its head answers nothing that is asked."""
     return Form(shape=shape, tap=0, layers=shape.layers, outputs=1, embeds=True)
-
-
-def cut(form: Form, layers: int) -> Form:
-    """The same with fewer layers."""
-    return replace(form, layers=layers)

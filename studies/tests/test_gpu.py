@@ -143,6 +143,19 @@ def test_an_update_is_that_of_adam_for_each_lane_alone(pack, undropped):
                 np.testing.assert_allclose(array, alone[lane][name], atol=2e-5, err_msg=name)
 
 
+def test_gradients_in_bfloat16_are_those_of_float32_but_for_rounding(pack, undropped):
+    form, examples = whole_form(pack, "mood"), on_device(pack, "mood")
+    starts = [shaken(start_arrays(form, pack.weights, seed=seed), seed) for seed in (1, 2)]
+    members, found = np.arange(16).reshape(2, 8), []
+    for dtype in (torch.float32, torch.bfloat16):
+        lanes = Stack(form, starts, device="cpu", dtype=dtype)
+        own = torch.autograd.grad(loss(lanes, examples, members), list(lanes.views.values()))
+        found.append(torch.cat([gradient.float().flatten(1) for gradient in own], dim=1))
+        assert lanes.views["head.output.weight"].dtype == torch.float32
+    for whole, lower in zip(*found, strict=True):
+        assert torch.cosine_similarity(whole, lower, dim=0) > 0.99
+
+
 def loss(model, examples, members):
     return fit.hard_loss(model.answers(examples.batch(members), training=True), examples.targets[torch.tensor(members)])
 

@@ -1,12 +1,14 @@
 """Runs on a card, tried on the processor: rows come as lanes end, go on where they stopped, and end by themselves."""
 
 import json
+import math
 import subprocess
 import sys
 import time
 from collections import Counter
 
 import pytest
+import torch
 
 from studies.gpu import claims, fit, jobs, run, run_report
 from studies.gpu.jobs import Bench, Size
@@ -29,12 +31,13 @@ def pack(tmp_path_factory):
     return pack_of(extractor.data, prepared, prepared)
 
 
-def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL):
+def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL, dtype=torch.float32):
     """The rows that a run adds, and whether its time ran out."""
     new = []
     bench = Bench(
         pack, rows, new.append, size=size, device="cpu", deadline=fit.Deadline(until=time.monotonic() + seconds)
     )
+    bench.dtype = dtype
     try:
         for _, job in jobs.jobs(bench):
             job()
@@ -80,6 +83,12 @@ def test_every_method_seed_and_rate_has_one_row(whole):
         assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
     assert len(by_key(whole)) == len(whole) == sum(counts.values())
     assert all(row["flops_per_second"] > 0 and 1 <= row["best_epoch"] <= row["ended_epoch"] <= 2 for row in whole)
+
+
+def test_everything_runs_in_a_cards_precision(pack, whole):
+    rows, _ = rows_of(pack, dtype=torch.bfloat16)
+    assert by_key(rows).keys() == by_key(whole).keys()
+    assert all(row["precision"] == "bfloat16" and math.isfinite(row["test"]) for row in rows)
 
 
 def test_what_is_there_is_not_run_again(pack, whole):
@@ -144,8 +153,6 @@ def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
 
 
 def test_what_is_lacking_is_said(tmp_path):
-    import torch
-
     if not torch.cuda.is_available():
         done = started("--pack", tmp_path)
         assert done.returncode == 1 and "no NVIDIA card" in done.stderr and "--device cpu --tiny" in done.stderr
