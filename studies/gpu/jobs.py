@@ -19,7 +19,7 @@ from studies.gpu.feed import CardExamples, on_device, outputs_of, states_of
 from studies.gpu.fit import Deadline, Ended, Lane, LaneSchedule, Splits, fit
 from studies.gpu.mixed import learn, mixes_of
 from studies.gpu.packed import SPLITS, Pack
-from studies.gpu.stack import WORDS, Form, Stack, start_arrays, trunk_form
+from studies.gpu.stack import WORDS, Form, Stack, joined, start_arrays, trunk_form
 
 Row = dict[str, Any]
 ORDER = ("stsb", "rte", "mrpc", "cola", "emotion", "offensive", "qnli", "sst2")  # the cheapest first
@@ -39,6 +39,7 @@ class Size:
     heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
     mix_seeds: tuple[int, ...] = (1, 2, 3)
     mix_epochs: int = 2
+    mix_batch: int = 64
     rows: int | None = None  # of each split at most
 
 
@@ -51,6 +52,7 @@ TINY = Size(
     heads=LaneSchedule(epochs=2, patience=2, batch=8),
     mix_seeds=(1,),
     mix_epochs=1,
+    mix_batch=4,
     rows=24,
 )
 
@@ -69,6 +71,7 @@ class Bench:
         deadline: Deadline,
     ) -> None:
         self.pack, self.size, self.device, self.deadline = pack, size, device, deadline
+        self.weights = joined(pack.weights, pack.shape.layers)
         self.dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         self.card = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
         self.settings = hashlib.sha256(f"{pack.digest} {size}".encode()).hexdigest()[:8]
@@ -120,7 +123,7 @@ class TaskBench:
         places = np.zeros(int(ids.max()) + 1, np.int32)
         places[ids] = np.arange(len(ids))
         self.words = ids  # of the pack that the task uses
-        self.weights = {**bench.pack.weights, WORDS: bench.pack.weights[WORDS][ids]}
+        self.weights = {**bench.weights, WORDS: bench.weights[WORDS][ids]}
         self.splits = self._each(lambda split: self._examples(split, places))
 
     def states(self, taps: Sequence[int]) -> Splits:
@@ -206,7 +209,8 @@ def pre_finetuned(bench: Bench, seed: int) -> None:
         mixes,
         seed,
         epochs=size.mix_epochs,
-        rows=size.rows,
+        batch=size.mix_batch,
+        rows=None if size.rows is None else size.rows // 8,
         device=bench.device,
         dtype=bench.dtype,
         deadline=bench.deadline,

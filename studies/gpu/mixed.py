@@ -20,7 +20,7 @@ from studies.gpu.packed import Pack, PackedRows
 from studies.gpu.stack import Form, Stack, start_arrays
 
 NESTED = (6, 12, 18, 24)
-RATE, BATCH = 5e-5, 64
+RATE = 5e-5
 NOISE, WEIGHT = 1e-5, 1.0  # of R3F: on word vectors, and of its term
 
 
@@ -60,6 +60,7 @@ def learn(
     seed: int,
     *,
     epochs: int,
+    batch: int,
     rows: int | None,
     device: str,
     dtype: torch.dtype,
@@ -71,12 +72,12 @@ def learn(
     stack = Stack(form, [start_arrays(form, pack.weights, seed=seed)] * len(mixes), device=device, dtype=dtype)
     optimizer = LaneAdam(stack, [RATE] * len(mixes))
     firsts, smooth = [mixed.ends[mix.sets - 1] for mix in mixes], [i for i, mix in enumerate(mixes) if mix.smooth]
-    schedule = LaneSchedule(epochs=2 * epochs, patience=1, batch=BATCH)  # its rate falls over half of these
-    steps, step = max(1, len(mixed.examples) // BATCH), 0
+    schedule = LaneSchedule(epochs=2 * epochs, patience=1, batch=batch)  # its rate falls over half of these
+    steps, step = max(1, len(mixed.examples) // batch), 0
     torch.manual_seed(seed)
     for epoch in range(1, epochs + 1):
         seeds = [(seed, mix.sets) for mix in mixes]
-        for members in orders(mixed.examples.lengths, batch=BATCH, seeds=seeds, epoch=epoch, firsts=firsts):
+        for members in orders(mixed.examples.lengths, batch=batch, seeds=seeds, epoch=epoch, firsts=firsts):
             deadline.check()
             optimizer.step(mixed_loss(stack, mixed, members, smooth), schedule.share(step, steps))
             step += 1

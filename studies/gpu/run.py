@@ -49,7 +49,12 @@ def main() -> None:
     deadline = Deadline(until=began + 60 * options.minutes)
     size = TINY if options.tiny else WHOLE
     bench = Bench(pack, rows, Writer(options.rows), size=size, device=options.device or "cuda", deadline=deadline)
-    for index, (what, job) in enumerate(jobs(bench), 1):
+    chosen = [(what, job) for what, job in jobs(bench) if options.only in what]
+    if not chosen:
+        raise SystemExit(
+            f"no job has '{options.only}' in its name; there are {', '.join(what for what, _ in jobs(bench))}"
+        )
+    for index, (what, job) in enumerate(chosen, 1):
         before, started = len(bench.rows), time.monotonic()
         try:
             job()
@@ -57,7 +62,7 @@ def main() -> None:
             print(f"{what}: stopped, the time is over; {len(bench.rows) - len(rows)} new rows in {options.rows}")
             return
         told(index, what, bench.rows[before:], time.monotonic() - started)
-    print(f"all is run; {len(bench.rows) - len(rows)} new rows in {options.rows}")
+    print(f"all that was asked is run; {len(bench.rows) - len(rows)} new rows in {options.rows}")
 
 
 def arguments() -> argparse.Namespace:
@@ -66,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", help="cpu, or cuda:N; by default the card")
     parser.add_argument("--pack", type=Path, default=PACK, help="folder of the pack (build/gpu)")
     parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are added (runs/gpu.jsonl)")
+    parser.add_argument("--only", default="", help="jobs with this in their names: 'rte', 'full', 'pre-finetuning'")
     parser.add_argument("--tiny", action="store_true", help="a few rows, one seed, one rate: to see that it runs")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ ALIGNED = 64  # numbers: every lane of a buffer begins at a multiple, also in bf
 LOWER = ("matrices", "vectors")  # buffers that answers read in the stack's own precision; heads are small
 WORDS = "embeddings.word.weight"
 _IN, _OUT, _FIRST_NORM = "attention.in", "attention.output", "attention.norm"
+_PALS = "pals."
 _INNER, _OUTER, _LAST_NORM = "feed_forward.inner", "feed_forward.outer", "feed_forward.norm"
 
 
@@ -37,11 +38,14 @@ class Form:
     outputs: int
     embeds: bool = False
     pool: str = "first"  # first, mean, attention
+    tasks: int = 0  # with projected attention layers of each of so many tasks (Stickland and Murray 2019),
+    inner: int = 96  # so wide
 
     def flops(self, tokens: float, rows: float, longest: float) -> float:
         """Floating-point operations of a forward pass over texts of so many tokens in all, each about `longest`."""
         width, inner = self.shape.width, self.shape.inner
         layer = 2 * (4 * width**2 + 2 * width * inner) + 4 * longest * width
+        layer += 2 * (2 * width + 3 * self.inner) * self.inner + 4 * longest * self.inner if self.tasks else 0
         pooler = 4 * width * self.shape.heads * tokens + 6 * width**2 * rows if self.pool == "attention" else 0.0
         return tokens * layer * self.layers + pooler + 2 * rows * width * (width + self.outputs)
 
@@ -54,6 +58,7 @@ class LaneTexts:
     ids: Tensor | None = None
     segments: Tensor | None = None
     hidden: Tensor | None = None
+    tasks: Tensor | None = None  # (lanes,), of a stack with functions of tasks: which task's texts these are
 
 
 class Stack:
@@ -69,11 +74,12 @@ class Stack:
         """`starts`: each lane's arrays, by names of `start_arrays`."""
         self.form, self.device, self.dtype = form, device, dtype
         self._shapes = {name: array.shape for name, array in starts[0].items()}
+        self.kinds = _kinds(self._shapes)
         self.buffers: dict[str, Tensor] = {}
         for kind, names in self.kinds.items():
-            flat = np.stack([np.concatenate([np.ravel(start[name]) for name in names]) for start in starts])
-            flat = np.pad(flat.astype(np.float32), ((0, 0), (0, -flat.shape[1] % ALIGNED)))
-            self.buffers[kind] = torch.from_numpy(flat).to(device)
+            arrays = [_laned([start[name] for start in starts], device) for name in names]
+            spare = -sum(array.shape[1] for array in arrays) % ALIGNED
+            self.buffers[kind] = torch.cat([*arrays, torch.zeros(len(starts), spare, device=device)], dim=1)
         self.refresh()
 
     @property
@@ -93,7 +99,8 @@ class Stack:
     def taken(self, lanes: Sequence[int], buffers: Mapping[str, Tensor] | None = None) -> Stack:
         """A stack of these lanes alone, of these weights if given; it shares nothing with this one."""
         made = object.__new__(Stack)
-        made.form, made.device, made.dtype, made._shapes = self.form, self.device, self.dtype, self._shapes
+        made.form, made.device, made.dtype = self.form, self.device, self.dtype
+        made._shapes, made.kinds = self._shapes, self.kinds
         made.buffers = {kind: flat[list(lanes)] for kind, flat in (buffers or self.buffers).items()}
         made.refresh()
         return made
@@ -101,7 +108,7 @@ class Stack:
     def part(self, lanes: Sequence[int]) -> Stack:
         """These lanes alone, by views of their leaves: gradients of its answers reach this stack's."""
         made = object.__new__(Stack)
-        made.form, made.device, made.dtype, made._shapes = self.form, self.device, self.dtype, self._shapes
+        made.form, made.device, made.dtype = self.form, self.device, self.dtype
         made.views = {name: view[list(lanes)] for name, view in self.views.items()}
         return made
 
@@ -129,11 +136,11 @@ class Stack:
         `noise` is added to word vectors, uniform within it, and no gradient reaches them then (R3F).
         """
         hidden, drop = self._entered(texts, noise), DROPOUT if training else 0.0
-        seen = self._seen(texts.mask)
+        seen, lent = self._seen(texts.mask), self._lent(texts.tasks)
         if self.form.embeds:
             hidden = functional.dropout(hidden, drop, training)
         for index in range(self.form.layers if layers is None else layers):
-            hidden = self._layer(hidden, seen, f"layers.{self.form.tap + index}.", drop)
+            hidden = self._layer(hidden, seen, f"layers.{self.form.tap + index}.", drop, lent)
         if layers is not None:
             return hidden
         pooled = functional.dropout(self._pooled(hidden, texts.mask).float(), drop, training)
@@ -166,18 +173,39 @@ class Stack:
         bias = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, lowest)
         return bias.expand(lanes, rows, tokens).reshape(lanes * rows, 1, 1, tokens)
 
-    def _layer(self, hidden: Tensor, seen: Tensor, name: str, drop: float) -> Tensor:
-        lanes, rows, tokens, width = hidden.shape
-        heads, training = self.form.shape.heads, drop > 0
-        parts = self._dense(name + _IN, hidden).view(lanes * rows, tokens, 3, heads, width // heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
+    def _lent(self, tasks: Tensor | None) -> Mapping[str, Tensor]:
+        """Of each lane the arrays of its task's functions."""
+        if not self.form.tasks:
+            return {}
+        assert tasks is not None
+        lanes = torch.arange(self.lanes, device=tasks.device)
+        return {name: view[lanes, tasks] for name, view in self.views.items() if name.startswith(_PALS)}
+
+    def _function(self, hidden: Tensor, seen: Tensor, name: str, drop: float, lent: Mapping[str, Tensor]) -> Tensor:
+        """`V_D MH(V_E h)` without an output map, encoder and decoder the same in all layers."""
+        inner = _product(hidden, lent[f"{_PALS}encoder.weight"], lent[f"{_PALS}encoder.bias"])
+        parts = _product(inner, lent[f"{_PALS}{name}in.weight"], lent[f"{_PALS}{name}in.bias"])
+        mixed = self._mixed(parts, seen, drop)
+        return _product(mixed, lent[f"{_PALS}decoder.weight"], lent[f"{_PALS}decoder.bias"])
+
+    def _mixed(self, parts: Tensor, seen: Tensor, drop: float) -> Tensor:
+        """Attention, from (lanes, rows, tokens, 3 width) of queries, keys and values."""
+        lanes, rows, tokens, width = *parts.shape[:3], parts.shape[3] // 3
+        heads = self.form.shape.heads
+        query, key, value = parts.view(lanes * rows, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=drop)
-        mixed = mixed.transpose(1, 2).reshape(lanes, rows, tokens, width)
+        return mixed.transpose(1, 2).reshape(lanes, rows, tokens, width)
+
+    def _layer(self, hidden: Tensor, seen: Tensor, name: str, drop: float, lent: Mapping[str, Tensor]) -> Tensor:
+        training, added = drop > 0, None
+        if lent:
+            added = self._function(hidden, seen, name, drop, lent)
+        mixed = self._mixed(self._dense(name + _IN, hidden), seen, drop)
         out = functional.dropout(self._dense(name + _OUT, mixed), drop, training)
         hidden = self._norm(name + _FIRST_NORM, hidden + out)
         inner = functional.gelu(self._dense(name + _INNER, hidden))
         out = functional.dropout(self._dense(name + _OUTER, inner), drop, training)
-        return self._norm(name + _LAST_NORM, hidden + out)
+        return self._norm(name + _LAST_NORM, hidden + out if added is None else hidden + out + added)
 
     def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(lanes, rows, width)"""
@@ -202,10 +230,7 @@ class Stack:
 
     def _dense(self, name: str, inputs: Tensor) -> Tensor:
         """(lanes, ..., inputs) to (lanes, ..., outputs): one batched product."""
-        weight, bias = self.views[f"{name}.weight"], self.views[f"{name}.bias"]
-        flat = inputs.reshape(inputs.shape[0], -1, inputs.shape[-1])
-        out = torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2))
-        return out.view(*inputs.shape[:-1], weight.shape[1])
+        return _product(inputs, self.views[f"{name}.weight"], self.views[f"{name}.bias"])
 
     def _norm(self, name: str, hidden: Tensor) -> Tensor:
         weight, bias = (self.views[f"{name}.{part}"][:, None, None] for part in ("weight", "bias"))
@@ -213,19 +238,33 @@ class Stack:
             bias, functional.layer_norm(hidden, hidden.shape[-1:], eps=self.form.shape.epsilon), weight
         )
 
-    @property
-    def kinds(self) -> dict[str, list[str]]:
-        """Names of arrays by the buffer that they lie in, in its order."""
-        kinds: dict[str, list[str]] = {}
-        for name, shape in self._shapes.items():
-            kinds.setdefault(_kind(name, len(shape)), []).append(name)
-        return kinds
+
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(lanes, ..., inputs) by (lanes, outputs, inputs) to (lanes, ..., outputs)."""
+    flat = inputs.reshape(inputs.shape[0], -1, inputs.shape[-1])
+    return torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2)).view(*inputs.shape[:-1], weight.shape[1])
+
+
+def _kinds(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    """Names of arrays by the buffer that they lie in, in its order."""
+    kinds: dict[str, list[str]] = {}
+    for name, shape in shapes.items():
+        kinds.setdefault(_kind(name, len(shape)), []).append(name)
+    return kinds
+
+
+def _laned(arrays: Sequence[np.ndarray], device: str) -> Tensor:
+    """An array of every lane as (lanes, numbers); one that all lanes share travels once."""
+    if all(array is arrays[0] for array in arrays):
+        return torch.from_numpy(np.ravel(arrays[0]).astype(np.float32)).to(device).expand(len(arrays), -1)
+    return torch.from_numpy(np.stack([np.ravel(array) for array in arrays]).astype(np.float32)).to(device)
 
 
 def _kind(name: str, axes: int) -> str:
     if name == WORDS:
         return "words"
-    return ("head " if name.startswith("head.") else "") + ("matrices" if axes > 1 else "vectors")
+    is_vector = axes == 1 or name.endswith(".bias")  # biases of several tasks are one array
+    return ("head " if name.startswith("head.") else "") + ("vectors" if is_vector else "matrices")
 
 
 def start_arrays(
@@ -245,6 +284,8 @@ def start_arrays(
     if form.pool == "attention":
         arrays["pool.query"] = random.normal(0, 0.02, width)
         drawn |= {f"pool.{name}": (width, width) for name in ("inner_query", "key", "value", "output")}
+    if form.tasks:
+        arrays |= _functions(form, random)
     for name, (outputs, inputs) in drawn.items():
         limit = math.sqrt(6 / (inputs + outputs))
         arrays[f"{name}.weight"] = random.uniform(-limit, limit, (outputs, inputs))
@@ -253,6 +294,27 @@ def start_arrays(
     if form.pool == "first" and "pooler.weight" in trunk:
         arrays |= {f"head.hidden.{part}": trunk[f"pooler.{part}"] for part in ("weight", "bias")}
     return {name: (own or {}).get(name, array) for name, array in arrays.items()}
+
+
+def _functions(form: Form, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Projected attention of every task: N(0, 0.02), decoders and biases at 0, so that the trunk starts as it was."""
+    tasks, inner, width = form.tasks, form.inner, form.shape.width
+    shapes = {"encoder": (inner, width), "decoder": (width, inner)}
+    shapes |= {f"layers.{index}.in": (3 * inner, inner) for index in range(form.tap, form.tap + form.layers)}
+    arrays = {}
+    for name, shape in shapes.items():
+        drawn = random.normal(0, 0.02, (tasks, *shape)) if name != "decoder" else np.zeros((tasks, *shape))
+        arrays[f"{_PALS}{name}.weight"] = drawn
+        arrays[f"{_PALS}{name}.bias"] = np.zeros((tasks, shape[0]))
+    return arrays
+
+
+def joined(trunk: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
+    """A trunk's arrays with those of query, key and value as one, so that stacks share them."""
+    arrays = dict(trunk)
+    for index in range(layers):
+        arrays |= layer_arrays(trunk, index)
+    return arrays
 
 
 def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
@@ -264,6 +326,9 @@ def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.nd
         for of in ("weight", "bias")
     }
     for of in ("weight", "bias"):
+        if f"{name}{_IN}.{of}" in trunk:
+            arrays[f"{name}{_IN}.{of}"] = trunk[f"{name}{_IN}.{of}"]
+            continue
         three = [trunk[f"{name}attention.{part}.{of}"] for part in ("query", "key", "value")]
         arrays[f"{name}{_IN}.{of}"] = np.concatenate(three)
     return arrays
@@ -272,8 +337,3 @@ def layer_arrays(trunk: Mapping[str, np.ndarray], index: int) -> dict[str, np.nd
 def trunk_form(shape: TrunkShape) -> Form:
     """A whole trunk; its head answers nothing that is asked."""
     return Form(shape=shape, tap=0, layers=shape.layers, outputs=1, embeds=True)
-
-
-def cut(form: Form, layers: int) -> Form:
-    """The same with fewer layers."""
-    return replace(form, layers=layers)

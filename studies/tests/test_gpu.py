@@ -1,6 +1,7 @@
 """The studies of a card, on the processor: a stack equals its models one by one, and the package's own."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from polyhead.deep.loop.optimizer import clipped
 from polyhead.deep.loop.smooth import symmetric_kl
 from polyhead.deep.nn.ends import AttentionPooler
 from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.sharing.in_layer import Adapters
+from polyhead.plan import Delta
 from polyhead.project.strategies import Branch
 from polyhead.tasks import metrics
 from studies.gpu import feed, fit, mixed, scores, stack
@@ -141,6 +144,19 @@ def test_an_update_is_that_of_adam_for_each_lane_alone(pack, undropped):
         for name, array in together.arrays(place).items():
             if "attention.in.bias" not in name:  # of keys: no gradient but rounding, which Adam makes large
                 np.testing.assert_allclose(array, alone[lane][name], atol=2e-5, err_msg=name)
+
+
+def test_gradients_in_bfloat16_are_those_of_float32_but_for_rounding(pack, undropped):
+    form, examples = whole_form(pack, "mood"), on_device(pack, "mood")
+    starts = [shaken(start_arrays(form, pack.weights, seed=seed), seed) for seed in (1, 2)]
+    members, found = np.arange(16).reshape(2, 8), []
+    for dtype in (torch.float32, torch.bfloat16):
+        lanes = Stack(form, starts, device="cpu", dtype=dtype)
+        own = torch.autograd.grad(loss(lanes, examples, members), list(lanes.views.values()))
+        found.append(torch.cat([gradient.float().flatten(1) for gradient in own], dim=1))
+        assert lanes.views["head.output.weight"].dtype == torch.float32
+    for whole, lower in zip(*found, strict=True):
+        assert torch.cosine_similarity(whole, lower, dim=0) > 0.99
 
 
 def loss(model, examples, members):
@@ -275,3 +291,42 @@ def test_mixes_read_their_first_sets_alone_for_as_many_updates():
     assert batches.shape == (10, 2, 4)
     assert sorted(batches[:, 0].ravel()) == sorted(4 * list(range(10)))
     assert sorted(batches[:, 1].ravel()) == list(range(40))
+
+
+def test_functions_of_tasks_are_the_packages(pack, extractor):
+    """Each lane's own task's, in every layer, before the second norm; at their start they change nothing."""
+    form = replace(whole_form(pack, "mood"), tasks=2, inner=6)
+    plain = [shaken(start_arrays(whole_form(pack, "mood"), pack.weights, seed=seed), seed) for seed in (1, 2)]
+    texts = on_device(pack, "mood").batch(np.arange(5)[None])
+    tasks = replace(texts, tasks=torch.tensor([1, 0]))
+    begun = [start_arrays(form, pack.weights, seed=seed, own=start) for seed, start in zip((1, 2), plain, strict=True)]
+    without = made(whole_form(pack, "mood"), plain).answers(texts, layers=DEPTH)
+    np.testing.assert_allclose(made(form, begun).answers(tasks, layers=DEPTH).detach(), without.detach(), atol=1e-6)
+    drawn = [
+        {name: shaken({name: array}, lane)[name] * 5 if "pals" in name else array for name, array in start.items()}
+        for lane, start in enumerate(begun)
+    ]
+    found, shape = made(form, drawn).answers(tasks, layers=DEPTH), extractor.data.architecture
+    node = Delta(kind="projected_attention", part="task:mood", size=6, heads=pack.shape.heads, tied=True)
+    for lane, task in enumerate((1, 0)):
+        deltas = Adapters("task:mood", {node: range(DEPTH)}, shape).eval()
+        deltas.load_state_dict(functions_of(drawn[lane], task))
+        trunk, hidden = reference(extractor.data, drawn[lane]), None
+        ids, mask, segments = texts.ids[0].long(), texts.mask[0], texts.segments[0].long()
+        hidden = trunk.embed(ids, segments=segments)
+        for index, layer in enumerate(trunk.layers):
+            hidden = layer(hidden, mask, deltas.at(node, index))
+        np.testing.assert_allclose(found[lane][mask].detach(), hidden[mask].detach(), atol=3e-5)
+        assert (found[lane] - without[lane])[mask].abs().max() > 1e-2
+
+
+def functions_of(arrays, task):
+    """One task's functions by the package's names."""
+    state = {}
+    for of in ("weight", "bias"):
+        for end in ("encoder", "decoder"):
+            state[f"{end}.{of}"] = arrays[f"pals.{end}.{of}"][task]
+        for index in range(DEPTH):
+            three = np.split(arrays[f"pals.layers.{index}.in.{of}"][task], 3)
+            state |= {f"{index}.{n}.{of}": a for n, a in zip(("query", "key", "value"), three, strict=True)}
+    return {name: torch.tensor(array, dtype=torch.float32) for name, array in state.items()}

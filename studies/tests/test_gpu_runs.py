@@ -1,12 +1,14 @@
 """Runs on a card, tried on the processor: rows come as lanes end, go on where they stopped, and end by themselves."""
 
 import json
+import math
 import subprocess
 import sys
 import time
 from collections import Counter
 
 import pytest
+import torch
 
 from studies.gpu import claims, fit, jobs, run, run_report
 from studies.gpu.jobs import Bench, Size
@@ -16,7 +18,7 @@ from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
-FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1}
+FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
 SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), **FEW)
 LONG = 3600.0
 
@@ -29,12 +31,13 @@ def pack(tmp_path_factory):
     return pack_of(extractor.data, prepared, prepared)
 
 
-def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL):
+def rows_of(pack, rows=(), *, seconds=LONG, size=SMALL, dtype=torch.float32):
     """The rows that a run adds, and whether its time ran out."""
     new = []
     bench = Bench(
         pack, rows, new.append, size=size, device="cpu", deadline=fit.Deadline(until=time.monotonic() + seconds)
     )
+    bench.dtype = dtype
     try:
         for _, job in jobs.jobs(bench):
             job()
@@ -80,6 +83,12 @@ def test_every_method_seed_and_rate_has_one_row(whole):
         assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
     assert len(by_key(whole)) == len(whole) == sum(counts.values())
     assert all(row["flops_per_second"] > 0 and 1 <= row["best_epoch"] <= row["ended_epoch"] <= 2 for row in whole)
+
+
+def test_everything_runs_in_a_cards_precision(pack, whole):
+    rows, _ = rows_of(pack, dtype=torch.bfloat16)
+    assert by_key(rows).keys() == by_key(whole).keys()
+    assert all(row["precision"] == "bfloat16" and math.isfinite(row["test"]) for row in rows)
 
 
 def test_what_is_there_is_not_run_again(pack, whole):
@@ -137,15 +146,13 @@ def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
     rows.write_text('{"method": "fu')
     done = started("--device", "cpu", "--tiny", "--minutes", "4", "--pack", tmp_path / "pack", "--rows", rows)
     assert done.returncode == 0, done.stderr
-    assert "all is run; 16 new rows" in done.stdout
+    assert "all that was asked is run; 16 new rows" in done.stdout
     lines = rows.read_text().splitlines()
     assert len(lines) == 17 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
     assert len(run.read_rows(rows)) == 16
 
 
 def test_what_is_lacking_is_said(tmp_path):
-    import torch
-
     if not torch.cuda.is_available():
         done = started("--pack", tmp_path)
         assert done.returncode == 1 and "no NVIDIA card" in done.stderr and "--device cpu --tiny" in done.stderr
