@@ -167,9 +167,7 @@ def holds(row: Row) -> bool:
     return row["sent"] == row["answered"] and milliseconds["p99"] <= LIMIT
 
 
-def paused(
-    process: subprocess.Popen[bytes], bundle: Path, precision: str, texts: Sequence[str], *more: str
-) -> Row:
+def paused(process: subprocess.Popen[bytes], bundle: Path, precision: str, texts: Sequence[str], *more: str) -> Row:
     """The engine in a process of its own over the same texts, while the server stands still."""
     words = [sys.executable, "-m", "benchmarks.server_engine", str(bundle), precision, *more]
     with stopped(process):

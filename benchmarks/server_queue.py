@@ -1,4 +1,4 @@
-"""The server's latencies beside those of the best queue over the same engine, from a tenth to nine tenths of saturation.
+"""The server's latencies beside those of the best queue over the same engine, at a tenth to nine tenths of saturation.
 
     python -m benchmarks.one_pass_tasks      once: the tasks
     python -m benchmarks.server_queue        an idle machine, nothing else running
@@ -48,8 +48,8 @@ def main() -> None:
     with server(bundle, "--backend", "openvino", "--precision", options.precision) as (port, process):
         load(port, bodies, callers=16, seconds=5)  # what is compiled and cached at first
         for turn in range(options.repeats):
-            sizes = map(str, BATCHES)
-            alone = paused(process, bundle, options.precision, texts, "--batches", *sizes, "--draws", f"{options.draws}")
+            more = ("--draws", f"{options.draws}", "--batches", *map(str, BATCHES))
+            alone = paused(process, bundle, options.precision, texts, *more)
             lengths = alone.pop("lengths")
             cost = BatchCost.of(alone.pop("batches"))
             known = {"turn": turn, "precision": options.precision}
