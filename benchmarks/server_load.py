@@ -118,7 +118,7 @@ def ready(process: subprocess.Popen[bytes], log: Path, *, seconds: float = 300.0
                     return port
         if process.poll() is not None:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise RuntimeError(f"the server did not come up: {log.read_text()[-2000:]}")
 
 

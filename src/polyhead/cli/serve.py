@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import File, SessionOptions
+from polyhead.cli.options import File, SessionOptions, keep_compiled
 from polyhead.cli.output import note
 from polyhead.cli.serve_options import (
     ADMIN_KEYS,
@@ -135,6 +135,7 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
+        keep_compiled()
         service = service_of(bundles, settings, how)
         named = (settings.default_task, *(task for task, _ in places))
         service.loaded.task_names([task for task in named if task is not None])

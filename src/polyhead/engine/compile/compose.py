@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -88,7 +89,8 @@ class _Composer:
         alone: tuple[Token, ...] = (),
         outputs: tuple[str, ...] = (),
     ) -> Graph:
-        recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs)
+        digest = partial(self._arranged.digest, (key, layers, outputs))
+        recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs, digest=digest)
         return self._graphs.graph(recipe)
 
     def _root(self, index: int, reads: Sequence[Key]) -> InputState:

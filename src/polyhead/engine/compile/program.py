@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -12,6 +13,7 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
@@ -36,6 +38,8 @@ class Recipe(Value, eq=False):
     # Members that may be asked without their siblings: the graph is kept for as long as these are loaded.
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
+    # Says all that it is made from, the same in any process; None: each process compiles it.
+    digest: Callable[[], str | None] = lambda: None
 
 
 class Graph:
@@ -95,7 +99,8 @@ class Graphs:
     def _made(self, graph: Graph) -> Compiled:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
-        compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
+        compile = partial(self.runtime.compile, recipe.build, label=recipe.label, layers=recipe.layers)
+        compiled = COMPILED.get(self.runtime, recipe.digest, compile)
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

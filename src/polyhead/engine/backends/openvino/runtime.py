@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,13 @@ import openvino as ov
 import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
-from polyhead.engine.compile.ops import Build, Tensor
+from polyhead.engine.compile.ops import Build, Compiled, Tensor
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
 
 LEVELS = 256
+LONGEST_NAMES = 2**20  # bytes of the names of a graph's inputs and outputs
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
 
@@ -124,6 +126,31 @@ class OpenVINORuntime:
         trim()  # what compiling needed for a moment
         return _Compiled(compiled, list(ops.inputs), list(outputs))
 
+    @property
+    def facts(self) -> str:
+        """As `engine.compile.compiled` has it."""
+        names = ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")
+        device = [self._core.get_property("CPU", name) for name in names]
+        own = (self.precision, self.calibration, self.weight_bits, sorted(self._settings.items()))
+        here = processor()
+        return repr(
+            (str(ov.__version__), own, device, here.label, here.machine, here.features and sorted(here.features))
+        )
+
+    def exported(self, compiled: Compiled) -> bytes:
+        """As `engine.compile.compiled` has it: names of inputs and outputs in a line of JSON, then OpenVINO's form."""
+        assert isinstance(compiled, _Compiled)
+        form: bytes = compiled.model.export_model().getvalue()
+        return json.dumps([compiled.inputs, compiled.outputs]).encode() + b"\n" + form
+
+    def imported(self, content: memoryview) -> Compiled:
+        """As `engine.compile.compiled` has it."""
+        size = bytes(content[:LONGEST_NAMES]).index(b"\n")
+        inputs, outputs = json.loads(bytes(content[:size]))
+        form = np.frombuffer(content[size + 1 :], np.uint8)
+        model = self._core.import_model(ov.Tensor(form, shared_memory=True), "CPU", self._settings)
+        return _Compiled(model, inputs, outputs, held=form)
+
     def _check(self, scales: Scales | None) -> None:
         if self.precision not in PRECISIONS:
             raise BackendError(
@@ -151,15 +178,19 @@ class OpenVINORuntime:
 class _Compiled:
     """A compiled graph with a request for each thread that calls it."""
 
-    def __init__(self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        self._model, self._own = model, threading.local()
+    def __init__(
+        self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str], *, held: object = None
+    ) -> None:
+        """`held` is memory that the model reads for as long as it lives, without saying so to Python."""
+        self.model, self._own = model, threading.local()
+        self.inputs, self.outputs, self._held = tuple(inputs), tuple(outputs), held
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         request = getattr(self._own, "request", None)
         if request is None:
-            request = self._own.request = self._model.create_infer_request()
+            request = self._own.request = self.model.create_infer_request()
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
         lent = [np.require(inputs[name], kind, ["C", "W"]) for name, kind in self._inputs]
         for index, array in enumerate(lent):
