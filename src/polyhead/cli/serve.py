@@ -135,7 +135,6 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
-        keep_compiled()
         service = service_of(bundles, settings, how)
         named = (settings.default_task, *(task for task, _ in places))
         service.loaded.task_names([task for task in named if task is not None])
@@ -151,6 +150,7 @@ def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions)
     from polyhead.serve.service import Service
     from polyhead.serve.several import ServiceSet
 
+    keep_compiled()
     given = msgspec.structs.asdict(how)
     cascades = dict(given.pop("cascades"))
     if len(bundles) == 1 and not cascades:
