@@ -21,12 +21,13 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import BatchFacts as BatchFacts
 from polyhead.engine.tickets import Rate, SharedBatch, Ticket
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
-UNDER_WAY = 3  # batches at most: one that runs, and those of which the callers are told meanwhile
+TOLD = 2  # batches at most of which the callers are told, beside those that run
 
 
 class QueueLimits(Value):
@@ -47,25 +48,13 @@ class QueueLimits(Value):
 LIMITS = QueueLimits()
 
 
-class BatchFacts(Value):
-    """One batch that was answered."""
-
-    inputs: int
-    tickets: int  # calls that had inputs in it
-    tasks: int
-    tokens: int
-    passes: int
-    layers: int  # of all passes
-    seconds: float
-    waited: tuple[float, ...]  # seconds that each input's call waited for it
-
-
 class Queue:
-    """Answers inputs of many callers in batches of one session; a thread of its own runs the encoder.
+    """Answers inputs of many callers in batches of one session; a thread for each of its streams runs the encoder.
 
     A batch holds inputs whose tasks run the same layers, those with the nearest deadlines first, then those that came
-    first. It begins as soon as the encoder is idle. A call is answered by the tasks that were loaded when it came.
-    `deliver` gets what is to be done for each batch's callers, all at once (an event loop passes it to its own thread).
+    first. It begins as soon as a stream is idle; idle streams share what waits. A call is answered by the tasks that
+    were loaded when it came. `deliver` gets what is to be done for each batch's callers, all at once (an event loop
+    passes it to its own thread).
     """
 
     def __init__(
@@ -82,10 +71,17 @@ class Queue:
         self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
-        self._rate, self._until = Rate(), 0.0  # when the batch that runs probably ends
+        self._rate = Rate()
+        self._streams: int = getattr(session.backend, "streams", 1)
+        # Of each stream when the batch that it runs probably ends, 0 while it runs none; and what it is to do first.
+        self._until, self._duties = [0.0] * self._streams, [list[Callable[[], None]]() for _ in range(self._streams)]
         self._telling = ThreadPoolExecutor(1, "polyhead-answers")
-        self._thread = threading.Thread(target=self._work, name="polyhead-queue", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"polyhead-queue-{number}", daemon=True)
+            for number in range(self._streams)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(
         self,
@@ -152,17 +148,27 @@ class Queue:
         """Whether nothing waits and nothing runs."""
         return not self._inputs and not self._under_way
 
+    def on_each_stream(self, work: Callable[[], object]) -> None:
+        """Does this on the thread of each stream, between batches: a runtime prepares for each by itself."""
+        done = [Future[None]() for _ in self._duties]
+        with self._ready:
+            for duties, future in zip(self._duties, done, strict=True):
+                duties.append(partial(_done, work, future))
+            self._ready.notify_all()
+        for future in done:
+            future.result()
+
     def seconds(self, characters: float = 0.0, inputs: int = 0) -> float:
         """Estimated time until all that waits, and so much more, is answered."""
-        return self._rate.seconds(self._characters + characters, self._inputs + inputs)
+        return self._rate.seconds(self._characters + characters, self._inputs + inputs) / self._streams
 
     def _expected(self, characters: int, inputs: int) -> float:
         """Estimated time until the first batch with so much more ends, after what runs and the batches before it."""
         most, own = self.limits.batch_tokens, self._rate.tokens(characters, inputs)
         waiting = self._rate.tokens(self._characters, self._inputs)
         before = waiting // most * most
-        running = max(0.0, self._until - monotonic())
-        return running + self._rate.seconds_of(before + min(most, waiting - before + own))
+        running = max(0.0, min(self._until) - monotonic())
+        return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + own))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
@@ -175,8 +181,10 @@ class Queue:
             self._ready.notify_all()
         error = BackendError("the queue was closed before this was answered", do="ask again")
         self._deliver([ticket.end_now for ticket in dict.fromkeys(dropped) if ticket.fail(error)])
-        self._thread.join(timeout)
-        self._telling.shutdown(wait=not self._thread.is_alive())
+        began = monotonic()
+        for thread in self._threads:
+            thread.join(None if timeout is None else max(0.0, began + timeout - monotonic()))
+        self._telling.shutdown(wait=not any(thread.is_alive() for thread in self._threads))
 
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
@@ -223,11 +231,13 @@ class Queue:
             self._ready.notify()
 
     def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[SharedBatch]:
-        """Parts that a batch has room for."""
+        """Parts that a batch has room for, one for each stream at least."""
         places, characters, tokens = list[tuple[Ticket, int]](), 0, 0.0
+        most = self._rate.tokens(sum(sizes[number] for number in waiting), len(waiting)) / self._streams
+        most = min(most, self.limits.batch_tokens)
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
-            if places and tokens + more > self.limits.batch_tokens:
+            if places and tokens + more > most:
                 yield SharedBatch([ticket], places, characters)
                 places, characters, tokens = [], 0, 0.0
             places.append((ticket, number))
@@ -235,35 +245,41 @@ class Queue:
             tokens += more
         yield SharedBatch([ticket], places, characters)
 
-    def _work(self) -> None:
+    def _work(self, stream: int) -> None:
+        duties = self._duties[stream]
         while True:
             with self._ready:
-                while not self._lanes and not self._is_closed:
+                while not duties and (self._under_way >= self._streams + TOLD or not self._lanes):
+                    if not self._lanes and self._is_closed:
+                        return
                     self._ready.wait()
-                if not self._lanes:
-                    return
-                pieces, dropped = self._take()
+                own = duties.pop(0) if duties else None
+                pieces, dropped = self._take() if own is None else ([], [])
                 self._under_way += bool(pieces)
-                texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
-                self._until = monotonic() + self._rate.seconds(*texts)
+                if pieces:
+                    texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
+                    self._until[stream] = monotonic() + self._rate.seconds(*texts)
+                if self._lanes:
+                    self._ready.notify()  # another stream has work too
+            if own is not None:
+                own()
             self._end_late(dropped)
             if pieces:
                 self._answer(pieces)
                 with self._ready:
-                    self._until = 0.0
-                    self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
+                    self._until[stream] = 0.0
 
     def _take(self) -> tuple[list[SharedBatch], list[SharedBatch]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
-        ends = self._ends(lane)
+        ends, most = self._ends(lane), min(self.limits.batch_tokens, self._share())
         while lane:
             piece = lane[0][2]
             (ticket,) = piece.tickets
             is_over = ticket.is_cancelled or ticket.error is not None or ticket.is_late_at(ends)
             more = self._rate.tokens(piece.characters, len(piece.places))
-            if pieces and not is_over and tokens + more > self.limits.batch_tokens:
+            if pieces and not is_over and tokens + more > most:
                 break
             heappop(lane)
             self._inputs -= len(piece.places)
@@ -273,6 +289,10 @@ class Queue:
         if not lane:
             del self._lanes[key]
         return pieces, dropped
+
+    def _share(self) -> float:
+        """Tokens of all that waits for each stream that runs nothing, the one that asks among them."""
+        return self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
 
     def _ends(self, lane: Sequence[tuple[float, int, SharedBatch]]) -> float:
         """The moment before which deadlines are too early for the next batch of this lane.
@@ -364,6 +384,15 @@ class Queue:
     def _finish(self, tickets: Iterable[Ticket]) -> None:
         if calls := [ticket.end_now for ticket in tickets]:
             self._deliver(calls)
+
+
+def _done(work: Callable[[], object], future: Future[None]) -> None:
+    try:
+        work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:

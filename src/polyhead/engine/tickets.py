@@ -16,6 +16,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.request import Request, TaskResults
 from polyhead.lazy import lazy
 from polyhead.tasks.task import Answer
+from polyhead.values import Value
 
 SMOOTHING = 0.1  # weight of the newest batch in running means
 SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
@@ -165,6 +166,19 @@ class SharedBatch:
             if ticket.give(number, result):
                 ended.append(ticket)
         return ended
+
+
+class BatchFacts(Value):
+    """One batch that was answered."""
+
+    inputs: int
+    tickets: int  # calls that had inputs in it
+    tasks: int
+    tokens: int
+    passes: int
+    layers: int  # of all passes
+    seconds: float
+    waited: tuple[float, ...]  # seconds that each input's call waited for it
 
 
 class Rate:

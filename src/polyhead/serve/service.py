@@ -332,9 +332,10 @@ class Service:
         return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
 
     def _warm(self) -> None:
-        names = [*self.default_tasks(), self.vectors]
-        for texts in every_shape(self.session.tokenizer):
-            self.queue.answers(texts, tasks=names)
+        loaded, names = self.loaded, self._asked(self.loaded)
+        shapes = list(every_shape(self.session.tokenizer))
+        self.queue.on_each_stream(lambda: [Request(loaded, texts, names).run(loaded) for texts in shapes])
+        self.queue.answers(shapes[-1], tasks=names)
         if self.similarity is not None:
             self.similarity.fit(self.queue, self.session.bundle)
         while not self.queue.is_idle:  # observers are told of the last batch after it is answered

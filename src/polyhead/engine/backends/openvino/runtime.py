@@ -6,7 +6,6 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import openvino as ov
@@ -55,7 +54,6 @@ class OpenVINOInt8Ops(OpenVINOOps):
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
-Hint = Literal["latency", "throughput"]
 
 
 class OpenVINORuntime:
@@ -64,8 +62,8 @@ class OpenVINORuntime:
     `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
     operations that OpenVINO always runs in float32. With int8 the products of layers run in 8 bits by `scales`, and the
     rest as with None.
-    `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
-    shares them among calls from several threads.
+    `threads` None is as many as the processor has cores. `streams` share them, each for one call at a time: calls
+    of several threads run at once, and no core waits for another.
     """
 
     name = "openvino"
@@ -78,7 +76,7 @@ class OpenVINORuntime:
         *,
         precision: str | None = None,
         threads: int | None = None,
-        hint: Hint = "latency",
+        streams: int = 1,
         scales: Scales | None = None,
     ) -> None:
         self._core = ov.Core()
@@ -91,9 +89,10 @@ class OpenVINORuntime:
         self._scales = scales
         self._float = rest if self.precision == "int8" else self.precision
         self._settings: dict[str, object] = {
-            "PERFORMANCE_HINT": hint.upper(),
-            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[self._float],
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[self._float]
         }
+        self.streams = streams
+        self._settings |= {"PERFORMANCE_HINT": "LATENCY"} if streams == 1 else {"NUM_STREAMS": streams}
         if threads is None and processors() < (os.cpu_count() or 1):
             threads = processors()  # OpenVINO counts the machine's, whatever the container allows
         if threads is not None:
