@@ -18,11 +18,12 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import BatchFacts as BatchFacts
-from polyhead.engine.tickets import Rate, SharedBatch, Ticket
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket, run_all
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
@@ -66,7 +67,7 @@ class Queue:
         observe: Callable[[BatchFacts], None] = lambda facts: None,
     ) -> None:
         self.session, self.limits = session, limits
-        self._deliver, self._observe = deliver or _run_all, observe
+        self._deliver, self._observe = deliver or run_all, observe
         self._ready, self._order = threading.Condition(), count()
         self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
@@ -189,7 +190,7 @@ class Queue:
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
         loaded = ticket.loaded
-        read = {each for name in ticket.tasks for each in input_types_of(loaded.tasks[name])}
+        read = _READ(loaded, ticket.tasks)
         types = input_types(ticket.inputs)
         waiting = [number for number, each in enumerate(types) if each in read]
         unread = [number for number, each in enumerate(types) if each not in read]
@@ -386,6 +387,9 @@ class Queue:
             self._deliver(calls)
 
 
+_READ = FactOfTasks(lambda loaded, names: {each for name in names for each in input_types_of(loaded.tasks[name])})
+
+
 def _done(work: Callable[[], object], future: Future[None]) -> None:
     try:
         work()
@@ -393,8 +397,3 @@ def _done(work: Callable[[], object], future: Future[None]) -> None:
         future.set_exception(error)
     else:
         future.set_result(None)
-
-
-def _run_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 from time import monotonic
@@ -208,3 +208,9 @@ class Rate:
         if characters:
             own = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
             self._a_character += SMOOTHING * (own - self._a_character)
+
+
+def run_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Calls each, in order."""
+    for call in calls:
+        call()
