@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -23,11 +24,12 @@ from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import BatchFacts as BatchFacts
-from polyhead.engine.tickets import Rate, SharedBatch, Ticket, run_all
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket, run_all, settle
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
+log = logging.getLogger(__name__)
 TOLD = 2  # batches at most of which the callers are told, beside those that run
 
 
@@ -154,7 +156,7 @@ class Queue:
         done = [Future[None]() for _ in self._duties]
         with self._ready:
             for duties, future in zip(self._duties, done, strict=True):
-                duties.append(partial(_done, work, future))
+                duties.append(partial(settle, future, work))
             self._ready.notify_all()
         for future in done:
             future.result()
@@ -274,7 +276,8 @@ class Queue:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
-        ends, most = self._ends(lane), min(self.limits.batch_tokens, self._share())
+        share = self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
+        ends, most = self._ends(lane), min(self.limits.batch_tokens, share)  # of each idle stream
         while lane:
             piece = lane[0][2]
             (ticket,) = piece.tickets
@@ -290,10 +293,6 @@ class Queue:
         if not lane:
             del self._lanes[key]
         return pieces, dropped
-
-    def _share(self) -> float:
-        """Tokens of all that waits for each stream that runs nothing, the one that asks among them."""
-        return self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
 
     def _ends(self, lane: Sequence[tuple[float, int, SharedBatch]]) -> float:
         """The moment before which deadlines are too early for the next batch of this lane.
@@ -322,7 +321,7 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[SharedBatch]) -> None:
-        """Runs one batch; results are delivered on another thread while the next batch runs."""
+        """Runs one batch; its callers are told on another thread where the next batch waits, else on this one."""
         began = monotonic()
         batch = SharedBatch.of(pieces)
         for ticket in batch.tickets:
@@ -330,13 +329,19 @@ class Queue:
         try:
             columns = batch.run(self._deliver)
         except Exception as error:
-            self._telling.submit(self._end, partial(self._each_alone, pieces, error))
+            tell = partial(self._each_alone, pieces, error)
         else:
-            self._telling.submit(self._end, partial(self._told, batch, columns, pieces, began, monotonic() - began))
+            tell = partial(self._told, batch, columns, pieces, began, monotonic() - began)
+        if self._lanes:
+            self._telling.submit(self._end, tell)
+        else:
+            self._end(tell)
 
     def _end(self, tell: Callable[[], None]) -> None:
         try:
             tell()
+        except Exception:  # of a caller's own function
+            log.exception("a call's end could not be told")
         finally:
             with self._ready:
                 self._under_way -= 1
@@ -388,12 +393,3 @@ class Queue:
 
 
 _READ = FactOfTasks(lambda loaded, names: {each for name in names for each in input_types_of(loaded.tasks[name])})
-
-
-def _done(work: Callable[[], object], future: Future[None]) -> None:
-    try:
-        work()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(None)

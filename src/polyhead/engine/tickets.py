@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from itertools import chain, count
 from time import monotonic
@@ -214,3 +215,13 @@ def run_all(calls: Iterable[Callable[[], None]]) -> None:
     """Calls each, in order."""
     for call in calls:
         call()
+
+
+def settle(future: Future[None], work: Callable[[], object]) -> None:
+    """Does the work, and tells the future that it is done, or why it is not."""
+    try:
+        work()
+    except BaseException as error:  # it is raised where the future is waited for
+        future.set_exception(error)
+    else:
+        future.set_result(None)
