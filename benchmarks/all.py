@@ -38,6 +38,8 @@ COMMANDS = (
     "benchmarks.rooms_tests",
     "benchmarks.silent_stalls",
     "benchmarks.server_load",
+    "benchmarks.server_queue",
+    "benchmarks.server_start",
     "benchmarks.server_rivals",
     "benchmarks.server_one_text",
     "benchmarks.server_change",

@@ -16,7 +16,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import uvloop
 
@@ -84,13 +84,13 @@ class Load:
         self._idle: deque[Connection] = deque()
         self._free = asyncio.Semaphore(MOST)
         self._opened = self._waiting = 0
-        self.seconds = 0.0
+        self.seconds = self.processor = 0.0  # that a run took, and that this process computed
         self._ended: asyncio.Event | None = None
 
     async def open(self, moments: Sequence[float]) -> None:
         """Sends a request at each of these moments, seconds from now."""
         loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        began = perf_counter()
+        began, computed = perf_counter(), process_time()
         for number, moment in enumerate(moments):
             ahead = began + moment - perf_counter()
             if ahead > 0:
@@ -105,11 +105,11 @@ class Load:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             self.statuses[0] += self._waiting
-        self.seconds = perf_counter() - began
+        self.seconds, self.processor = perf_counter() - began, process_time() - computed
 
     async def closed(self, callers: int, seconds: float) -> None:
         """So many callers, each of which sends its next request when it has its answer."""
-        began = perf_counter()
+        began, computed = perf_counter(), process_time()
 
         async def call(number: int) -> None:
             while perf_counter() - began < seconds:
@@ -118,7 +118,7 @@ class Load:
                 number += callers
 
         await asyncio.gather(*(call(number) for number in range(callers)))
-        self.seconds = perf_counter() - began
+        self.seconds, self.processor = perf_counter() - began, process_time() - computed
 
     def outcome(self) -> dict[str, object]:
         """What was measured."""
@@ -128,6 +128,7 @@ class Load:
             "answered": answered,
             "a_second": answered / self.seconds if self.seconds else 0.0,
             "seconds": self.seconds,
+            "processor": self.processor,
             "milliseconds": quantiles(self.latencies),
             "milliseconds_from_sending": quantiles(self.from_sending),
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},

@@ -118,7 +118,7 @@ def ready(process: subprocess.Popen[bytes], log: Path, *, seconds: float = 300.0
                     return port
         if process.poll() is not None:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise RuntimeError(f"the server did not come up: {log.read_text()[-2000:]}")
 
 
@@ -167,9 +167,9 @@ def holds(row: Row) -> bool:
     return row["sent"] == row["answered"] and milliseconds["p99"] <= LIMIT
 
 
-def paused(process: subprocess.Popen[bytes], bundle: Path, precision: str, texts: Sequence[str]) -> Row:
+def paused(process: subprocess.Popen[bytes], bundle: Path, precision: str, texts: Sequence[str], *more: str) -> Row:
     """The engine in a process of its own over the same texts, while the server stands still."""
-    words = [sys.executable, "-m", "benchmarks.server_engine", str(bundle), precision]
+    words = [sys.executable, "-m", "benchmarks.server_engine", str(bundle), precision, *more]
     with stopped(process):
         done = subprocess.run(
             words, cwd=ROOT, input=json.dumps(list(texts)), capture_output=True, text=True, check=True

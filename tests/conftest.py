@@ -1,5 +1,6 @@
 """What holds for every test: no network, one torch thread, an environment of its own, seeds of its own."""
 
+import atexit
 import gc
 import importlib.util
 import logging
@@ -35,6 +36,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Folders of tests lie in memory where it has room: making and removing them is a fifth of many a test on a disk.
 if "TMPDIR" not in os.environ and os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free >= ROOM:
     os.environ["TMPDIR"], tempfile.tempdir = MEMORY, None
+# What commands compile is kept for none but the tests of one process, and their own.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="polyhead-tests-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 for _name in [name for name in os.environ if name.startswith("POLYHEAD_") and name not in KEPT]:
     del os.environ[_name]
 

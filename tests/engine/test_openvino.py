@@ -58,10 +58,11 @@ def test_default_precision_is_that_of_the_processor(monkeypatch):
 
 
 def test_options_reach_openvino():
-    runtime = OpenVINORuntime(precision="float32", threads=1, hint="throughput")
-    said = runtime.compile(product, label="p", layers=True)._model.get_property
-    assert said("INFERENCE_NUM_THREADS") == 1
-    assert said("PERFORMANCE_HINT") == "THROUGHPUT"
+    runtime = OpenVINORuntime(precision="float32", threads=2, streams=2)
+    said = runtime.compile(product, label="p", layers=True).model.get_property
+    assert said("INFERENCE_NUM_THREADS") == said("NUM_STREAMS") == 2
+    alone = OpenVINORuntime(precision="float32", threads=2).compile(product, label="p", layers=True).model.get_property
+    assert alone("NUM_STREAMS") == 1 and alone("PERFORMANCE_HINT") == "LATENCY"
     assert "float32" in str(said("INFERENCE_PRECISION_HINT"))
 
 

@@ -36,7 +36,7 @@ from polyhead.bundle.format import (
 from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_bundle_file, read_trunk_record, renamed
 from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import check_free, live_owned, replace_lines
+from polyhead.bundle.versions import TakenNames, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import NewVersion, new_versions
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
@@ -123,14 +123,13 @@ def _check_names(
     owners: Mapping[str, str], source: Bundle, root: FilePath, bundle: BundleFile, *, replace: bool
 ) -> None:
     """Raises BadName unless tasks may have these new names (owner in the source -> owner here)."""
-    owners_there = list(bundle.lines)
+    taken = TakenNames(bundle.lines)
     for old, owner in owners.items():
         (name,) = task_names([owner])
         for other in bundle.tasks if old == owner else ():
             if other != name or not replace:
                 _check_apart(name, source.root, other, root)
-        check_free(owners_there, owner, replace and owner not in owners_there[len(bundle.lines) :])
-        owners_there.append(owner)
+        taken.add(owner, replace=replace)
 
 
 def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
@@ -72,7 +72,8 @@ def add_versions(
     """
     versions: dict[str, str] = {}
     try:
-        folders = {owner: _prepare(root, owner) for owner in writers}
+        _sweep(root)
+        folders = {owner: _made(root, owner) for owner in writers}
         temporary: dict[str, str] = {}
         lines: dict[str, Live] = {}
         for owner, write in writers.items():
@@ -124,17 +125,21 @@ def _holds_versions_only(folder: FilePath) -> bool:
     return all(is_temporary(name) or VERSION.fullmatch(name) for name in names)
 
 
-def _prepare(root: FilePath, owner: str) -> FilePath:
-    """The folder of an owner's versions, made if missing; what killed writers left in the bundle is removed."""
-    folder = root.joinpath(*place_of(owner))
-    check_no_links(root, *place_of(owner))
-    make_folder(folder, root=root)
+def _sweep(root: FilePath) -> None:
+    """Removes what killed writers left in the bundle."""
     remove_leftovers(root)
     for section in (root / TASKS, root / FAMILIES):
         check_no_links(root, section.name)
         for path in (section, *section.iterdir()) if section.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
                 remove_leftovers(path)
+
+
+def _made(root: FilePath, owner: str) -> FilePath:
+    """The folder of an owner's versions, made if missing."""
+    check_no_links(root, *place_of(owner))
+    folder = root.joinpath(*place_of(owner))
+    make_folder(folder, root=root)
     return folder
 
 
@@ -277,16 +282,23 @@ def check_known(bundle: BundleFile, name: str) -> None:
         raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
 
 
-def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:
-    """Raises BadName for an owner that is among those that are there, unless it is to be replaced, or is like one."""
-    if owner in owners and not replace:
-        raise BadName(f"the bundle has a {titled(owner)} already", got=owner, do="choose another name, or replace it")
-    # Folders of these two would be one on systems that ignore case.
-    same = [other for other in owners if other != owner and other.casefold() == owner.casefold()]
-    if same:
-        raise BadName(
-            f"{titled(owner)} differs from another in case alone", got=owner, allowed=f"not like {titled(same[0])}"
-        )
+class TakenNames:
+    """Owners that a bundle has, and those that it gets: two whose names differ in case alone would share a folder."""
+
+    def __init__(self, owners: Iterable[str]) -> None:
+        self._known, self._added = {owner.casefold(): owner for owner in owners}, set[str]()
+
+    def add(self, owner: str, *, replace: bool) -> None:
+        """Raises BadName for an owner that is there, unless it is to be replaced, was added before, or is like one."""
+        other = self._known.get(owner.casefold())
+        if other == owner and (owner in self._added or not replace):
+            what = f"the bundle has a {titled(owner)} already"
+            raise BadName(what, got=owner, do="choose another name, or replace it")
+        if other not in (None, owner):
+            what = f"{titled(owner)} differs from another in case alone"
+            raise BadName(what, got=owner, allowed=f"not like {titled(str(other))}")
+        self._known[owner.casefold()] = owner
+        self._added.add(owner)
 
 
 class _Facts(msgspec.Struct):

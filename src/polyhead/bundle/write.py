@@ -27,9 +27,9 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.notes import NotesDraft
 from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, tasks_text, titled
 from polyhead.bundle.versions import (
+    TakenNames,
     Writer,
     add_versions,
-    check_free,
     check_known,
     live_owned,
     on_disk,
@@ -254,18 +254,18 @@ def _to_write(
 ) -> dict[str, NewVersion]:
     """The arrays to write, by owner, families first; families that are live with the same arrays are left out."""
     shape = read_trunk_record(root).architecture
-    versions: dict[str, NewVersion] = {}
+    versions, taken = dict[str, NewVersion](), TakenNames(bundle.lines)
     added = {owner_of(draft.task): draft.arrays for draft in drafts}
     others = OtherOwners(root, bundle, added | {family.family: family.arrays for family in families})
     records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in drafts]
     for family in families:
         owned = Owned(arrays=others.digest(family.family))
         if owned != live_owned(root, bundle, family.family):
-            check_free([*bundle.lines, *versions], family.family, replace and family.family not in versions)
+            taken.add(family.family, replace=replace)
             check_all_read(family, records, shape)
             versions[family.family] = NewVersion(owned=owned, write=partial(write_family, family, bundle.trunk))
     for draft, record in zip(drafts, records, strict=True):
-        check_free([*bundle.lines, *versions], record.owner, replace and record.owner not in versions)
+        taken.add(record.owner, replace=replace)
         owned = Owned(arrays=record.arrays, needs=record.needs)
         complete = msgspec.structs.replace(draft, record=record)
         versions[record.owner] = NewVersion(owned=owned, write=complete.write_version)

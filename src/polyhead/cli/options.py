@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from polyhead.cli.output import note
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
 from polyhead.engine.backends import BACKENDS
+from polyhead.engine.compile.compiled import COMPILED, user_folder
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.project.declare import place_from
@@ -37,6 +39,11 @@ def backend_option(by_default: str = BY_DEFAULT) -> Any:
         f"{by_default}.",
         type=click.Choice(list(BACKENDS)),
     )
+
+
+def keep_compiled() -> None:
+    """Keeps what this process compiles for later ones, in the user's folder for such files."""
+    COMPILED.path = user_folder(os.environ)
 
 
 def names_of(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

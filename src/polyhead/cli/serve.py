@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import File, SessionOptions
+from polyhead.cli.options import File, SessionOptions, keep_compiled
 from polyhead.cli.output import note
 from polyhead.cli.serve_options import (
     ADMIN_KEYS,
@@ -30,6 +30,7 @@ from polyhead.cli.serve_options import (
     tell_changes,
 )
 from polyhead.errors import MissingExtra
+from polyhead.machine import processors
 from polyhead.progress import counted
 from polyhead.serve.settings import ServeSettings, read_labels
 from polyhead.values import Value
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from polyhead.serve.keys import AccessKeys
     from polyhead.serve.service import Service
     from polyhead.serve.workers import WorkerPlace
+
+
+STREAMS = 2  # batches that run at once, each on its share of the processors
 
 
 class AccessOptions(Value):
@@ -150,7 +154,8 @@ def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions)
     from polyhead.serve.service import Service
     from polyhead.serve.several import ServiceSet
 
-    given = msgspec.structs.asdict(how)
+    keep_compiled()
+    given = {**msgspec.structs.asdict(how), "streams": min(STREAMS, processors())}
     cascades = dict(given.pop("cascades"))
     if len(bundles) == 1 and not cascades:
         return Service(Session(bundles[0], **given), settings)

@@ -29,7 +29,7 @@ from polyhead.cli.agree import command as agree
 from polyhead.cli.bundle_lines import answers_changed, end, owner_rows, removed_lines, task_row
 from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.merge import command as merge
-from polyhead.cli.options import Actor, Folder, RequiredFile
+from polyhead.cli.options import Actor, Folder, RequiredFile, keep_compiled
 from polyhead.cli.output import Printer, counted, note
 from polyhead.cli.quantize import command as quantize
 from polyhead.errors import BundleError
@@ -44,6 +44,7 @@ def command() -> None:
     They must give the same bits as before, else the change is undone. A certificate in the bundle records the result,
     with who made the change and when; `polyhead tasks certificate` puts it into words.
     """
+    keep_compiled()
 
 
 @verb("list", group=command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -18,15 +19,18 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
-from polyhead.engine.tickets import Rate, SharedBatch, Ticket
+from polyhead.engine.tickets import BatchFacts as BatchFacts
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket, run_all, settle
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
-UNDER_WAY = 3  # batches at most: one that runs, and those of which the callers are told meanwhile
+log = logging.getLogger(__name__)
+TOLD = 2  # batches at most of which the callers are told, beside those that run
 
 
 class QueueLimits(Value):
@@ -47,25 +51,13 @@ class QueueLimits(Value):
 LIMITS = QueueLimits()
 
 
-class BatchFacts(Value):
-    """One batch that was answered."""
-
-    inputs: int
-    tickets: int  # calls that had inputs in it
-    tasks: int
-    tokens: int
-    passes: int
-    layers: int  # of all passes
-    seconds: float
-    waited: tuple[float, ...]  # seconds that each input's call waited for it
-
-
 class Queue:
-    """Answers inputs of many callers in batches of one session; a thread of its own runs the encoder.
+    """Answers inputs of many callers in batches of one session; a thread for each of its streams runs the encoder.
 
     A batch holds inputs whose tasks run the same layers, those with the nearest deadlines first, then those that came
-    first. It begins as soon as the encoder is idle. A call is answered by the tasks that were loaded when it came.
-    `deliver` gets what is to be done for each batch's callers, all at once (an event loop passes it to its own thread).
+    first. It begins as soon as a stream is idle; idle streams share what waits. A call is answered by the tasks that
+    were loaded when it came. `deliver` gets what is to be done for each batch's callers, all at once (an event loop
+    passes it to its own thread).
     """
 
     def __init__(
@@ -77,15 +69,22 @@ class Queue:
         observe: Callable[[BatchFacts], None] = lambda facts: None,
     ) -> None:
         self.session, self.limits = session, limits
-        self._deliver, self._observe = deliver or _run_all, observe
+        self._deliver, self._observe = deliver or run_all, observe
         self._ready, self._order = threading.Condition(), count()
         self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
-        self._rate, self._until = Rate(), 0.0  # when the batch that runs probably ends
+        self._rate = Rate()
+        self._streams: int = getattr(session.backend, "streams", 1)
+        # Of each stream when the batch that it runs probably ends, 0 while it runs none; and what it is to do first.
+        self._until, self._duties = [0.0] * self._streams, [list[Callable[[], None]]() for _ in range(self._streams)]
         self._telling = ThreadPoolExecutor(1, "polyhead-answers")
-        self._thread = threading.Thread(target=self._work, name="polyhead-queue", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"polyhead-queue-{number}", daemon=True)
+            for number in range(self._streams)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(
         self,
@@ -152,17 +151,27 @@ class Queue:
         """Whether nothing waits and nothing runs."""
         return not self._inputs and not self._under_way
 
+    def on_each_stream(self, work: Callable[[], object]) -> None:
+        """Does this on the thread of each stream, between batches: a runtime prepares for each by itself."""
+        done = [Future[None]() for _ in self._duties]
+        with self._ready:
+            for duties, future in zip(self._duties, done, strict=True):
+                duties.append(partial(settle, future, work))
+            self._ready.notify_all()
+        for future in done:
+            future.result()
+
     def seconds(self, characters: float = 0.0, inputs: int = 0) -> float:
         """Estimated time until all that waits, and so much more, is answered."""
-        return self._rate.seconds(self._characters + characters, self._inputs + inputs)
+        return self._rate.seconds(self._characters + characters, self._inputs + inputs) / self._streams
 
     def _expected(self, characters: int, inputs: int) -> float:
         """Estimated time until the first batch with so much more ends, after what runs and the batches before it."""
         most, own = self.limits.batch_tokens, self._rate.tokens(characters, inputs)
         waiting = self._rate.tokens(self._characters, self._inputs)
         before = waiting // most * most
-        running = max(0.0, self._until - monotonic())
-        return running + self._rate.seconds_of(before + min(most, waiting - before + own))
+        running = max(0.0, min(self._until) - monotonic())
+        return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + own))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
@@ -175,13 +184,15 @@ class Queue:
             self._ready.notify_all()
         error = BackendError("the queue was closed before this was answered", do="ask again")
         self._deliver([ticket.end_now for ticket in dict.fromkeys(dropped) if ticket.fail(error)])
-        self._thread.join(timeout)
-        self._telling.shutdown(wait=not self._thread.is_alive())
+        began = monotonic()
+        for thread in self._threads:
+            thread.join(None if timeout is None else max(0.0, began + timeout - monotonic()))
+        self._telling.shutdown(wait=not any(thread.is_alive() for thread in self._threads))
 
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
         loaded = ticket.loaded
-        read = {each for name in ticket.tasks for each in input_types_of(loaded.tasks[name])}
+        read = _READ(loaded, ticket.tasks)
         types = input_types(ticket.inputs)
         waiting = [number for number, each in enumerate(types) if each in read]
         unread = [number for number, each in enumerate(types) if each not in read]
@@ -223,11 +234,13 @@ class Queue:
             self._ready.notify()
 
     def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[SharedBatch]:
-        """Parts that a batch has room for."""
+        """Parts that a batch has room for, one for each stream at least."""
         places, characters, tokens = list[tuple[Ticket, int]](), 0, 0.0
+        most = self._rate.tokens(sum(sizes[number] for number in waiting), len(waiting)) / self._streams
+        most = min(most, self.limits.batch_tokens)
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
-            if places and tokens + more > self.limits.batch_tokens:
+            if places and tokens + more > most:
                 yield SharedBatch([ticket], places, characters)
                 places, characters, tokens = [], 0, 0.0
             places.append((ticket, number))
@@ -235,35 +248,42 @@ class Queue:
             tokens += more
         yield SharedBatch([ticket], places, characters)
 
-    def _work(self) -> None:
+    def _work(self, stream: int) -> None:
+        duties = self._duties[stream]
         while True:
             with self._ready:
-                while not self._lanes and not self._is_closed:
+                while not duties and (self._under_way >= self._streams + TOLD or not self._lanes):
+                    if not self._lanes and self._is_closed:
+                        return
                     self._ready.wait()
-                if not self._lanes:
-                    return
-                pieces, dropped = self._take()
+                own = duties.pop(0) if duties else None
+                pieces, dropped = self._take() if own is None else ([], [])
                 self._under_way += bool(pieces)
-                texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
-                self._until = monotonic() + self._rate.seconds(*texts)
+                if pieces:
+                    texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
+                    self._until[stream] = monotonic() + self._rate.seconds(*texts)
+                if self._lanes:
+                    self._ready.notify()  # another stream has work too
+            if own is not None:
+                own()
             self._end_late(dropped)
             if pieces:
                 self._answer(pieces)
                 with self._ready:
-                    self._until = 0.0
-                    self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
+                    self._until[stream] = 0.0
 
     def _take(self) -> tuple[list[SharedBatch], list[SharedBatch]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
-        ends = self._ends(lane)
+        share = self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
+        ends, most = self._ends(lane), min(self.limits.batch_tokens, share)  # of each idle stream
         while lane:
             piece = lane[0][2]
             (ticket,) = piece.tickets
             is_over = ticket.is_cancelled or ticket.error is not None or ticket.is_late_at(ends)
             more = self._rate.tokens(piece.characters, len(piece.places))
-            if pieces and not is_over and tokens + more > self.limits.batch_tokens:
+            if pieces and not is_over and tokens + more > most:
                 break
             heappop(lane)
             self._inputs -= len(piece.places)
@@ -301,7 +321,7 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[SharedBatch]) -> None:
-        """Runs one batch; results are delivered on another thread while the next batch runs."""
+        """Runs one batch; its callers are told on another thread where the next batch waits, else on this one."""
         began = monotonic()
         batch = SharedBatch.of(pieces)
         for ticket in batch.tickets:
@@ -309,13 +329,19 @@ class Queue:
         try:
             columns = batch.run(self._deliver)
         except Exception as error:
-            self._telling.submit(self._end, partial(self._each_alone, pieces, error))
+            tell = partial(self._each_alone, pieces, error)
         else:
-            self._telling.submit(self._end, partial(self._told, batch, columns, pieces, began, monotonic() - began))
+            tell = partial(self._told, batch, columns, pieces, began, monotonic() - began)
+        if self._lanes:
+            self._telling.submit(self._end, tell)
+        else:
+            self._end(tell)
 
     def _end(self, tell: Callable[[], None]) -> None:
         try:
             tell()
+        except Exception:  # of a caller's own function
+            log.exception("a call's end could not be told")
         finally:
             with self._ready:
                 self._under_way -= 1
@@ -366,6 +392,4 @@ class Queue:
             self._deliver(calls)
 
 
-def _run_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+_READ = FactOfTasks(lambda loaded, names: {each for name in names for each in input_types_of(loaded.tasks[name])})

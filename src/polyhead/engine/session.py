@@ -50,7 +50,8 @@ class Session:
     `backend` is one of `engine.backends.BACKENDS`, or a runtime; None is `engine.backends.default_backend`. `precision`
     is that of the trunk; None takes the one the tasks were trained with, where this machine has it. A ready-made
     runtime has its own; another one raises BackendError. In deterministic mode every batch has the same shapes, so that
-    a row's answer is the same bits whatever its batch mates are.
+    a row's answer is the same bits whatever its batch mates are. With `streams` so many calls of several threads share
+    the processors, where the backend can: for a server; else one call has all.
 
     Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
     After `os.fork()` it answers in the process that opened it; in the other one calls raise BackendError, unless the
@@ -65,6 +66,7 @@ class Session:
         backend: str | Runtime | None = None,
         precision: str | None = None,
         deterministic: bool = False,
+        streams: int = 1,
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         trunk = self.bundle.trunk()
@@ -81,6 +83,7 @@ class Session:
             trained=self._trained,
             scales=partial(scales_for, self.bundle),
             deterministic=deterministic,
+            streams=streams,
         )
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture

@@ -52,8 +52,10 @@ class SessionSet:
         backend: str | None = None,
         precision: str | None = None,
         deterministic: bool = False,
+        streams: int = 1,
     ) -> None:
-        how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        how: dict[str, Any] = {"backend": backend, "precision": precision}
+        how |= {"deterministic": deterministic, "streams": streams}
         opened = [each if isinstance(each, Bundle) else Bundle.open(each) for each in bundles]
         names = bundle_names([str(each.root) for each in opened])
         self.cascades = dict(cascades or {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from itertools import chain, count
 from time import monotonic
@@ -16,6 +17,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.request import Request, TaskResults
 from polyhead.lazy import lazy
 from polyhead.tasks.task import Answer
+from polyhead.values import Value
 
 SMOOTHING = 0.1  # weight of the newest batch in running means
 SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
@@ -167,6 +169,19 @@ class SharedBatch:
         return ended
 
 
+class BatchFacts(Value):
+    """One batch that was answered."""
+
+    inputs: int
+    tickets: int  # calls that had inputs in it
+    tasks: int
+    tokens: int
+    passes: int
+    layers: int  # of all passes
+    seconds: float
+    waited: tuple[float, ...]  # seconds that each input's call waited for it
+
+
 class Rate:
     """How many tokens texts have and how long reading takes: running means of the batches before."""
 
@@ -194,3 +209,19 @@ class Rate:
         if characters:
             own = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
             self._a_character += SMOOTHING * (own - self._a_character)
+
+
+def run_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Calls each, in order."""
+    for call in calls:
+        call()
+
+
+def settle(future: Future[None], work: Callable[[], object]) -> None:
+    """Does the work, and tells the future that it is done, or why it is not."""
+    try:
+        work()
+    except BaseException as error:  # it is raised where the future is waited for
+        future.set_exception(error)
+    else:
+        future.set_result(None)

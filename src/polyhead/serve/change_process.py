@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.serve.http import HttpError
 from polyhead.serve.orders import ChangeReply, ChangeResult, ChangeSettings, Order, as_http
 from polyhead.serve.workers import WorkerPlace
@@ -116,7 +117,11 @@ class _Running:
         finally:
             os.close(alive)
         place = WorkerPlace.found(os.environ)
-        settings = ChangeSettings(alive=alive, processors=() if place is None else place.processors)
+        settings = ChangeSettings(
+            alive=alive,
+            processors=() if place is None else place.processors,
+            compiled=None if COMPILED.path is None else str(COMPILED.path),
+        )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(settings) + b"\n")
         return cls(process, held)

@@ -12,6 +12,7 @@ import numpy as np
 from polyhead.engine.batch import readings_of
 from polyhead.engine.inputs import AnyInput, task_input, types_of_inputs
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.http import without_files
@@ -64,8 +65,11 @@ def characters_of(inputs: Sequence[AnyInput]) -> int:
 
 def size_of(ticket: Ticket) -> int:
     """About how many values the answers of a ticket hold: a score for each label, and what is said of words."""
-    labels = sum(1 + len(ticket.loaded.tasks[name].labels) for name in ticket.tasks)
-    return labels * len(ticket.inputs) + characters_of(ticket.inputs)
+    return _VALUES(ticket.loaded, ticket.tasks) * len(ticket.inputs) + characters_of(ticket.inputs)
+
+
+_VALUES = FactOfTasks(lambda loaded, names: sum(1 + len(loaded.tasks[name].labels) for name in names))
+_TAGGING = FactOfTasks(lambda loaded, names: tuple(name for name in names if kind_of(loaded.tasks[name]).labels_words))
 
 
 def forget_results(ticket: Ticket) -> None:
@@ -88,7 +92,7 @@ async def check_tokens(
     Texts of so few characters that they cannot have more are not counted.
     """
     characters = sum(map(_bound, inputs))
-    tagging = [name for name in tasks if kind_of(loaded.tasks[name]).labels_words]
+    tagging = _TAGGING(loaded, tasks)
     if characters > tokens or characters * len(tagging) > answers:
         await asyncio.to_thread(_check_read, loaded, inputs, tasks, tagging, words, tokens=tokens, answers=answers)
 

@@ -39,7 +39,7 @@ class Decided(Value):
 
     answers: list[Decision | PolyheadError]  # in order; an error for a question that is not answered
     receipt: RequestCost
-    versions: dict[str, Served]
+    versions: Mapping[str, Served]
     options_read: int = 0  # tokens of options' words that were read for this request
     options_kept: int = 0  # tokens of those whose vectors were kept from earlier ones
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from time import monotonic, time, time_ns
@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import MissingExtra
@@ -87,12 +88,12 @@ class RequestCost(Value):
     cut: int = 0
     cached: int = 0  # inputs that were answered from the cache, with no pass
     options: RequestCost | UnsetType = UNSET  # of decisions: of options' words that were read with the text
-    versions: dict[str, Served] | UnsetType = UNSET  # in the formats of others, whose bodies have no place for them
+    versions: Mapping[str, Served] | UnsetType = UNSET  # in the formats of others, whose bodies have no place for them
 
 
-def versions_served(ticket: Ticket) -> dict[str, Served]:
+def versions_served(ticket: Ticket) -> Mapping[str, Served]:
     """Which version of each of its tasks answered a ticket."""
-    return {name: _served(ticket.loaded, name) for name in ticket.tasks if name not in ticket.loaded.hidden}
+    return _VERSIONS(ticket.loaded, ticket.tasks)
 
 
 def _served(loaded: LoadedTasks, name: str) -> Served:
@@ -101,6 +102,11 @@ def _served(loaded: LoadedTasks, name: str) -> Served:
         for home in loaded.homes(name)
     ]
     return msgspec.structs.replace(last, before=tuple(before)) if before else last
+
+
+_VERSIONS = FactOfTasks(
+    lambda loaded, names: {name: _served(loaded, name) for name in names if name not in loaded.hidden}
+)
 
 
 def total_cost(receipts: Sequence[Receipt], *, cached: int = 0) -> RequestCost:

@@ -9,11 +9,13 @@ import select
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from polyhead.certify import Prover
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.errors import BundleError
 from polyhead.machine import trim
 from polyhead.plugins import load_plugins
@@ -56,6 +58,7 @@ def make_changes(orders: BinaryIO, replies: BinaryIO) -> None:
             os.sched_setaffinity(0, settings.processors)
     lower_priority()
     load_plugins()
+    COMPILED.path = None if settings.compiled is None else Path(settings.compiled)
     prover = Prover()
     for order in orders:
         replies.write(change_reply(order, prover, *(() if parent is None else (parent.check,))) + b"\n")

@@ -108,7 +108,7 @@ class TaskCounts:
         """Counts what these results lack; tasks are counted by all results at once, since there may be many of both."""
         for reason in ("failed", "late", "skipped"):
             lacking = Counter(chain.from_iterable(getattr(result, reason) for result in results))
-            for label in labels:
+            for label in labels if lacking else ():
                 if times := lacking[label[0]]:
                     self.answers[label] -= times  # they were counted with their group
                     self.without[reason][label] += times

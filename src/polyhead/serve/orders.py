@@ -55,6 +55,7 @@ class ChangeSettings(Value):
 
     alive: int | None = None  # the pipe that ends with the server
     processors: tuple[int, ...] = ()  # that it may use, where a server's worker keeps to some of them
+    compiled: str | None = None  # the folder for compiled graphs
 
 
 class AnswersChanged(Value):

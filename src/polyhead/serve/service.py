@@ -15,10 +15,11 @@ from msgspec import UNSET, UnsetType
 from polyhead.engine.familiar import NoneBelow, is_wanted
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.queue import BatchFacts, Queue
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session, attach_vectors
-from polyhead.engine.tickets import Ticket
+from polyhead.engine.tickets import Ticket, run_all
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.machine import trim
 from polyhead.serve.cache import Cache
@@ -170,7 +171,7 @@ class Service:
 
     def default_tasks(self) -> list[str]:
         """The tasks of a request that names none: all but those that write texts, which take a time of their own."""
-        return _default(self.loaded)
+        return list(_DEFAULT(self.loaded, ()))
 
     def named(self, tasks: Iterable[str] | None) -> TaskSelection:
         """These tasks, or the default ones; raises UnknownTask for what callers may not ask.
@@ -179,7 +180,7 @@ class Service:
         """
         loaded = self.loaded
         if tasks is None:
-            return TaskSelection.of(_default(loaded), loaded)
+            return TaskSelection.of(_DEFAULT(loaded, ()), loaded)
         names = loaded.task_names(tasks)
         hidden = [name for name in names if name in loaded.hidden]
         return TaskSelection.of(loaded.task_names([f"{name} " for name in hidden]) if hidden else names, loaded)
@@ -332,9 +333,10 @@ class Service:
         return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
 
     def _warm(self) -> None:
-        names = [*self.default_tasks(), self.vectors]
-        for texts in every_shape(self.session.tokenizer):
-            self.queue.answers(texts, tasks=names)
+        loaded, names = self.loaded, self._asked(self.loaded)
+        shapes = list(every_shape(self.session.tokenizer))
+        self.queue.on_each_stream(lambda: [Request(loaded, texts, names).run(loaded) for texts in shapes])
+        self.queue.answers(shapes[-1], tasks=names)
         if self.similarity is not None:
             self.similarity.fit(self.queue, self.session.bundle)
         while not self.queue.is_idle:  # observers are told of the last batch after it is answered
@@ -350,7 +352,7 @@ class Service:
 
     def _asked(self, loaded: LoadedTasks) -> list[str]:
         """The tasks of a request that names none, and the hidden task that gives vectors."""
-        return [*_default(loaded), self.vectors]
+        return [*_DEFAULT(loaded, ()), self.vectors]
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""
@@ -363,7 +365,7 @@ class Service:
 
     def _tell(self, calls: list[Callable[[], None]], ready: float) -> None:
         self.lag.learn(monotonic() - ready)
-        _run_all(calls)
+        run_all(calls)
 
     def _is_busy(self) -> bool:
         """Whether callers wait, or did within the last second."""
@@ -387,11 +389,9 @@ def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
     return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
 
-def _default(loaded: LoadedTasks) -> list[str]:
+def _default(loaded: LoadedTasks, _: tuple[str, ...]) -> tuple[str, ...]:
     hidden = loaded.hidden
-    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).generates]
+    return tuple(name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).generates)
 
 
-def _run_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+_DEFAULT = FactOfTasks(_default)

@@ -35,6 +35,7 @@ class OpenOptions(Value, eq=False):
     trained: str | None = None  # where tasks were trained in one precision: taken if this machine has it
     scales: Callable[[], Scales] | None = None  # gives those of int8
     deterministic: bool = False  # equal bits whatever a row's batch mates are
+    streams: int = 1  # calls of several threads that are to run at once, where the backend can share processors
 
 
 class BackendKind(ABC):
@@ -49,7 +50,7 @@ class BackendKind(ABC):
     def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """The backend with the trunk and the tasks' arrays loaded; raises MissingExtra where it is not installed."""
 
-    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None, streams: int = 1) -> Runtime:
         """The library that compiles graphs; raises BackendError where the backend compiles none."""
         raise _no_runtime(self.name)
 
@@ -83,6 +84,7 @@ def open_backend(
     trained: str | None = None,
     scales: Callable[[str], Scales] | None = None,
     deterministic: bool = False,
+    streams: int = 1,
 ) -> Backend:
     """A backend with the trunk and the tasks' arrays loaded; `deterministic` limits it to deterministic algorithms.
 
@@ -111,7 +113,9 @@ def open_backend(
             do="choose one of these, or another backend",
         )
     own_scales = None if scales is None else partial(scales, name)
-    options = OpenOptions(precision=precision, trained=trained, scales=own_scales, deterministic=deterministic)
+    options = OpenOptions(
+        precision=precision, trained=trained, scales=own_scales, deterministic=deterministic, streams=streams
+    )
     return kind.open(trunk, tasks, options)
 
 
@@ -187,7 +191,7 @@ class Compiling(BackendKind):
 
         precision = options.precision or ("float32" if options.trained == "float32" else None)
         scales = options.scales() if precision == "int8" and options.scales is not None else None
-        runtime = self.runtime(precision=precision, scales=scales)
+        runtime = self.runtime(precision=precision, scales=scales, streams=options.streams)
         return GraphBackend(runtime, trunk, tasks, deterministic=options.deterministic)
 
 
@@ -197,13 +201,13 @@ class OpenVINO(Compiling):
     name, package = "openvino", "openvino"
     precisions = ("float32", "bfloat16", "int8")
 
-    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None, streams: int = 1) -> Runtime:
         """OpenVINO; None is bfloat16 where the processor has it, else float32."""
         try:
             from polyhead.engine.backends.openvino import OpenVINORuntime
         except ImportError:
             raise MissingExtra("openvino", "openvino", "the openvino backend") from None
-        return OpenVINORuntime(precision=precision, scales=scales)
+        return OpenVINORuntime(precision=precision, scales=scales, streams=streams)
 
     @property
     def has_bfloat16(self) -> bool:
@@ -219,8 +223,8 @@ class Onnx(Compiling):
     name, package = "onnxruntime", "onnxruntime"
     precisions = ("float32", "int8")
 
-    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
-        """ONNX Runtime; None is float32."""
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None, streams: int = 1) -> Runtime:
+        """ONNX Runtime, which has one stream; None is float32."""
         try:
             from polyhead.engine.backends.onnx import OnnxRuntime
         except ImportError as error:

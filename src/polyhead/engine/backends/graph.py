@@ -66,6 +66,7 @@ class GraphBackend:
         self.version: str = getattr(runtime, "version", "")
         self.calibration: str = getattr(runtime, "calibration", "")
         self.weight_bits: int | None = getattr(runtime, "weight_bits", None)
+        self.streams: int = getattr(runtime, "streams", 1)
         self.packs, self.breadth = not deterministic, 1
         self.kept = KeptStates() if deterministic else None  # in that mode a row is what its text makes it
         self._trunk, self._deterministic = trunk, deterministic

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
 
-from polyhead.encoder.data import TrunkData
+from polyhead.bundle.files import release
+from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.heads import SlotForm, output_of, token_inputs_of
@@ -26,6 +29,7 @@ SLOTS = 32  # most tasks whose poolers and heads are one graph
 FIXED_SLOTS = 16  # so many, spare ones among them, in deterministic mode
 LANES = 8  # most siblings whose layers are one graph: their states stand in memory at once
 _CONTENTS = itertools.count(1)
+_TOKEN = re.compile(r"\('([\w.:-]+)', (\d+)\)")  # as `repr` says it
 
 
 class Owner(msgspec.Struct, frozen=True, eq=False):
@@ -65,6 +69,7 @@ class Arrangement:
         before: Arrangement | None = None,
     ) -> None:
         self.trunk, self.deterministic = trunk, deterministic
+        self._trunk_digest: Callable[[], str] = before._trunk_digest if before else lru_cache(lambda: trunk.digest)
         self.tasks: dict[str, LoadedTask] = dict(tasks)
         self.owners: dict[str, Owner] = _owners(self.tasks, before.owners if before else {})
         self.owners[TRUNK] = Owner((TRUNK, 0), dict(trunk.arrays))
@@ -120,6 +125,20 @@ class Arrangement:
         """The arrays that these nodes read, beside the trunk's."""
         names = dict.fromkeys(owner for node in nodes for owner in owners_of_node(node))
         return tuple(self.owners[name].token for name in names if name != TRUNK)
+
+    def digest(self, key: Hashable) -> str | None:
+        """What a graph of this key is made from, in the words of any process; None where some of that is here no more.
+
+        In place of tokens, which count what one process has loaded, it says the digests of arrays.
+        """
+        owners, said = {owner.token: owner for owner in self.owners.values()}, repr(key)
+        found = [(match, (match[1], int(match[2]))) for match in _TOKEN.finditer(said)]
+        if any(token not in owners for _, token in found):
+            return None
+        digests = {token: arrays_digest(owners[token].arrays) for token in dict.fromkeys(token for _, token in found)}
+        release(array for task in self.tasks.values() if task.is_mapped for array in task.arrays.values())
+        said = _TOKEN.sub(lambda match: digests[match[1], int(match[2])], said)
+        return f"{said} {self.deterministic} {self._trunk_digest()}"
 
     def _check_arrays(self, name: str, path: Path) -> None:
         for array in cost.arrays_of_path(path, self.trunk.architecture):

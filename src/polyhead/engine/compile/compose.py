@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -96,6 +97,7 @@ class _Composer:
             alone=alone,
             outputs=outputs,
             settles=not self._arranged.deterministic,
+            digest=partial(self._arranged.digest, (key, layers, outputs)),
         )
         return self._graphs.graph(recipe)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
@@ -38,6 +39,8 @@ class Recipe(Value, eq=False):
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
     settles: bool = False  # whether shapes that come often may be computed apart, with other rounding
+    # Says all that it is made from, the same in any process; None: each process compiles it.
+    digest: Callable[[], str | None] = lambda: None
 
 
 class Graph:
@@ -97,7 +100,9 @@ class Graphs:
     def _made(self, graph: Graph) -> Compiled:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
-        compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact)
+        compiled = COMPILED.get(
+            self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
+        )
         if recipe.settles and isinstance(compiled, Settling):
             compiled.settle()
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -26,7 +26,7 @@ from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_se
 from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.base import Operation, get, post, routes_of
 from polyhead.serve.formats.facts import Tasks, task, tasks
-from polyhead.serve.http import body_of, gone, json_content, json_value, raw
+from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
@@ -92,7 +92,7 @@ class PredictAnswer(Value, omit_defaults=True):
     """A result for each input, in order, and the version of each task that gave them."""
 
     results: list[dict[str, Any]]
-    versions: dict[str, Served]
+    versions: Mapping[str, Served]
     trunk: str  # digest
     receipt: RequestCost
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
@@ -148,7 +148,8 @@ async def _predict(service: Service, request: Request) -> Response:
     ticket = await service.ask(
         inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone, familiar=familiar, none_below=none_below
     )
-    return await off_loop(size_of(ticket), _response, service, ticket, asked.options)
+    size = size_of(ticket)
+    return await off_loop(size, _response, service, ticket, asked.options, size)
 
 
 async def _read(service: Service, request: Request) -> _Asked:
@@ -184,8 +185,10 @@ def _check_wishes(service: Service, names: TaskSelection, options: Options) -> N
             with_choice(names.loaded.tasks[name], calibration, wish)
 
 
-def _response(service: Service, ticket: Ticket, options: Options) -> Response:
+def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:
     answer = _answer(service, ticket, options)
+    if size <= AT_ONCE:
+        return json_content(answer)
     forget_results(ticket)
     return json_content(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import check_free
+from polyhead.bundle.versions import TakenNames
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.project.strategies import Strategy
@@ -90,8 +90,9 @@ def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mappi
         new = {name: set(owners_of(paths[name])) - {TRUNK, owner_named(name)} for name in names if name in paths}
         written = own | {owner for read in new.values() for owner in read if is_family(owner)}
         known = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | written
+        taken = TakenNames(known - written)
         for owner in sorted(written):
-            check_free(sorted(known), owner, True)
+            taken.add(owner, replace=True)
         left = {name: read & written for name, read in needs.items() if name not in names and read & written}
         if left:
             raise _clash(bundle, names, left)

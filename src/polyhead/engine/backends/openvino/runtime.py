@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import openvino as ov
@@ -15,13 +15,14 @@ import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.backends.openvino.shapes import Shapes, ShapesSeen, branched
-from polyhead.engine.compile.ops import Build, Tensor, side_by_side
+from polyhead.engine.compile.ops import Build, Compiled, Tensor, side_by_side
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
 
 log = logging.getLogger(__name__)
 LEVELS = 256
+LONGEST_NAMES = 2**20  # bytes of the names of a graph's inputs and outputs
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
 
@@ -95,7 +96,6 @@ class OpenVINOInt8HeadOps(OpenVINOOps):
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
-Hint = Literal["latency", "throughput"]
 
 
 class OpenVINORuntime:
@@ -104,8 +104,8 @@ class OpenVINORuntime:
     `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
     operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers, poolers and heads
     run in 8 bits by `scales`, and the rest as with None.
-    `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
-    shares them among calls from several threads.
+    `threads` None is as many as the processor has cores. `streams` share them, each for one call at a time: calls
+    of several threads run at once, and no core waits for another.
     """
 
     name = "openvino"
@@ -119,7 +119,7 @@ class OpenVINORuntime:
         *,
         precision: str | None = None,
         threads: int | None = None,
-        hint: Hint = "latency",
+        streams: int = 1,
         scales: Scales | None = None,
     ) -> None:
         self._core = ov.Core()
@@ -131,11 +131,14 @@ class OpenVINORuntime:
         self.weight_bits = processor().weight_bits if scales is not None else None
         self._scales = scales
         self._float = rest if self.precision == "int8" else self.precision
-        self._settings: dict[str, object] = {"PERFORMANCE_HINT": hint.upper()}
+        self.streams = streams
+        self._settings: dict[str, object] = (
+            {"PERFORMANCE_HINT": "LATENCY"} if streams == 1 else {"NUM_STREAMS": streams}
+        )
         if threads is None and processors() < (os.cpu_count() or 1):
             threads = processors()  # OpenVINO counts the machine's, whatever the container allows
         # Each call has one thread, or may have.
-        self._is_alone = (threads or processors()) == 1 or hint == "throughput"
+        self._is_alone = (threads or processors()) <= streams
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
         self._settings |= dict([KEPT_KERNELS])
@@ -149,8 +152,13 @@ class OpenVINORuntime:
 
     def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
+        model, inputs, outputs = self._model(build, label=label, layers=layers, exact=exact)
+        branched = partial(self._compiled_branches, build, label=label, layers=layers, exact=exact)
+        return _Compiled(self._compiled(model, exact=exact), inputs, outputs, branched=branched)
+
+    def _model(self, build: Build, *, label: str, layers: bool, exact: bool) -> tuple[ov.Model, list[str], list[str]]:
+        """The graph that `build` makes, and the names of its inputs and outputs."""
         bfloat16 = self._float == "bfloat16" and not exact
-        settings = self._settings | {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}
         if exact or self._scales is None or self.weight_bits is None:
             ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
         elif layers:
@@ -159,20 +167,54 @@ class OpenVINORuntime:
             ops = OpenVINOInt8HeadOps(self._scales, bits=self.weight_bits, bfloat16=bfloat16)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
-        model = ov.Model(results, list(ops.inputs.values()), label)
-        return _Compiled(model, list(ops.inputs), list(outputs), partial(self._compiled, settings=settings))
+        return ov.Model(results, list(ops.inputs.values()), label), list(ops.inputs), list(outputs)
 
-    def _compiled(self, model: ov.Model, *, settings: dict[str, object]) -> ov.CompiledModel:
+    def _compiled_branches(
+        self, build: Build, shapes: Sequence[Shapes], *, label: str, layers: bool, exact: bool
+    ) -> ov.CompiledModel:
+        model, *_ = self._model(build, label=label, layers=layers, exact=exact)
+        return self._compiled(branched(model, shapes), exact=exact)
+
+    def _compiled(self, model: ov.Model, *, exact: bool) -> ov.CompiledModel:
         try:
-            compiled = self._core.compile_model(model, "CPU", settings)
+            compiled = self._core.compile_model(model, "CPU", self._settings_of(exact=exact))
         except RuntimeError as error:
             name, _ = KEPT_KERNELS  # no documented setting: another version may not have it
-            if name not in str(error) or settings.pop(name, None) is None:
+            if name not in str(error) or self._settings.pop(name, None) is None:
                 raise
-            self._settings.pop(name, None)
-            compiled = self._core.compile_model(model, "CPU", settings)
+            compiled = self._core.compile_model(model, "CPU", self._settings_of(exact=exact))
         trim()  # what compiling needed for a moment
         return compiled
+
+    def _settings_of(self, *, exact: bool) -> dict[str, object]:
+        bfloat16 = self._float == "bfloat16" and not exact
+        return self._settings | {"INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32"}
+
+    @property
+    def facts(self) -> str:
+        """As `engine.compile.compiled` has it."""
+        names = ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")
+        device = [self._core.get_property("CPU", name) for name in names]
+        own = (self.precision, self._float, self.calibration, self.weight_bits, sorted(self._settings.items()))
+        here = processor()
+        return repr(
+            (str(ov.__version__), own, device, here.label, here.machine, here.features and sorted(here.features))
+        )
+
+    def exported(self, compiled: Compiled) -> bytes:
+        """As `engine.compile.compiled` has it: names of inputs and outputs in a line of JSON, then OpenVINO's form."""
+        assert isinstance(compiled, _Compiled)
+        form: bytes = compiled.model.export_model().getvalue()
+        return json.dumps([compiled.inputs, compiled.outputs]).encode() + b"\n" + form
+
+    def imported(self, content: memoryview, build: Build, *, label: str, layers: bool) -> _Compiled:
+        """As `engine.compile.compiled` has it."""
+        size = bytes(content[:LONGEST_NAMES]).index(b"\n")
+        inputs, outputs = json.loads(bytes(content[:size]))
+        form = np.frombuffer(content[size + 1 :], np.uint8)
+        model = self._core.import_model(ov.Tensor(form, shared_memory=True), "CPU", self._settings_of(exact=False))
+        branched = partial(self._compiled_branches, build, label=label, layers=layers, exact=False)
+        return _Compiled(model, inputs, outputs, branched=branched, held=form)
 
     def _check(self, scales: Scales | None) -> None:
         if self.precision not in PRECISIONS:
@@ -207,20 +249,25 @@ class _Compiled:
 
     def __init__(
         self,
-        model: ov.Model,
+        model: ov.CompiledModel,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        make: Callable[[ov.Model], ov.CompiledModel],
+        *,
+        branched: Callable[[Sequence[Shapes]], ov.CompiledModel],
+        held: object = None,
     ) -> None:
-        self._any, self._make, self._own = model, make, threading.local()
+        """`branched` compiles it with a graph for each of these shapes; `held` is memory that the model reads."""
+        self._branched, self._own, self._held = branched, threading.local(), held
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._seen: ShapesSeen | None = None
         # What runs, and the number of each of the shapes that it has a graph for.
-        self._now: tuple[ov.CompiledModel, dict[Shapes, int]] = (make(model), {})
+        self._now: tuple[ov.CompiledModel, dict[Shapes, int]] = (model, {})
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
     @property
-    def _model(self) -> ov.CompiledModel:
+    def model(self) -> ov.CompiledModel:
+        """What runs now."""
         return self._now[0]
 
     def settle(self) -> None:
@@ -248,7 +295,7 @@ class _Compiled:
     def _branch(self, shapes: Sequence[Shapes]) -> None:
         """Takes a model with a graph for each of these shapes in the place of the one that serves any."""
         try:
-            model = self._make(branched(self._any, shapes))
+            model = self._branched(shapes)
         except Exception as error:  # memory, or an operator that a version cannot branch: calls go on as before
             log.warning("graphs of few shapes could not be compiled; calls go on without: %s", error)
             return
