@@ -67,7 +67,7 @@ def graph(request):
     graph = runtime.compile(build, label="g", layers=True)
     if request.param == "compiled":
         return graph
-    return runtime.imported(memoryview(runtime.exported(graph)), build, label="g", layers=True)
+    return runtime.imported(memoryview(bytearray(runtime.exported(graph))), build, label="g", layers=True)
 
 
 def test_lengths_that_come_often_get_graphs_with_the_same_numbers_and_others_are_computed_as_before(few, graph):
