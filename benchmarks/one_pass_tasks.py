@@ -31,7 +31,7 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.cli.output import text_table
-from polyhead.engine.scale_files import CACHE
+from polyhead.engine.scale_files import CACHE, RECORD, read_calibration, read_scales
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
@@ -162,7 +162,9 @@ def train() -> Path:
         tasks=tuple(task.entry() for task in (*TASKS, PAIRED)), bundle=str(root), trunk=TrunkChoice(max_tokens=128)
     )
     train_project(project, folder=FOLDER, cache=FOLDER / "cache", events=Events(say=say))
-    if not (root / CACHE).exists():
+    bundle = Bundle.open(root)
+    known = read_calibration(bundle)
+    if known is None or not read_scales(bundle)[1].has_slots:  # none, or of before poolers and heads had some
         texts = FOLDER / "calibration.txt"
         rows = [row for task in TASKS if task.folder in TWEETS for row in lines_of(task.file("train"))]
         random.Random(0).shuffle(rows)
@@ -187,7 +189,8 @@ def bundle_of(size: int) -> Path:
 
 def is_made(root: Path, trained: Bundle, wanted: Mapping[str, str]) -> bool:
     """Whether the bundle there holds these tasks and no others, with the arrays that they have now."""
-    if not (root / CACHE).exists():
+    records = [folder / CACHE / RECORD for folder in (root, trained.root)]
+    if not records[0].exists() or records[0].read_bytes() != records[1].read_bytes():
         return False
     there = Bundle.open(root)
     same = {

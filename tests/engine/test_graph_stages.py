@@ -165,7 +165,9 @@ def test_slots_side_by_side_answer_as_each_alone(monkeypatch, side, hidden):
     parts, attended = [], heads._attended
     monkeypatch.setattr(heads, "SIDE", side)
     monkeypatch.setattr(
-        heads, "_attended", lambda ops, x, some, form: parts.append(len(some)) or attended(ops, x, some, form)
+        heads,
+        "_attended",
+        lambda ops, x, some, form, **how: parts.append(len(some)) or attended(ops, x, some, form, **how),
     )
     backend, _ = backend_of(tasks)
     found = backend.run(merged, BATCH)

@@ -14,7 +14,15 @@ from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end
-from polyhead.text.hashing import HashedText, hashed_in_context, hashed_input, hashed_sum, hashed_sums
+from polyhead.text.hashing import (
+    HashedText,
+    hashed_in_context,
+    hashed_input,
+    hashed_sum,
+    hashed_sums,
+    in_columns,
+    weighed_features,
+)
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
@@ -58,6 +66,7 @@ class WordOutputs:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
         self._hashed: dict[tuple[int, int], list[HashedText]] = {}
+        self._features: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._each: dict[tuple[int, int], list[HashedText]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
@@ -84,7 +93,13 @@ class WordOutputs:
 
     def _of(self, row: int, columns: int) -> list[HashedText]:
         if (row, columns) not in self._hashed:
-            self._hashed[row, columns] = hashed_input(task_input(self._inputs[row]), columns)
+            example = task_input(self._inputs[row])
+            if isinstance(example, tuple) and len(example) == 1:  # its features serve every number of columns
+                if row not in self._features:
+                    self._features[row] = weighed_features(example[0])
+                self._hashed[row, columns] = [in_columns(self._features[row], columns)]
+            else:
+                self._hashed[row, columns] = hashed_input(example, columns)
         return self._hashed[row, columns]
 
     def _of_each(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:

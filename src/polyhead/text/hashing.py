@@ -47,7 +47,12 @@ def hashed_text(text: str, columns: int) -> HashedText:
     Each of the two groups has the length 1. A feature that occurs n times counts 1 + ln n. Case and the Unicode form of
     a character (NFKC) make no difference. A text without words has no features.
     """
-    return _in_columns([(each, normed(counts)) for each, counts in counted_features(text)], columns)
+    return in_columns(weighed_features(text), columns)
+
+
+def weighed_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """All that `hashed_text` knows of a text before it has a number of columns: two groups of features and values."""
+    return [(each, normed(counts)) for each, counts in counted_features(text)]
 
 
 def counted_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -71,7 +76,7 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
     facts = overlap(one, two)
     names = _mixed(np.array([_checksum(name, _FACT) for name in facts], np.uint32))
     groups = [(each, normed(counts)) for each, counts in counted]
-    return _in_columns([*groups, (names, OVERLAP * np.array([*facts.values()]))], columns)
+    return in_columns([*groups, (names, OVERLAP * np.array([*facts.values()]))], columns)
 
 
 def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
@@ -139,9 +144,9 @@ def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     places = np.arange(count)[:, None] * columns + (hashes & np.uint32(columns - 1)).astype(np.int64)
     every, place = np.unique(places, return_inverse=True)
     values = np.bincount(place.ravel(), signed.ravel(), len(every)).astype(np.float32)
-    ends = np.searchsorted(every, np.arange(1, count) * columns)
-    pieces = zip(np.split((every % columns).astype(np.int32), ends), np.split(values, ends), strict=True)
-    return [HashedText(*piece) for piece in pieces][:count]
+    ends = np.searchsorted(every, np.arange(count + 1) * columns).tolist()
+    own_columns = (every % columns).astype(np.int32)
+    return [HashedText(own_columns[start:stop], values[start:stop]) for start, stop in pairwise(ends)]
 
 
 @lru_cache(maxsize=2**14)
@@ -207,7 +212,7 @@ def normed(counts: np.ndarray) -> np.ndarray:
     return np.asarray(values / max(float(np.sqrt(np.square(values).sum())), 1.0))
 
 
-def _in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) -> HashedText:
+def in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) -> HashedText:
     """The sum of features, uint32, and their values, in so many columns."""
     features, values = (np.concatenate(parts) for parts in zip(*groups, strict=True))
     signed = np.where(features >> np.uint32(31), -values, values)
