@@ -3,8 +3,9 @@
     python -m benchmarks.one_pass_tasks        once: the 21 tasks
     python -m benchmarks.one_pass_gpu          an idle machine with an NVIDIA card, nothing else running
 
-Texts, runs and ratios are those of `one_pass.py`; the trunk runs in bfloat16, as the pipelines do. The rival's
-environment is that of `transformers` (benchmarks/peers/environments.py), with torch's build for CUDA.
+Texts, runs and ratios are those of `one_pass.py`; the trunk runs in bfloat16, as the pipelines do. How many kernels are
+started is counted without a card by `kernels.py`. The rival's environment is that of `transformers`
+(benchmarks/peers/environments.py), with torch's build for CUDA.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ That codecs round alike is held by tests/conformance/test_backends.py.
 
 import logging
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from polyhead import plan
 from polyhead.deep import backend as backends
 from polyhead.deep.backend import TorchBackend
 from polyhead.deep.stacked.ends import StackedEnds, is_stacked
+from polyhead.deep.stacked.maps import StackMember
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.testing.tiny import CODECS, tiny_batch, tiny_conditioned, tiny_loaded, tiny_trunk, tiny_widths
@@ -110,6 +112,25 @@ def test_kept_features_are_answered_by_the_same_stacks():
         assert stacked.keys() == set(names)
         for name in names:
             np.testing.assert_allclose(stacked[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_tasks_that_stay_are_folded_once(monkeypatch):
+    """A task that changes under its name is folded anew, and answers with its new arrays."""
+    folded, of = [], StackMember.of
+    monkeypatch.setattr(StackMember, "of", lambda name, task, **how: folded.append(name) or of(name, task, **how))
+    tasks = EXACT["widths"]
+    first, second, *_ = tasks
+    changed = msgspec.structs.replace(tasks[second], arrays={n: 2 * a for n, a in tasks[second].arrays.items()})
+    fewer = {name: task for name, task in {**tasks, second: changed}.items() if name != first}
+    backend = TorchBackend(TRUNK, tasks)
+    backend.run(merged(tasks), BATCH)
+    assert sorted(folded) == sorted(tasks)
+    folded.clear()
+    backend.replace(fewer)
+    outputs = backend.run(merged(fewer), BATCH)
+    assert folded == [second]
+    for name, value in alone(fewer).items():
+        np.testing.assert_allclose(outputs[name], value, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def test_a_card_is_given_larger_batches_and_answers_alike(tmp_path, monkeypatch)
     monkeypatch.setattr("polyhead.engine.batch.TOKEN_BUDGET", 16)
     asked, prepared = [], backend.TorchBackend._prepared
     monkeypatch.setattr(
-        backend.TorchBackend, "_prepared", lambda own, batch: asked.append(own.name) or prepared(own, batch)
+        backend.TorchBackend, "_prepared", lambda own, *given: asked.append(own.name) or prepared(own, *given)
     )
     sessions = [Session(tmp_path / "b", backend=name, precision="float32") for name in ("torch", "torch-cuda")]
     answers, others = (session.predict(TEXTS * 6) for session in sessions)

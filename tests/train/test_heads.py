@@ -1,5 +1,6 @@
 """Heads are chosen on rows that they did not learn from: folds, the part that learns from all rows, baselines."""
 
+import collections
 import json
 import math
 import threading
@@ -14,7 +15,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.heads import stepped
-from polyhead.deep.heads.folds import rounds_of
+from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.engine.session import Session
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
@@ -202,6 +203,8 @@ def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_genera
         torch.set_num_threads(number)
     assert trials.folds > 1 and torch.equal(torch.random.get_rng_state(), before)
     assert in_turn.setting == at_once.setting and np.array_equal(np.stack(in_turn.outputs), np.stack(at_once.outputs))
+    assert len(in_turn.fitted.history) == len(at_once.fitted.history)
+    assert in_turn.fitted.examples_seen == at_once.fitted.examples_seen
 
 
 @pytest.mark.slow
@@ -227,6 +230,31 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
     finally:
         torch.set_num_threads(before)
     assert seen[0] == 3 and set(seen[1:]) == {("polyhead-folds", 1)}
+
+
+class Paced:
+    """A course that says which rounds it began, and waits in the first for another."""
+
+    most = 4
+
+    def __init__(self, name, begun, until=None):
+        self.name, self.begun, self.until = name, begun, until
+
+    def advance(self, number):
+        self.begun[self.name, number].set()
+        if number == 1 and self.until is not None:
+            assert self.begun[self.until].wait(60)
+
+
+def test_a_thread_without_a_fold_begins_the_next_round(monkeypatch):
+    """It waited for the slowest fold: five folds on two threads took as long as six. One round ahead is all."""
+    monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", lambda module, held: [held])
+    begun = collections.defaultdict(threading.Event)
+    courses = [Paced("a", begun), Paced("b", begun), Paced("c", begun, until=("a", 2))]
+    runs = [FoldRun(module=torch.nn.Identity(), course=one, held=one.name, tokens=1.0) for one in courses]
+    with rounds_of(runs, threads=2) as answered:
+        assert next(answered) == ["a", "b", "c"]
+    assert not any(number > 2 for _, number in begun)
 
 
 def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 
@@ -54,24 +54,47 @@ NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 class _Loaded:
     """Tasks and their model; the layers that it ran (`counted`) are included in the backend's count."""
 
-    def __init__(self, tasks: Mapping[str, LoadedTask], model: MultiTaskModel, codecs: DeviceCodecs) -> None:
+    def __init__(
+        self,
+        tasks: Mapping[str, LoadedTask],
+        model: MultiTaskModel,
+        codecs: DeviceCodecs,
+        before: _Loaded | None = None,
+    ) -> None:
+        """Folded arrays of tasks that are the same as `before` are kept."""
         self.tasks, self.model = dict(tasks), model
         self.counted, self.counting = 0, threading.Lock()
         self.edge = max((task.path.head.window for task in tasks.values()), default=0)
         self.stackable = {name for name, task in tasks.items() if is_stacked(task.path)}
-        member = lru_cache(maxsize=None)(partial(_member, self.tasks))
-        self.ends = lru_cache(STACKS)(partial(_stacked_ends, member, self.edge, codecs))
+        self.members: dict[tuple[str, int], StackMember] = {}
+        for (name, width), member in list(before.members.items()) if before is not None else ():
+            if before is not None and name in self.tasks and _is_same(before.tasks[name], self.tasks[name]):
+                self.members[name, width] = member
+        self.ends = lru_cache(STACKS)(partial(_stacked_ends, self.tasks, self.members, self.edge, codecs))
 
 
-def _member(tasks: Mapping[str, LoadedTask], name: str, width: int) -> StackMember:
-    return StackMember.of(name, tasks[name], width=width)
+def _is_same(first: LoadedTask, second: LoadedTask) -> bool:
+    """Whether a task's path and arrays are those that it had."""
+    return first is second or (
+        first.path == second.path
+        and all(first.arrays.get(name) is array for name, array in second.arrays.items())
+        and all(first.others.get(owner) is arrays for owner, arrays in second.others.items())
+    )
 
 
 def _stacked_ends(
-    member: Callable[[str, int], StackMember], edge: int, codecs: DeviceCodecs, names: tuple[str, ...], width: int
+    tasks: Mapping[str, LoadedTask],
+    members: dict[tuple[str, int], StackMember],
+    edge: int,
+    codecs: DeviceCodecs,
+    names: tuple[str, ...],
+    width: int,
 ) -> StackedEnds:
     """The poolers and heads of these tasks, which read states or values of this width."""
-    return StackedEnds([member(name, width) for name in names], width=width, edge=edge, codecs=codecs)
+    for name in names:
+        if (name, width) not in members:
+            members[name, width] = StackMember.of(name, tasks[name], width=width)
+    return StackedEnds([members[name, width] for name in names], width=width, edge=edge, codecs=codecs)
 
 
 class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +159,8 @@ class TorchBackend:
         return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        loaded, prepared = self._loaded, self._prepared(batch)
+        loaded = self._loaded
+        prepared = self._prepared(loaded, batch)
         with self._counted(loaded):
             ends = self._answered(loaded, loaded.model.reached(plan, prepared.texts), prepared)
         return whole(iter([self._stage(loaded.model, ends)]))
@@ -147,7 +171,8 @@ class TorchBackend:
         If a pass fails, the remaining tasks run one by one, so that a fault in a task's own layers, deltas or prompts
         fails only that task; an error of all is raised.
         """
-        loaded, left, prepared = self._loaded, list(plan.tasks), self._prepared(batch)
+        loaded, left = self._loaded, list(plan.tasks)
+        prepared = self._prepared(loaded, batch)
         staged = loaded.model.staged(plan, prepared.texts)
         failure: Exception | None = None
         while left and failure is None:
@@ -271,9 +296,9 @@ class TorchBackend:
         return whole(iter([self._stage(loaded.model, ends)]))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        self._loaded = self._made(tasks)
+        self._loaded = self._made(tasks, self._loaded)
 
-    def _made(self, tasks: Mapping[str, LoadedTask]) -> _Loaded:
+    def _made(self, tasks: Mapping[str, LoadedTask], before: _Loaded | None = None) -> _Loaded:
         dtype = getattr(torch, self.precision)
         owned = owned_arrays(tasks)
         families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
@@ -287,12 +312,12 @@ class TorchBackend:
             parts[name].to(self._device).lower(dtype)
         model = MultiTaskModel(self._trunk, parts, families, stacked=self._stacked)
         model.eval().requires_grad_(False)
-        return _Loaded(tasks, model, self._codecs)
+        return _Loaded(tasks, model, self._codecs, before)
 
-    def _prepared(self, batch: TokenBatch) -> _Prepared:
+    def _prepared(self, loaded: _Loaded, batch: TokenBatch) -> _Prepared:
         texts, positions = self._texts(batch), None
         if self._stacked:
-            positions = BatchPositions.of(batch.mask, batch.words, edge=self._loaded.edge, device=self._device)
+            positions = BatchPositions.of(batch.mask, batch.words, edge=loaded.edge, device=self._device)
         return _Prepared(texts=texts, positions=positions)
 
     def _texts(self, batch: TokenBatch) -> TextBatch:

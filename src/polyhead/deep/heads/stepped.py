@@ -106,7 +106,7 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
                 break
             if number == raced and _far_behind(trials, best_outputs, best_score):
                 break
-    seconds, fitted = progress.finish(), runs[0].course.finish()
+    seconds, fitted = progress.finish(), runs[0].course.finish(number)
     if rounds:  # with few rows the best of many rounds is better than chance by chance
         best_outputs = rule.of_best_rounds(task, trials.held, rounds, [run.held.count for run in runs])
     return Trial(

@@ -143,15 +143,15 @@ class Curriculum:
         self.advance()
         return self.finish()
 
-    def finish(self) -> Fitted:
-        """Sets the module to its best weights, in evaluation mode."""
+    def finish(self, epochs: int | None = None) -> Fitted:
+        """Sets the module to its best weights, in evaluation mode; what is said is of so many epochs, or of all."""
         restore(self.module, self.best_state)
         self.module.eval()
         return Fitted(
             best_epoch=self.best_epoch,
             score=self.best_score,
-            history=tuple(self.history),
-            examples_seen=self.feed.seen(self.done),
+            history=tuple(self.history[:epochs]),
+            examples_seen=self.feed.seen(self.done if epochs is None else min(epochs, self.done)),
             seconds=self._seconds,
             steps=self.steps,
         )
