@@ -28,6 +28,7 @@ class CardExamples:
     ids: Tensor
     hidden: Tensor | None = None
     soft: Tensor | None = None
+    task: Tensor | None = None  # (lanes,): of which these rows are, for stacks with functions of tasks
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -42,7 +43,7 @@ class CardExamples:
         if self.hidden is not None:
             return LaneTexts(mask=mask, hidden=self.hidden[:, :tokens][index])
         segments = (places >= self.seconds[index][..., None]) & mask
-        return LaneTexts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments)
+        return LaneTexts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments, tasks=self.task)
 
     @property
     def width(self) -> int:

@@ -58,8 +58,9 @@ def by_key(rows):
 
 @pytest.fixture(autouse=True, scope="module")
 def _held_out():
-    """Of these tasks one is fine-tuned from trunks that learned from both."""
+    """Of these tasks one is fine-tuned from trunks that learned from both; functions fit the tiny trunk's two heads."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "PALS", 6)
         patch.setattr(jobs, "HELD_OUT", ("mood",))
         yield
 
@@ -79,6 +80,7 @@ def test_every_method_seed_and_rate_has_one_row(whole):
     for task in ("mood", "same"):
         assert counts[task, "full", 3] == seeds * rates + (2 * rates if task == "mood" else 0)
         assert counts[task, "branch", 3] == seeds * rates
+        assert counts[task, "shared", 3] == counts[task, "pals", 3] == rates  # of one seed
         assert counts[task, "student", 1] == counts[task, "student", 2] == 2 * seeds * rates
         assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
     assert len(by_key(whole)) == len(whole) == sum(counts.values())
@@ -146,10 +148,10 @@ def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
     rows.write_text('{"method": "fu')
     done = started("--device", "cpu", "--tiny", "--minutes", "4", "--pack", tmp_path / "pack", "--rows", rows)
     assert done.returncode == 0, done.stderr
-    assert "all that was asked is run; 16 new rows" in done.stdout
+    assert "all that was asked is run; 20 new rows" in done.stdout
     lines = rows.read_text().splitlines()
-    assert len(lines) == 17 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
-    assert len(run.read_rows(rows)) == 16
+    assert len(lines) == 21 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
+    assert len(run.read_rows(rows)) == 20
 
 
 def test_what_is_lacking_is_said(tmp_path):
