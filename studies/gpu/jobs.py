@@ -39,6 +39,7 @@ class Size:
     head_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     layers: LaneSchedule = LaneSchedule(epochs=16, patience=4)
     heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
+    together: LaneSchedule = LaneSchedule(epochs=8, patience=3)  # of all tasks in one trunk
     mix_seeds: tuple[int, ...] = (1, 2, 3)
     mix_epochs: int = 2
     mix_batch: int = 64
@@ -52,6 +53,7 @@ TINY = Size(
     head_rates=(1e-3,),
     layers=LaneSchedule(epochs=2, patience=2, batch=8),
     heads=LaneSchedule(epochs=2, patience=2, batch=8),
+    together=LaneSchedule(epochs=2, patience=2, batch=8),
     mix_seeds=(1,),
     mix_epochs=1,
     mix_batch=4,
@@ -258,10 +260,10 @@ def together(bench: Bench, inner: int) -> None:
         splits, metric = tasks[names.index(name)].splits, bench.pack.sets[name].metric
         facts: Row = {f"{split}_rows": len(getattr(splits, split)) for split in SPLITS}
         spent = round((time.monotonic() - began) / count, 3)
-        facts |= {"metric": metric, "epochs": size.layers.epochs, "tap": 0, "lanes": count, "seconds": spent}
+        facts |= {"metric": metric, "epochs": size.together.epochs, "tap": 0, "lanes": count, "seconds": spent}
         bench.write(one.lane, one, facts, **key, task=name)
 
-    fit_together(stack, tasks, lacking, size.layers, deadline=bench.deadline, ended=ended)
+    fit_together(stack, tasks, lacking, size.together, deadline=bench.deadline, ended=ended)
 
 
 def branches(on: TaskBench) -> None:

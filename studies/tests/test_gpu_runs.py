@@ -18,7 +18,7 @@ from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
-FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
+FEW = {"layers": SHORT, "heads": SHORT, "together": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
 SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), **FEW)
 LONG = 3600.0
 
