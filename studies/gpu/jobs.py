@@ -140,7 +140,7 @@ class TaskBench:
         trunk = Stack(
             form, [start_arrays(form, self.weights, seed=0)], device=self.bench.device, dtype=self.bench.dtype
         )
-        return self._each(lambda split: states_of(trunk, getattr(self.splits, split), taps))
+        return self._each(lambda split: states_of(trunk, getattr(self.splits, split), taps, self.bench.deadline.check))
 
     def run(
         self,
