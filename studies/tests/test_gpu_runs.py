@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -242,3 +243,14 @@ def test_rows_of_a_try_are_no_results(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["run-report", "--rows", str(tmp_path / "rows.jsonl")])
     with pytest.raises(SystemExit, match="measure nothing"):
         run_report.main()
+
+
+@pytest.mark.slow
+def test_rows_are_learned_by_heart(pack):
+    """Where they are scored on the rows that they learn from; a constant answer has about half of these."""
+    own = {name: replace(one, splits=dict.fromkeys(one.splits, one.splits["train"])) for name, one in pack.sets.items()}
+    long = fit.LaneSchedule(epochs=40, patience=40, batch=8)
+    size = Size(seeds=(1,), rates=(5e-3,), head_rates=(3e-2,), layers=long, heads=long, together=long, mix_seeds=(1,))
+    rows, _ = rows_of(replace(pack, sets={"mood": own["mood"]}, mix={}), size=size)
+    scores = {(row["method"], row["layers"], row["init"]): row["test"] for row in rows}
+    assert len(scores) == 10 and min(scores.values()) >= 0.7 and scores["full", 3, ""] >= 0.9, scores
