@@ -65,10 +65,22 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             lacking=lacking(best, ATTENTION, FULL),
         ),
         *_pre_finetuned(best),
+        judged(
+            "evidence.whole-sets-pals",
+            "one trunk for all tasks, annealed sampling, whole training sets: projected attention of each task less "
+            f"sharing alone, mean test score of {len(ORDER)} tasks",
+            by_draw(less(best, _PALS, _SHARED)),
+            target=0.0,
+            side="above",
+            ours=whole("PALs", fits(best, _PALS)),
+            against=whole("sharing", fits(best, _SHARED)),
+            lacking=lacking(best, _PALS, _SHARED, seeds=WHOLE.mix_seeds),
+        ),
     ]
 
 
 _THREE = "three private layers"
+_PALS, _SHARED = ("pals", 6, ""), ("shared", 6, "")
 _MIXED, _FEW, _SMOOTH = (("full", 6, name) for name in ("sets-24", "sets-6", "sets-24-r3f"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,7 @@ class CardExamples:
     ids: Tensor
     hidden: Tensor | None = None
     soft: Tensor | None = None
+    task: Tensor | None = None  # (lanes,): of which these rows are, for stacks with functions of tasks
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -42,7 +43,7 @@ class CardExamples:
         if self.hidden is not None:
             return LaneTexts(mask=mask, hidden=self.hidden[:, :tokens][index])
         segments = (places >= self.seconds[index][..., None]) & mask
-        return LaneTexts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments)
+        return LaneTexts(mask=mask, ids=self.ids[:, :tokens][index], segments=segments, tasks=self.task)
 
     @property
     def width(self) -> int:
@@ -104,11 +105,17 @@ def outputs_of(stack: Stack, examples: CardExamples) -> np.ndarray:
 
 
 @torch.no_grad()
-def states_of(trunk: Stack, examples: CardExamples, taps: Sequence[int]) -> CardExamples:
-    """The rows with the trunk's states behind so many layers, their mean if several, in place of ids."""
+def states_of(
+    trunk: Stack, examples: CardExamples, taps: Sequence[int], check: Callable[[], None] = lambda: None
+) -> CardExamples:
+    """The rows with the trunk's states behind so many layers, their mean if several, in place of ids.
+
+    `check` is called before each batch.
+    """
     shape = (len(examples), examples.width, trunk.form.shape.width)
     hidden = torch.zeros(shape, dtype=trunk.dtype, device=trunk.device)
     for chunk in _sorted(examples):
+        check()
         texts = examples.batch(chunk[None])
         several = torch.stack([trunk.answers(texts, layers=tap)[0].float() for tap in taps])
         index = torch.from_numpy(chunk).to(trunk.device)

@@ -97,7 +97,7 @@ def fit(
     ended: Callable[[Ended], None],
 ) -> None:
     """Trains every lane and tells each as it ends, with its best weights; raises TimeIsUp in between."""
-    running = _Running(stack, lanes)
+    running = RunningLanes(stack, lanes)
     steps = max(1, len(splits.train) // schedule.batch)
     torch.manual_seed(lanes[0].seed)  # of dropout, which all lanes draw from one stream
     began = time.monotonic()
@@ -152,7 +152,7 @@ def soft_loss(outputs: Tensor, taught: Tensor, *, numbers: bool) -> Tensor:
     return -(TEMPERATURE**2) * (wanted * torch.log_softmax(outputs / TEMPERATURE, -1)).sum(-1).mean(1).sum()
 
 
-class _Running:
+class RunningLanes:
     """The lanes that are left, by their places among all, and the best weights of each."""
 
     def __init__(self, stack: Stack, lanes: Sequence[Lane]) -> None:

@@ -20,10 +20,12 @@ from studies.gpu.fit import Deadline, Ended, Lane, LaneSchedule, Splits, fit
 from studies.gpu.mixed import learn, mixes_of
 from studies.gpu.packed import SPLITS, Pack
 from studies.gpu.stack import WORDS, Form, Stack, joined, start_arrays, trunk_form
+from studies.gpu.together import CardTask, fit_together
 
 Row = dict[str, Any]
 ORDER = ("stsb", "rte", "mrpc", "cola", "emotion", "offensive", "qnli", "sst2")  # the cheapest first
 PRIVATE, STUDENTS, MEAN_OF = 3, (1, 2), 4  # layers: of a branch, of its students, that pooled heads read
+PALS = 96  # wide: of twelve heads, as near to the paper's 204 of 768 as they divide
 HELD_OUT = ("stsb", "rte", "mrpc", "cola", "emotion")  # tasks that no mix learns from
 KEY = ("method", "layers", "init", "task", "seed", "rate", "settings")
 
@@ -37,6 +39,7 @@ class Size:
     head_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     layers: LaneSchedule = LaneSchedule(epochs=16, patience=4)
     heads: LaneSchedule = LaneSchedule(epochs=30, patience=6)
+    together: LaneSchedule = LaneSchedule(epochs=8, patience=3)  # of all tasks in one trunk
     mix_seeds: tuple[int, ...] = (1, 2, 3)
     mix_epochs: int = 2
     mix_batch: int = 64
@@ -50,6 +53,7 @@ TINY = Size(
     head_rates=(1e-3,),
     layers=LaneSchedule(epochs=2, patience=2, batch=8),
     heads=LaneSchedule(epochs=2, patience=2, batch=8),
+    together=LaneSchedule(epochs=2, patience=2, batch=8),
     mix_seeds=(1,),
     mix_epochs=1,
     mix_batch=4,
@@ -115,11 +119,15 @@ class Bench:
 
 
 class TaskBench:
-    """One task on the card: its splits, the words that it uses, and the states that frozen layers give."""
+    """One task on the card: its splits, the words that it uses, and the states that frozen layers give.
 
-    def __init__(self, bench: Bench, name: str) -> None:
+    With `others` the words of these tasks too.
+    """
+
+    def __init__(self, bench: Bench, name: str, *, others: Sequence[str] = ()) -> None:
         self.bench, self.task = bench, bench.pack.sets[name]
-        ids = np.unique(np.concatenate([[0], *(rows.ids.ravel() for rows in self.task.splits.values())]))
+        several = [rows for one in (name, *others) for rows in bench.pack.sets[one].splits.values()]
+        ids = np.unique(np.concatenate([[0], *(rows.ids.ravel() for rows in several)]))
         places = np.zeros(int(ids.max()) + 1, np.int32)
         places[ids] = np.arange(len(ids))
         self.words = ids  # of the pack that the task uses
@@ -132,7 +140,7 @@ class TaskBench:
         trunk = Stack(
             form, [start_arrays(form, self.weights, seed=0)], device=self.bench.device, dtype=self.bench.dtype
         )
-        return self._each(lambda split: states_of(trunk, getattr(self.splits, split), taps))
+        return self._each(lambda split: states_of(trunk, getattr(self.splits, split), taps, self.bench.deadline.check))
 
     def run(
         self,
@@ -186,6 +194,8 @@ def jobs(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"{name}: {what}", lambda make=make, name=name: make(TaskBench(bench, name))  # type: ignore[misc]
     for seed in bench.size.mix_seeds if bench.pack.mix else ():
         yield f"pre-finetuning, seed {seed}", lambda seed=seed: pre_finetuned(bench, seed)  # type: ignore[misc]
+    for what, inner in (("sharing", 0), ("PALs", PALS)):
+        yield f"all tasks in one trunk: {what}", lambda inner=inner: together(bench, inner)  # type: ignore[misc]
 
 
 def full(on: TaskBench) -> None:
@@ -225,6 +235,35 @@ def pre_finetuned(bench: Bench, seed: int) -> None:
             return start_arrays(form, on.weights, seed=lane.seed, own=own)
 
         on.run(form, lanes, splits=on.splits, schedule=size.layers, method="full", starts=start)
+
+
+def together(bench: Bench, inner: int) -> None:
+    """One trunk for all tasks, and with `inner` functions of each task, so wide."""
+    size, shape, names = bench.size, bench.pack.shape, list(bench.pack.sets)
+    lanes, method = _lanes(size.mix_seeds, size.rates), "pals" if inner else "shared"
+    key = {"method": method, "layers": shape.layers}
+    lacking = [lane for lane in lanes if any(bench.lacking([lane], **key, task=name) for name in names)]
+    if not lacking:
+        return
+    on = [TaskBench(bench, name, others=names) for name in names]
+    firsts = np.cumsum([0, *(one.task.outputs for one in on)]).tolist()
+    tasks = [
+        CardTask(task=one.task, splits=one.splits, number=number, first=firsts[number]) for number, one in enumerate(on)
+    ]
+    whole = Form(shape=shape, tap=0, layers=shape.layers, outputs=firsts[-1], embeds=True)
+    form = replace(whole, tasks=len(on), inner=inner) if inner else whole
+    starts = [start_arrays(form, on[0].weights, seed=lane.seed) for lane in lacking]
+    stack = Stack(form, starts, device=bench.device, dtype=bench.dtype)
+    began, count = time.monotonic(), stack.lanes
+
+    def ended(one: Ended, name: str) -> None:
+        splits, metric = tasks[names.index(name)].splits, bench.pack.sets[name].metric
+        facts: Row = {f"{split}_rows": len(getattr(splits, split)) for split in SPLITS}
+        spent = round((time.monotonic() - began) / count, 3)
+        facts |= {"metric": metric, "epochs": size.together.epochs, "tap": 0, "lanes": count, "seconds": spent}
+        bench.write(one.lane, one, facts, **key, task=name)
+
+    fit_together(stack, tasks, lacking, size.together, deadline=bench.deadline, ended=ended)
 
 
 def branches(on: TaskBench) -> None:

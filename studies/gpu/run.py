@@ -43,7 +43,7 @@ def main() -> None:
         raise SystemExit(
             f"there is no pack in {options.pack}: `make gpu-pack` makes it where the data is; carry it here"
         )
-    if not options.tiny and options.minutes >= LEAST_MINUTES:
+    if options.device != "cpu" and options.minutes >= LEAST_MINUTES:
         run_tests()
     pack, rows = read_pack(options.pack), read_rows(options.rows)
     deadline = Deadline(until=began + 60 * options.minutes)

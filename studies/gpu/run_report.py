@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, nargs="*", default=[ROWS], help="files of rows (runs/gpu.jsonl)")
     everything = [row for file in parser.parse_args().rows for row in read_rows(file)]
-    rows = [row for row in everything if row["whole"]]
+    rows = [row for row in everything if row.get("whole")]
     if not rows:
         raise SystemExit("there are no rows of whole sets: run `make gpu`; rows of --tiny measure nothing")
     settings = rows[-1]["settings"]

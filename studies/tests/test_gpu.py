@@ -16,7 +16,7 @@ from polyhead.deep.sharing.in_layer import Adapters
 from polyhead.plan import Delta
 from polyhead.project.strategies import Branch
 from polyhead.tasks import metrics
-from studies.gpu import feed, fit, mixed, scores, stack
+from studies.gpu import feed, fit, mixed, scores, stack, together
 from studies.gpu.adam import LaneAdam
 from studies.gpu.pack import pack_of
 from studies.gpu.packed import from_bfloat16, read_pack, to_bfloat16, write_pack
@@ -330,3 +330,31 @@ def functions_of(arrays, task):
             three = np.split(arrays[f"pals.layers.{index}.in.{of}"][task], 3)
             state |= {f"{index}.{n}.{of}": a for n, a in zip(("query", "key", "value"), three, strict=True)}
     return {name: torch.tensor(array, dtype=torch.float32) for name, array in state.items()}
+
+
+def test_shares_of_tasks_fall_from_their_sizes_to_a_fifth_of_the_power():
+    np.testing.assert_allclose(together.annealed([100, 300], 1, 5), [0.25, 0.75])
+    weights = np.array([100.0, 300.0]) ** 0.2
+    np.testing.assert_allclose(together.annealed([100, 300], 5, 5), weights / weights.sum())
+
+
+def test_a_task_reads_pass_after_pass_of_its_own_rows(pack):
+    train = on_device(pack, "mood")
+    taken, of_pass = together.TaskFeed(train, 4, 0), len(train) // 4
+    batches = np.stack([taken.next([1, 2]) for _ in range(2 * of_pass)])
+    for lane in range(2):
+        for part in (batches[:of_pass, lane], batches[of_pass:, lane]):
+            assert sorted(part.ravel()) == list(range(len(train)))
+    assert not np.array_equal(batches[:of_pass], batches[of_pass:])
+
+
+def test_a_step_of_one_task_moves_no_other_tasks_outputs_nor_functions(pack, undropped):
+    form = replace(whole_form(pack, "mood"), tasks=2, inner=6, outputs=4)
+    model = made(form, [shaken(start_arrays(form, pack.weights, seed=seed), seed) for seed in (1, 2)])
+    splits = fit.Splits(**dict.fromkeys(("train", "validation", "test"), on_device(pack, "same")))
+    one = together.CardTask(task=pack.sets["same"], splits=splits, number=1, first=2)
+    own = together.task_loss(model, one, np.arange(8).reshape(2, 4))
+    gradients = dict(zip(model.views, torch.autograd.grad(own, list(model.views.values())), strict=True))
+    for name in ("pals.encoder.weight", "pals.layers.0.in.weight", "pals.decoder.bias"):
+        assert not gradients[name][:, 0].any() and gradients[name][:, 1].any(), name
+    assert not gradients["head.output.weight"][:, :2].any() and gradients["head.output.weight"][:, 2:].any()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from studies.results import broken, read_results
 from support.tiny_branches import extractor_of, home_in, prepared_of
 
 SHORT = fit.LaneSchedule(epochs=2, patience=1, batch=8)
-FEW = {"layers": SHORT, "heads": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
+FEW = {"layers": SHORT, "heads": SHORT, "together": SHORT, "mix_seeds": (1,), "mix_epochs": 1, "mix_batch": 8}
 SMALL = Size(seeds=(1, 2), rates=(1e-3, 3e-3), head_rates=(1e-2,), **FEW)
 LONG = 3600.0
 
@@ -58,8 +59,9 @@ def by_key(rows):
 
 @pytest.fixture(autouse=True, scope="module")
 def _held_out():
-    """Of these tasks one is fine-tuned from trunks that learned from both."""
+    """Of these tasks one is fine-tuned from trunks that learned from both; functions fit the tiny trunk's two heads."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "PALS", 6)
         patch.setattr(jobs, "HELD_OUT", ("mood",))
         yield
 
@@ -79,6 +81,7 @@ def test_every_method_seed_and_rate_has_one_row(whole):
     for task in ("mood", "same"):
         assert counts[task, "full", 3] == seeds * rates + (2 * rates if task == "mood" else 0)
         assert counts[task, "branch", 3] == seeds * rates
+        assert counts[task, "shared", 3] == counts[task, "pals", 3] == rates  # of one seed
         assert counts[task, "student", 1] == counts[task, "student", 2] == 2 * seeds * rates
         assert counts[task, "pooled-attention", 0] == counts[task, "pooled-mean", 0] == seeds
     assert len(by_key(whole)) == len(whole) == sum(counts.values())
@@ -146,10 +149,10 @@ def test_it_needs_torch_and_numpy_alone_and_writes_rows(pack, tmp_path):
     rows.write_text('{"method": "fu')
     done = started("--device", "cpu", "--tiny", "--minutes", "4", "--pack", tmp_path / "pack", "--rows", rows)
     assert done.returncode == 0, done.stderr
-    assert "all that was asked is run; 16 new rows" in done.stdout
+    assert "all that was asked is run; 20 new rows" in done.stdout
     lines = rows.read_text().splitlines()
-    assert len(lines) == 17 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
-    assert len(run.read_rows(rows)) == 16
+    assert len(lines) == 21 and all(json.loads(line)["device"] == "cpu" for line in lines[1:])
+    assert len(run.read_rows(rows)) == 20
 
 
 def test_what_is_lacking_is_said(tmp_path):
@@ -240,3 +243,14 @@ def test_rows_of_a_try_are_no_results(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["run-report", "--rows", str(tmp_path / "rows.jsonl")])
     with pytest.raises(SystemExit, match="measure nothing"):
         run_report.main()
+
+
+@pytest.mark.slow
+def test_rows_are_learned_by_heart(pack):
+    """Where they are scored on the rows that they learn from; a constant answer has about half of these."""
+    own = {name: replace(one, splits=dict.fromkeys(one.splits, one.splits["train"])) for name, one in pack.sets.items()}
+    long = fit.LaneSchedule(epochs=40, patience=40, batch=8)
+    size = Size(seeds=(1,), rates=(5e-3,), head_rates=(3e-2,), layers=long, heads=long, together=long, mix_seeds=(1,))
+    rows, _ = rows_of(replace(pack, sets={"mood": own["mood"]}, mix={}), size=size)
+    scores = {(row["method"], row["layers"], row["init"]): row["test"] for row in rows}
+    assert len(scores) == 10 and min(scores.values()) >= 0.7 and scores["full", 3, ""] >= 0.9, scores
