@@ -104,7 +104,7 @@ def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
         if trials.is_beaten(candidate):
             rows = f"the {len(trials.held.targets):,} rows held out"
             events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
-        elif clock.wall + longest > most:
+        elif longest and clock.wall + longest > most:
             events.line(f"{task.name}: {candidate.name} is not begun: {duration(clock.wall)} are spent")
         else:
             own = Clock()
