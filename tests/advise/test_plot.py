@@ -4,7 +4,7 @@ import pytest
 
 from polyhead.advise.compare import Compared
 from polyhead.advise.measure import Counted, WayCosts
-from polyhead.advise.plot import name_points
+from polyhead.advise.plot import few_ticks, name_points
 
 pytest.importorskip("matplotlib")
 
@@ -42,3 +42,23 @@ def test_names_of_near_points_cover_no_other_name(apart):
     for number, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[number + 1 :])
         assert axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1
+
+
+@pytest.mark.parametrize("costs", [(0.0835, 0.1009), (0.08, 0.1, 0.31), (0.08, 40.0), (0.001, 900.0), (1.0, 1.01)])
+def test_costs_below_the_axis_are_plain_numbers_that_stand_apart(costs):
+    """0.08, 0.09 and 0.1 were written into each other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(costs, [50.0] * len(costs))
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    few_ticks(axes)
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    shown = [tick for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = sorted((tick.label1.get_window_extent() for tick in shown), key=lambda box: box.x0)
+    assert 2 <= len(shown) <= 20 and not axes.xaxis.get_minorticklocs().size
+    assert all(box.x1 < after.x0 for box, after in zip(boxes, boxes[1:], strict=False))
+    assert all(float(tick.label1.get_text()) == pytest.approx(tick.get_loc()) for tick in shown)

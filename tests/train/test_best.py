@@ -101,7 +101,7 @@ def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp
 
 def test_what_the_minutes_do_not_hold_is_not_begun_and_said(home, tmp_path, monkeypatch):
     """The clock stands; estimates alone decide."""
-    monkeypatch.setattr(heads, "Clock", lambda: SimpleNamespace(seconds=1.0))
+    monkeypatch.setattr(heads, "Clock", lambda: SimpleNamespace(wall=1.0))
     monkeypatch.setattr(beside, "rates_of", lambda *given: SimpleNamespace(encode=1.0, learn=1.0))
     training = msgspec.structs.replace(BEST, minutes=1.5 / 60)
     bundle, lines, _ = trained(home, tmp_path / "bundle", training=training)

@@ -54,10 +54,9 @@ def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
             zorder=3,
         )
     axes.set_xscale("log")
-    for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        set_form("{x:g}")
     axes.set(xlabel=f"GFLOP for one text, {AT} tasks", ylabel="points, mean over the tasks", title=comparison.project)
     axes.margins(x=0.12, y=0.1)
+    few_ticks(axes)
     axes.grid(alpha=0.3, which="both")
     figure.legend(fontsize="small", loc="outside right upper")
     figure.draw_without_rendering()  # names are placed after the layout has placed the marks
@@ -68,6 +67,17 @@ def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
     if path is not None:
         figure.savefig(path, dpi=150)
     return text.getvalue()
+
+
+def few_ticks(axes: Axes) -> None:
+    """Plain numbers below the axis of cost, so few that none covers another."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    of_ten = LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,))
+    axes.xaxis.set_major_locator(of_ten if high > 5 * low else MaxNLocator(4))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[Bbox]:

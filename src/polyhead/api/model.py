@@ -135,7 +135,7 @@ class Model:
         the second is only scored. Rows with one value in `groups`, such as a person, are all trained on or all held
         out; rows count in proportion to `weights`, in tasks with one label a text. `settings` are keys of a
         `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`; `effort="quick"` tries
-        linear heads alone, `"best"` more than the default.
+        linear heads alone, `"best"` more than the default, in so many `minutes` if they are given.
 
         With `add`, the training rows of the live version count too, if it was trained in this model, or in one with the
         same `cache`: none is encoded again. With `if_better` a live version stays unless the new one scores better. If

@@ -47,7 +47,7 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     shown = ", ".join(f"{layers} {reached:.4f}" for layers, reached in branches.items())
     shown += f" beside {score:.4f} of the best head on {counted(len(outputs), 'validation row')}"
     tried = trained.tried | {f"branch of {layers}": reached for layers, reached in branches.items()}
-    seconds = trained.fitted.seconds + clock.seconds
+    seconds = trained.fitted.seconds + clock.wall
     if chosen.layers:
         unseen = msgspec.structs.replace(grown, test=None)
         part = chosen_part(unseen, search, chosen, extractor, precision=precision, folder=folder)

@@ -133,7 +133,7 @@ function nodeInWords(node) {
       return [
         "Layers",
         `${node.start} to ${node.stop}`,
-        node.weights === "trunk" ? "the trunk's" : "its own",
+        node.weights === "trunk" ? "the encoder's" : "its own",
         node.delta ? "with a delta" : "",
       ];
     case "pool":

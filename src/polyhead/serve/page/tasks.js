@@ -11,7 +11,7 @@ export async function loadTasks(open) {
   const answer = await got("v1/tasks");
   tasks = new Map(answer.tasks.map((task) => [task.name, task]));
   byId("server").textContent = `${counted(tasks.size, "task")} over one encoder`;
-  byId("server").title = `trunk ${answer.trunk}`;
+  byId("server").title = `encoder ${answer.trunk}`;
   byId("tasks-count").textContent = String(tasks.size);
   byId("tasks").replaceChildren(...answer.tasks.map((task, i) => entryOf(task, open, i === 0)));
 }

@@ -92,7 +92,10 @@ class HeadTrainer(Trainer):
 
 
 def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
-    """A head on each path, but those that cannot win, or would end after the minutes that effort 'best' has."""
+    """A head on each path, but those that cannot win, or would end after the minutes of effort 'best'.
+
+    The first that is trained in steps is begun in any case: the default tries it too.
+    """
     prepared, events, several = trials.prepared, trials.events, list[Trial]()
     task, metric = prepared.task, kind_of(prepared.task).default_metric(prepared.task)
     most = 60 * (prepared.training.minutes or inf) if prepared.training.effort == "best" else inf
@@ -101,12 +104,12 @@ def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
         if trials.is_beaten(candidate):
             rows = f"the {len(trials.held.targets):,} rows held out"
             events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
-        elif clock.seconds + longest > most:
-            events.line(f"{task.name}: {candidate.name} is not begun: {duration(clock.seconds)} are spent")
+        elif longest and clock.wall + longest > most:
+            events.line(f"{task.name}: {candidate.name} is not begun: {duration(clock.wall)} are spent")
         else:
             own = Clock()
             several.append(trials.tried(candidate, path))
-            longest = max(longest, own.seconds if candidate.solver == "steps" else 0.0)
+            longest = max(longest, own.wall if candidate.solver == "steps" else 0.0)
             if len(prepared.train.examples.targets) >= TOLD_FROM:
                 score = rule.choosing_score(task, trials.held, several[-1].outputs)
                 events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
