@@ -32,6 +32,8 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "together_leave_out": ("studies.du2020.claims:leave_out_claims",),
     "together_sweep": ("studies.du2020.claims:sweep_claims",),
     "together_quality": ("studies.aghajanyan2021.claims:claims",),
+    "encoders_cascade": ("studies.defaults.run_cascade:claims",),
+    "encoders_decoder": ("benchmarks.encoders_decoder:claims",),
     "encoders_defaults": ("studies.defaults.run_encoders:claims",),
     "heads_defaults": ("studies.defaults.claims:claims", "right_defaults"),
     "heads_entities": ("studies.defaults.run_entities:claims",),

@@ -1,10 +1,14 @@
 """How long a run takes is said beforehand, where it is long."""
 
+import math
+
 import pytest
 
 from polyhead.bundle.read import Bundle
+from polyhead.deep.rates import rates_of
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
+from polyhead.testing import tiny_trunk
 from polyhead.train import events as telling
 from polyhead.train.candidates import feature_paths
 from polyhead.train.data.extract import Extractor
@@ -39,6 +43,24 @@ def test_heads_are_expected_to_take_what_their_work_takes_at_the_pace_of_encodin
     steps = -(-len(todo[0].train.examples.targets) // tiny_project.TRAINING.batch)
     assert none == pytest.approx(UPDATE_SECONDS * steps * tiny_project.TRAINING.epochs)
     assert two - none == pytest.approx(2 * (one - none)) and more == pytest.approx(one)
+
+
+def test_over_a_table_of_words_heads_are_not_expected_to_take_what_reading_takes(home, tmp_path):
+    """A table computes nothing: 65 s of reading made 1,800 hours of heads."""
+    folder, _, _ = home
+    data = tiny_trunk(family="static")
+    source = Extractor(data, folder=tmp_path / "features", precision="float32")
+    todo = prepare(tiny_project.project(folder, "mood"), folder)
+    bundle = open_or_create(tmp_path / "bundle", data.facts, load=lambda: data)
+    seconds = head_seconds(todo, feature_paths(todo, todo, source, bundle), source, texts=10, seconds=60.0)
+    assert 0 < seconds < 60
+
+
+def test_the_speed_of_no_layers_is_a_number(home):
+    """It was divided by none of them."""
+    folder, _, _ = home
+    rates = rates_of(tiny_trunk(family="static"), prepare(tiny_project.project(folder, "mood"), folder))
+    assert math.isfinite(rates.encode) and math.isfinite(rates.learn)
 
 
 def test_all_tasks_and_all_folds_are_expected(home):

@@ -33,7 +33,7 @@ def rates_of(data: TrunkData, prepared: Sequence[Prepared]) -> Rates:
     encoded = sorted((list(entry.ids) for entry in tokenizer.encode(texts)), key=len)
     precision = precision_of(prepared[0].training)
     batches = [_padded(encoded[at : at + 16], tokenizer.pad_id) for at in range(0, len(encoded), 16)]
-    tokens = sum(len(ids) for ids in encoded) * data.architecture.layers
+    tokens = sum(len(ids) for ids in encoded) * max(1, data.architecture.layers)  # a table of words has none
     trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval()
     with torch.inference_mode():
         encode = _best(lambda: [trunk(ids, mask).last for ids, mask in batches])

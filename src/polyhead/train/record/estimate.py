@@ -16,6 +16,7 @@ SAID_FROM = 20.0  # seconds of encoding
 LEARNED = 3  # FLOPs of a training step for each of an answer, about;
 LEARNED_KEPT = 2  # over kept features, which get no gradient
 SOLVED = 600  # losses and gradients of all rows that a linear head takes over all penalties, about
+PACE = 1e-9  # seconds of a FLOP over a table of word vectors, which computes next to nothing, whatever reading it takes
 UPDATE_SECONDS = 0.004  # of an update of a head, beside its FLOPs
 
 
@@ -56,7 +57,8 @@ def head_seconds(
     read = sum(len(text) for p in todo for split in p.splits[:2] for text in read_alone(split.examples.inputs))
     trunk = merge({p.task.name: paths[p.task.name][0] for p in todo[:1]})
     encoded = texts * cost.flops(trunk, source.facts.architecture, max(1, tokens // max(1, read)))
-    return sum(_of_task(p, paths[p.task.name], source, flop=seconds / max(1, encoded)) for p in todo)
+    flop = seconds / max(1, encoded) if source.facts.architecture.layers else PACE
+    return sum(_of_task(p, paths[p.task.name], source, flop=flop) for p in todo)
 
 
 def _of_task(p: Prepared, paths: Sequence[Path], source: FeatureSource, *, flop: float) -> float:
