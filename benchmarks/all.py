@@ -40,6 +40,7 @@ COMMANDS = (
     "benchmarks.server_load",
     "benchmarks.server_queue",
     "benchmarks.server_start",
+    "benchmarks.many_tasks",
     "benchmarks.server_rivals",
     "benchmarks.server_one_text",
     "benchmarks.server_change",

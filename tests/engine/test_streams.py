@@ -5,11 +5,14 @@ import threading
 import pytest
 
 from polyhead.bundle.create import write_bundle
+from polyhead.cli import serve
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.queue import Queue
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import SharedBatch
 from polyhead.errors import BackendError
 from polyhead.plan import Pool
+from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 
@@ -92,3 +95,23 @@ def test_what_waits_is_expected_sooner_with_more_streams(session):
     )
     queue.close()
     alone.close()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_a_server_has_two_streams_where_it_has_two_processors(tmp_path, monkeypatch, cores):
+    pytest.importorskip("openvino", reason="the runtime that has streams")
+    monkeypatch.setattr(serve, "processors", lambda: cores)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(COMPILED, "path", None)
+    trunk = tiny_trunk()
+    write_bundle(tmp_path / "b", trunk)
+    task = next(task for task in tiny_tasks() if task.name == "mood")
+    add_tiny(tmp_path / "b", trunk, task, tiny_path(task, trunk, pool=Pool()), seed=1)
+    how = serve.SetOptions(backend="openvino", precision="float32")
+    service = serve.service_of([str(tmp_path / "b")], ServeSettings(), how)
+    assert service.session.backend.streams == min(2, cores)
+    found = service.queue.answers(TEXTS, tasks=["mood"])
+    alone = Session(tmp_path / "b", backend="openvino", precision="float32").predict(TEXTS, tasks=["mood"])
+    assert [each.answers["mood"]["label"] for each in found] == [each.answers["mood"]["label"] for each in alone]
+    assert list((tmp_path / "cache" / "polyhead" / "compiled").iterdir())
+    service.queue.close()
