@@ -114,7 +114,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Training together": ("together", "du2020"),
     "Prompts and adapters": ("conditioning",),
     "Whole training sets": ("whole_sets",),
-    "The engine": ("one_pass", "engine", "precision"),
+    "The engine": ("one_pass", "engine", "precision", "kernels", "many_tasks"),
     "The store": ("store",),
     "Right by default": ("right",),
     "Heads": ("heads",),

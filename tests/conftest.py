@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from support import compiled_graphs, disk_failures, head_search
+from support.encoding import ENCODING, encode_by_torch
 
 KEPT = {"POLYHEAD_DATA", "POLYHEAD_MPNET"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
@@ -28,9 +29,8 @@ LEARNED = {"test_estimators.py", "test_model.py", "test_taggers.py", "test_word_
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
 COMPILES = {"test_openvino.py", "test_graph_openvino.py"}
-# Training encodes by the backend that a user has; modules that choose it.
+# Training encodes by the backend that a user has.
 ENCODES = {"test_light.py"}
-ENCODING = ("train.data.encoder", "train.data.extract", "train.record.compared")
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Folders of tests lie in memory where it has room: making and removing them is a fifth of many a test on a disk.
@@ -142,11 +142,6 @@ def _encodes_by_torch(request):
     with pytest.MonkeyPatch.context() as patch:
         encode_by_torch(patch)
         yield
-
-
-def encode_by_torch(patch):
-    for module in ENCODING:
-        patch.setattr(f"polyhead.{module}.encoding_backend", lambda precision=None: "torch")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 
 from support import head_search
 from support.commands import run, write_project
+from support.encoding import encode_by_torch
 from support.shared import made_once
 
 
@@ -14,6 +15,7 @@ def home(tmp_path_factory):
     def make(folder):
         with pytest.MonkeyPatch.context() as patch:
             head_search.shorten(patch)
+            encode_by_torch(patch)  # also where no test of a module ran before
             done = run("train", write_project(folder))
         assert done.code == 0, done.err
 

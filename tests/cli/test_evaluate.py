@@ -26,7 +26,7 @@ def told(*words):
 
 
 def test_live_scores_are_those_that_training_measured(home):
-    found = told("evaluate", home / "polyhead.toml")
+    found = told("evaluate", home / "polyhead.toml", "--backend", "torch")
     assert [score["task"] for score in found["scores"]] == ["mood", "topics", "urgency", "names", "same", "alike"]
     for score in found["scores"]:
         file = home / "bundle" / "tasks" / score["task"] / "v0001" / "scores.json"

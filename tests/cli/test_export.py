@@ -71,16 +71,13 @@ def test_a_task_answers_by_its_files_as_by_the_command_predict(home, exported):
     np.testing.assert_allclose(values["scores"][0], list(scores.values()), atol=1e-4)
 
 
-def test_what_cannot_be_exported_is_said(home, tmp_path):
-    """A task that writes is left out, and refused where it is asked for."""
+def test_a_task_that_writes_has_a_file_for_each_step(home, tmp_path):
     shutil.copytree(home / "bundle", tmp_path / "bundle")
     add_tasks(tmp_path / "bundle", [tiny_draft(Bundle.open(tmp_path / "bundle").trunk())])
-    words = ["export", tmp_path / "bundle", tmp_path / "out"]
-    run(*words, "--tasks", "mood,brief").refuses("brief", "cannot be exported")
-    assert not (tmp_path / "out").exists()
-    done = run(*words, "--backend", "reference")
+    done = run("export", tmp_path / "bundle", tmp_path / "out", "--tasks", "mood,brief", "--backend", "reference")
     assert done.code == 0, done.err
-    assert "'brief' is not exported" in done.err and "brief" in (tmp_path / "out" / "README.md").read_text()
+    files = {str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.onnx")}
+    assert files == {"trunk.onnx", "tasks/mood.onnx", "tasks/brief.onnx", "steps/brief.onnx"}
 
 
 def test_a_folder_that_is_there_is_left_alone(exported, home):

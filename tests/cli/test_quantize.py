@@ -60,7 +60,7 @@ def test_where_a_task_changes_too_much_poolers_and_heads_stay_in_floating_point(
         told.append(scales.has_slots)
         share = 0.5 if scales.has_slots else 1.0
         agreement = Agreement(rows=10, share=share, difference=0.0)
-        return {name: Int8Change(agreement=agreement) for name in Bundle.open(bundle).readers}
+        return {name: Int8Change(agreement=agreement) for name in Bundle.open(bundle).tasks}
 
     monkeypatch.setattr(calibrate, "measured", measured)
     done = run("tasks", "quantize", bundle, "--texts", texts, "--rows", "8")

@@ -286,11 +286,11 @@ def test_same_seed_same_bytes_of_the_whole_bundle_and_another_seed_others(home, 
 
 KILL = """
 import os, signal
-import pytest, torch
-import conftest
+import conftest, pytest, torch
 from support import head_search
+from support.encoding import encode_by_torch
 head_search.shorten(pytest.MonkeyPatch())
-conftest.encode_by_torch(pytest.MonkeyPatch())
+encode_by_torch(pytest.MonkeyPatch())
 torch.set_num_threads(1)
 from polyhead.deep.loop import fit
 fit.SAVE_SECONDS = 0.0

@@ -92,7 +92,7 @@ def test_it_is_exported_and_its_record_says_so(tmp_path):
     bundle = tiny_bundle(tmp_path / "b", TRUNK, {TASK.name: path})
     files = export_bundle(bundle.root, tmp_path / "out", backend="reference").tasks[TASK.name]
     assert files.largest_difference < 1e-4
-    record = bundle.readers[TASK.name]
+    record = bundle.tasks[TASK.name]
     assert isinstance(record, TaskRecord) and record.path == path
 
 

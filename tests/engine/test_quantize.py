@@ -247,7 +247,7 @@ def test_every_product_of_the_layers_and_every_map_of_poolers_and_heads_with_a_h
     }
     assert set(scales.of_layers.known) == wanted
     slots = set()
-    for name, record in made.readers.items():
+    for name, record in made.tasks.items():
         owners = {record.owner: made.part(name), **made.others(name)}
         head, pool = record.path.head, record.path.pool
         parts = (head.part, head.hidden_part or head.part, pool.part or head.part)

@@ -280,7 +280,8 @@ torch.set_num_threads(1)
 import conftest, pytest
 from support import tiny_project
 from support.disk_failures import exit_code
-conftest.encode_by_torch(pytest.MonkeyPatch())
+from support.encoding import encode_by_torch
+encode_by_torch(pytest.MonkeyPatch())
 from polyhead.project.recipes import Joint
 from polyhead.deep.loop import fit
 from polyhead.train.run import train_project

@@ -277,7 +277,8 @@ class Queue:
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
         share = self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
-        ends, most = self._ends(lane), min(self.limits.batch_tokens, share)  # of each idle stream
+        # Each idle stream has its share; half a token more, since sizes of texts do not add up to the bit.
+        ends, most = self._ends(lane), min(self.limits.batch_tokens, share + 0.5)
         while lane:
             piece = lane[0][2]
             (ticket,) = piece.tickets

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from msgspec import UNSET
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from polyhead.deep.nn.ends import ACTIVATIONS
 from polyhead.engine.backends.base import LoadedTask
@@ -44,6 +46,7 @@ class StackMember(NamedTuple):
             heads=pool.heads,
             hidden=hidden,
             activation=head.activation,
+            norm=None if head.norm_epsilon is UNSET else head.norm_epsilon,
             window=head.window,
             inputs=0 if is_plain else len(self.slot.first),
         )
@@ -62,6 +65,7 @@ class StackForm(NamedTuple):
     heads: int
     hidden: int
     activation: str
+    norm: float | None  # the epsilon of a norm behind the activation, whose gain and bias are in the second map
     window: int
     inputs: int
 
@@ -89,7 +93,7 @@ class _Heads:
 
     def __init__(self, members: Sequence[StackMember], device: torch.device) -> None:
         self._names, self.labels = [member.name for member in members], [member.slot.width for member in members]
-        self._activation = ACTIVATIONS[members[0].path.head.activation]
+        self._activation, self._norm = ACTIVATIONS[members[0].path.head.activation], members[0].form.norm
         second = [(m.slot.second, m.slot.second_bias) for m in members]
         self._second = _stacked(second, device) if second[0][0] is not None else None
 
@@ -102,7 +106,10 @@ class _Heads:
         """From the first maps' outputs (slots, rows, outputs), where `size` are the sizes that rows stand for."""
         if self._second is not None:
             matrices, biases = self._second
-            first = torch.baddbmm(biases, self._activation(first), matrices)
+            hidden = self._activation(first)
+            if self._norm is not None:
+                hidden = layer_norm(hidden, hidden.shape[-1:], eps=self._norm)
+            first = torch.baddbmm(biases, hidden, matrices)
         columns = {name: (slot, slice(0, self.labels[slot])) for slot, name in enumerate(self._names)}
         return StackAnswers(first.view(len(self.labels), *size, first.shape[-1]), columns)
 

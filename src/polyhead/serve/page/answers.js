@@ -1,4 +1,4 @@
-// One task's answer as a card, by what it holds: labels, a number, places in the text, options, a text.
+// One task's answer as a card, by what it holds.
 
 import { byId, element, percent, short, spoken } from "./dom.js";
 
