@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import random
+import sys
 import shutil
 import socket
 import tempfile
@@ -113,6 +114,14 @@ def _own_seed(request):
     except ImportError:
         return
     torch.default_generator.manual_seed(seed)  # without the other devices, for which a traceback is kept each time
+
+
+@pytest.fixture(autouse=True)
+def _keeps_no_graphs():
+    """Commands that a test runs in this process begin to keep compiled graphs; the next test's are compiled."""
+    yield
+    if kept := sys.modules.get("polyhead.engine.compile.compiled"):
+        kept.COMPILED.path = None
 
 
 @pytest.fixture(scope="module", autouse=True)
