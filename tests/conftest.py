@@ -6,9 +6,9 @@ import importlib.util
 import logging
 import os
 import random
-import sys
 import shutil
 import socket
+import sys
 import tempfile
 import zlib
 
