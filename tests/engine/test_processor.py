@@ -173,7 +173,7 @@ def test_label_says_the_width_of_weights_in_int8_alone(tmp_path):
 
 def kernels(compiled):
     """The kernel of each node of a graph that OpenVINO compiled."""
-    facts = [node.get_rt_info() for node in compiled._model.get_runtime_model().get_ordered_ops()]
+    facts = [node.get_rt_info() for node in compiled.model.get_runtime_model().get_ordered_ops()]
     return {one["layerType"].astype(str): one["primitiveType"].astype(str) for one in facts}
 
 

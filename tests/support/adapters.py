@@ -60,6 +60,7 @@ QUERY_VALUE = {"DistilBert": ("q_lin", "v_lin")}
 ALL = ("query", "key", "value", "dense", "q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
 ALL += ("q", "k", "v", "o", "query_proj", "key_proj", "value_proj")
 ALL += ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ALL += ("Wqkv", "Wo", "Wi")
 NO_POOLER = ("DebertaV2", "Gte", "NomicBert")  # bare encoders that `transformers` makes without one
 
 

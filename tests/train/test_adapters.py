@@ -113,7 +113,9 @@ def test_the_base_is_the_trunk_and_each_task_owns_its_matrices_alone(four):
 @pytest.mark.parametrize("family", first_of(checkpoints.FAMILIES))
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both classes of the family, every dense map of a layer; torch and the reference agree too."""
-    saved = ("classifier", "pre_classifier", *(("pooler",) if family in adapters.NO_POOLER else ()))
+    # `head` of ModernBERT, `dense` of EuroBERT: a base without a task has none here.
+    heads = ("classifier", "pre_classifier", "head", "dense")
+    saved = (*heads, *(("pooler",) if family in adapters.NO_POOLER else ()))
     models = {
         task: adapters.adapter(tmp_path / task, task, family=family, maps=adapters.ALL, saved=saved)
         for task in ("mood", "names")
