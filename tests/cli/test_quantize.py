@@ -12,6 +12,7 @@ from polyhead.engine.scale_files import Int8Change, read_scales
 from polyhead.evaluate import int8 as calibrate
 from polyhead.tasks.agreement import Agreement
 from support.commands import run
+from support.precisions import needs_eight_bit_slots
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
@@ -38,7 +39,7 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     said = json.loads((tmp_path / "said.json").read_text())
     assert set(said["tasks"]) == {"mood", "topics", "urgency", "names", "same", "alike"}
     mood = said["tasks"]["mood"]
-    assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]))
+    assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]), abs=1e-3)  # of six digits
     assert "mood" in done.out
     *_, last = done.out.splitlines()
     assert re.match(r"\d+ products in 8 bits, calibrated on 9 texts", last)  # 8 of 15 texts, and the one pair
@@ -52,6 +53,7 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     assert found["scores"][0]["scores"][mood["metric"]] == pytest.approx(mood["int8"])
 
 
+@needs_eight_bit_slots
 def test_where_a_task_changes_too_much_poolers_and_heads_stay_in_floating_point(bundle, texts, monkeypatch):
     told = []
 

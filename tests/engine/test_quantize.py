@@ -36,6 +36,7 @@ from polyhead.tasks.agreement import Agreement
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
+from support.precisions import needs_eight_bit_slots
 
 RUNTIMES = partial(open_runtime, "openvino")
 TEXTS = [
@@ -233,6 +234,7 @@ def test_an_even_scale_holds_all_that_the_scale_holds():
 # -- bundles ---------------------------------------------------------------------------------------------------------
 
 
+@needs_eight_bit_slots
 def test_every_product_of_the_layers_and_every_map_of_poolers_and_heads_with_a_hidden_layer_has_a_scale(
     made, trunk, scales
 ):
@@ -463,6 +465,7 @@ def test_one_row_of_each_text_is_from_all_over_them():
     assert np.concatenate(few.rows)[:, 0].tolist() == [0, 1, 2]
 
 
+@needs_eight_bit_slots
 @pytest.mark.parametrize("tokens", [17, 33, 65])
 def test_what_is_watched_of_a_text_is_its_tokens_and_no_padding(tokens):
     """Sessions fill rows up to few shapes; scales are found on what texts have."""
@@ -481,6 +484,7 @@ def test_what_is_watched_of_a_text_is_its_tokens_and_no_padding(tokens):
     assert by_kind[True] == {1, words}
 
 
+@needs_eight_bit_slots
 def test_a_task_without_scales_beside_others_changes_no_bit_of_theirs_in_deterministic_mode(kept, trunk):
     session = Session(kept, backend="openvino", precision="int8", deterministic=True)
     assert read_scales(kept)[1].has_slots

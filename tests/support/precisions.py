@@ -11,3 +11,6 @@ needs_bfloat16 = pytest.mark.skipif(
     not HAS_BFLOAT16, reason=f"{default_backend()} has no bfloat16 on {processor().label}"
 )
 FLOATS = ["float32", pytest.param("bfloat16", marks=needs_bfloat16)]
+needs_eight_bit_slots = pytest.mark.skipif(
+    processor().weight_bits != 8, reason=f"poolers and heads stay in floats without VNNI: {processor().label}"
+)

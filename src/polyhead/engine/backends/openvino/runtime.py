@@ -102,8 +102,8 @@ class OpenVINORuntime:
     """Compiles for the processor.
 
     `precision` None is bfloat16 if the processor has it, else float32. It applies to layers, poolers and heads, except
-    operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers, poolers and heads
-    run in 8 bits by `scales`, and the rest as with None.
+    operations that OpenVINO always runs in float32, and decoders. With int8 the products of layers run in 8 bits by
+    `scales`, with VNNI those of poolers and heads too, and the rest as with None.
     `threads` None is as many as the processor has cores. `streams` share them, each for one call at a time: calls
     of several threads run at once, and no core waits for another.
     """
@@ -112,7 +112,6 @@ class OpenVINORuntime:
     # The version of the module, whichever package installed it, without its build number.
     version = str(ov.__version__).partition("-")[0]
     fills = True
-    eight_bit_slots = True  # in int8 poolers and heads are too, where a scale is known
 
     def __init__(
         self,
@@ -144,6 +143,11 @@ class OpenVINORuntime:
         self._settings |= dict([KEPT_KERNELS])
 
     @property
+    def eight_bit_slots(self) -> bool:
+        """Whether in int8 poolers and heads are too, where a scale is known: their stacks saturate without VNNI."""
+        return processor().weight_bits == 8
+
+    @property
     def has_bfloat16(self) -> bool:
         """Whether the processor has bfloat16 arithmetic of its own, which OpenVINO uses."""
         # OpenVINO tells of the processor also where its oneDNN is capped, and then has no such product.
@@ -163,8 +167,10 @@ class OpenVINORuntime:
             ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers, turned=bfloat16 and self._is_alone)
         elif layers:
             ops = OpenVINOInt8Ops(self._scales, bits=self.weight_bits)
-        else:
+        elif self.eight_bit_slots:
             ops = OpenVINOInt8HeadOps(self._scales, bits=self.weight_bits, bfloat16=bfloat16)
+        else:
+            ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         return ov.Model(results, list(ops.inputs.values()), label), list(ops.inputs), list(outputs)
