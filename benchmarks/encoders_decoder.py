@@ -103,14 +103,14 @@ def theirs(model: object, ids: np.ndarray, written: int) -> dict[str, Way]:
     """`generate`, in float32 and, where the processor multiplies it, in bfloat16."""
     import torch
 
-    given = torch.from_numpy(ids)
+    read = torch.from_numpy(ids)
     rules = {"max_new_tokens": written, "min_new_tokens": written, "do_sample": False, "forced_eos_token_id": None}
     rules |= {"forced_bos_token_id": None, "eos_token_id": 2, "pad_token_id": 1}
 
     def call(own: object, beams: int) -> list[list[int]]:
         with torch.inference_mode():
-            found = own.generate(input_ids=given, attention_mask=torch.ones_like(given), num_beams=beams, **rules)
-        return found[:, 1:].tolist()
+            written_ids = own.generate(input_ids=read, attention_mask=torch.ones_like(read), num_beams=beams, **rules)
+        return written_ids[:, 1:].tolist()
 
     ways: dict[str, Way] = {"transformers float32": lambda beams: call(model, beams)}
     if "bfloat16" in precisions():

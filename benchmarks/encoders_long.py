@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from benchmarks.encoders import batch_of, precisions
@@ -91,16 +92,16 @@ def memory(name: str) -> int:
     return 1024 * int(found[1])
 
 
-def trunk_of(layers: int, *, whole: bool) -> TrunkData:
-    """ModernBERT-base's shape, with a small table of words."""
-    shape = Architecture(
+def modernbert_shape(layers: int, *, vocabulary: int) -> Architecture:
+    """ModernBERT-base's: every third layer sees all tokens, the others 64 on each side."""
+    return Architecture(
+        family="modernbert",
         layers=layers,
         width=768,
         heads=12,
         feed_forward=1152,
-        vocabulary=1000,
-        family="modernbert",
-        positions=max(LENGTHS),
+        vocabulary=vocabulary,
+        positions=8192,
         segments=0,
         norm_epsilon=1e-5,
         position_table=False,
@@ -113,10 +114,17 @@ def trunk_of(layers: int, *, whole: bool) -> TrunkData:
         outer_bias=False,
         gated=True,
         rotary=Rotary(base=160_000.0),
-        local_rotary=None if whole else Rotary(base=10_000.0),
-        window=None if whole else 64,
-        whole_every=1 if whole else 3,
+        local_rotary=Rotary(base=10_000.0),
+        window=64,
+        whole_every=3,
     )
+
+
+def trunk_of(layers: int, *, whole: bool) -> TrunkData:
+    """ModernBERT-base's shape, with a small table of words."""
+    shape = msgspec.structs.replace(modernbert_shape(layers, vocabulary=1000), positions=max(LENGTHS))
+    if whole:
+        shape = msgspec.structs.replace(shape, local_rotary=None, window=None, whole_every=1)
     rng = np.random.default_rng(0)
     arrays = {
         name: np.asarray(name.endswith("norm.weight") + 0.02 * rng.standard_normal(size), np.float32)

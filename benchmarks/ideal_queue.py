@@ -61,7 +61,7 @@ class BatchCost(Value, eq=False):
         )
 
     def seconds(self, texts: int, tokens: int, cold: bool) -> float:
-        """Of one batch; the least measured one at least."""
+        """The seconds that a batch takes: never below half of what the smallest measured one took."""
         measured = self.cold if cold else self.warm
         own = float(np.interp(texts, self.texts, measured)) + self.a_token * (tokens - texts * self.tokens_a_text)
         return max(own, 0.5 * measured[0])

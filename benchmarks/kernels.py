@@ -33,7 +33,7 @@ from studies.settings import command, report, say
 
 NAME, TARGET, PRECISION = "kernels", 30, "bfloat16"
 SIZES = (1, 5, 21, 42)
-# What the profiler lists without starting a kernel itself: views, memory, and calls whose work follows as a row.
+# Operations that start no kernel themselves: views, memory, and calls whose work the profiler lists by itself.
 VIEWS = """_reshape_alias _unsafe_view alias as_strided detach expand flatten lift_fresh mT narrow numpy_T permute
     reshape resolve_conj resolve_neg select set_ slice split_with_sizes t transpose unfold unsqueeze view"""
 MEMORY = "empty empty_like empty_strided new_empty new_ones resize_"
@@ -112,8 +112,8 @@ def of_trunk(trunk: TrunkData) -> Mapping[str, int]:
 
 def counts(profiled: profile) -> dict[str, int]:
     """How often each operation ran that starts a kernel; what one calls in turn is part of it."""
-    found = Counter(event.name.removeprefix("aten::") for event in profiled.events() if _starts(event))
-    return {name: count * (1 + (name in TWO)) for name, count in sorted(found.items())}
+    started = Counter(event.name.removeprefix("aten::") for event in profiled.events() if _starts(event))
+    return {name: count * (1 + (name in TWO)) for name, count in sorted(started.items())}
 
 
 def _starts(event: FunctionEvent) -> bool:

@@ -47,7 +47,7 @@ class Bytes(Value):
 
     @property
     def ratio(self) -> float:
-        """What 21 tasks take at least, over the bare encoder, where reading weights is all."""
+        """The least ratio of 21 tasks to the bare encoder, if time were spent on reading weights alone."""
         return (self.layers + self.heads) / self.layers
 
 
@@ -72,7 +72,7 @@ def alone(options: argparse.Namespace, variant: str) -> list[Row]:
 
 
 def numbers() -> Bytes:
-    """What one text reads: the layers' weights, and of each task the folded pooler and head."""
+    """Counts the numbers that one text reads: weights of layers, and each task's folded pooler and head."""
     bundle = Bundle.open(one_pass_tasks.bundle_of(MANY))
     trunk = bundle.trunk()
     layers = sum(array.size for name, array in trunk.arrays.items() if name.startswith("layers."))

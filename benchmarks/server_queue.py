@@ -1,4 +1,4 @@
-"""The server's latencies beside those of the best queue over the same engine, at a tenth to nine tenths of saturation.
+"""Compares the server's latencies with those of an ideal queue, at 10 % to 90 % of saturation.
 
     python -m benchmarks.one_pass_tasks      once: the tasks
     python -m benchmarks.server_queue        an idle machine, nothing else running

@@ -77,7 +77,7 @@ def one_by_one(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float,
 
 
 def once_more(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, object]:
-    """Median seconds for one text alone that was asked right before: no length changes."""
+    """Median seconds for the same text again and again, so that its length never changes."""
     seconds, answers = list[float](), list[object]()
     for text in texts:
         answer([text])

@@ -155,11 +155,11 @@ def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions)
     from polyhead.serve.several import ServiceSet
 
     keep_compiled()
-    given = {**msgspec.structs.asdict(how), "streams": min(STREAMS, processors())}
-    cascades = dict(given.pop("cascades"))
+    options = {**msgspec.structs.asdict(how), "streams": min(STREAMS, processors())}
+    cascades = dict(options.pop("cascades"))
     if len(bundles) == 1 and not cascades:
-        return Service(Session(bundles[0], **given), settings)
-    return ServiceSet(SessionSet(bundles, cascades=cascades, **given), settings)
+        return Service(Session(bundles[0], **options), settings)
+    return ServiceSet(SessionSet(bundles, cascades=cascades, **options), settings)
 
 
 def run(

@@ -284,7 +284,7 @@ def _block(arrays: Mapping[str, np.ndarray], prefix: str, *others: str) -> str:
 
 
 def _shape(model: ScannedEncoder) -> Architecture:
-    """What must be equal; depth too where a norm closes the last layer, which others lack."""
+    """The parts of the shape that must be equal; the depth only where a norm stands behind the last layer."""
     shape = model.architecture
     return msgspec.structs.replace(shape, layers=shape.whole_layers if shape.norm_first else 1, cut_from=None)
 

@@ -74,7 +74,7 @@ class _Loaded:
 
 
 def _is_same(first: LoadedTask, second: LoadedTask) -> bool:
-    """Whether a task's path and arrays are those that it had."""
+    """Whether two versions of a task have the same path and share their arrays."""
     return first is second or (
         first.path == second.path
         and all(first.arrays.get(name) is array for name, array in second.arrays.items())

@@ -16,10 +16,9 @@ import numpy as np
 from msgspec import Meta
 
 from polyhead.engine.answers import AnswerTable, Result
-from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
+from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.moments import FactOfTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
@@ -30,6 +29,7 @@ from polyhead.text.question import texts_of
 from polyhead.values import Value
 
 log = logging.getLogger(__name__)
+ROUNDING = 0.5  # tokens: sizes of texts do not add up to the bit to the size of all of them
 TOLD = 2  # batches at most of which the callers are told, beside those that run
 
 
@@ -192,7 +192,7 @@ class Queue:
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
         loaded = ticket.loaded
-        read = _READ(loaded, ticket.tasks)
+        read = {each for types in loaded.asked(ticket.tasks).reads.values() for each in types}
         types = input_types(ticket.inputs)
         waiting = [number for number, each in enumerate(types) if each in read]
         unread = [number for number, each in enumerate(types) if each not in read]
@@ -237,7 +237,7 @@ class Queue:
         """Parts that a batch has room for, one for each stream at least."""
         places, characters, tokens = list[tuple[Ticket, int]](), 0, 0.0
         most = self._rate.tokens(sum(sizes[number] for number in waiting), len(waiting)) / self._streams
-        most = min(most, self.limits.batch_tokens)
+        most = min(most + ROUNDING, self.limits.batch_tokens)
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
             if places and tokens + more > most:
@@ -277,8 +277,7 @@ class Queue:
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
         share = self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
-        # Each idle stream has its share; half a token more, since sizes of texts do not add up to the bit.
-        ends, most = self._ends(lane), min(self.limits.batch_tokens, share + 0.5)
+        ends, most = self._ends(lane), min(self.limits.batch_tokens, share + ROUNDING)  # of each idle stream
         while lane:
             piece = lane[0][2]
             (ticket,) = piece.tickets
@@ -391,6 +390,3 @@ class Queue:
     def _finish(self, tickets: Iterable[Ticket]) -> None:
         if calls := [ticket.end_now for ticket in tickets]:
             self._deliver(calls)
-
-
-_READ = FactOfTasks(lambda loaded, names: {each for name in names for each in input_types_of(loaded.tasks[name])})

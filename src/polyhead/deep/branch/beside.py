@@ -80,8 +80,8 @@ def _within(prepared: Prepared, extractor: Extractor, events: Events, *, spent: 
             depths = "branches of 1 layer" if most == 1 else f"branches of 1 to {most} layers, by halving"
             events.line(f"{name}: {depths}: about {duration(least)}")
             return grown
-    given = f"{own.minutes:g} minutes were given, and {duration(spent)} are spent"
-    events.line(f"{name}: branches are not begun: they take {duration(least)} or more, {given}")
+    budget = f"{own.minutes:g} minutes were given, and {duration(spent)} are spent"
+    events.line(f"{name}: branches are not begun: they take {duration(least)} or more, {budget}")
     return None
 
 

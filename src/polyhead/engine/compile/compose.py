@@ -89,9 +89,9 @@ class _Composer:
         alone: tuple[Token, ...] = (),
         outputs: tuple[str, ...] = (),
     ) -> Graph:
-        digest, settles = partial(self._arranged.digest, (key, layers, outputs)), not self._arranged.deterministic
-        how = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs)
-        return self._graphs.graph(msgspec.structs.replace(how, settles=settles, digest=digest))
+        digest = partial(self._arranged.digest, (key, layers, outputs))
+        recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs, digest=digest)
+        return self._graphs.graph(recipe)
 
     def _root(self, index: int, reads: Sequence[Key]) -> InputState:
         step, shape = self._plan.steps[index], self._shape

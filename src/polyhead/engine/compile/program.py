@@ -38,7 +38,6 @@ class Recipe(Value, eq=False):
     # Members that may be asked without their siblings: the graph is kept for as long as these are loaded.
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
-    settles: bool = False  # whether shapes that come often may be computed apart, with other rounding
     # Says all that it is made from, the same in any process; None: each process compiles it.
     digest: Callable[[], str | None] = lambda: None
 
@@ -77,8 +76,9 @@ class Graph:
 class Graphs:
     """All graphs of a backend."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime, self._lock = runtime, threading.Lock()
+    def __init__(self, runtime: Runtime, *, settles: bool = False) -> None:
+        """`settles`: shapes that come often may be computed apart, with other rounding."""
+        self.runtime, self._settles, self._lock = runtime, settles, threading.Lock()
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
@@ -103,7 +103,7 @@ class Graphs:
         compiled = COMPILED.get(
             self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
         )
-        if recipe.settles and isinstance(compiled, Settling):
+        if self._settles and not recipe.exact and isinstance(compiled, Settling):
             compiled.settle()
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
