@@ -321,7 +321,7 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[SharedBatch]) -> None:
-        """Runs one batch; its callers are told on another thread where the next batch waits, else on this one."""
+        """Runs one batch; its callers are told on another thread where something waits, else on this one."""
         began = monotonic()
         batch = SharedBatch.of(pieces)
         for ticket in batch.tickets:
@@ -332,7 +332,8 @@ class Queue:
             tell = partial(self._each_alone, pieces, error)
         else:
             tell = partial(self._told, batch, columns, pieces, began, monotonic() - began)
-        if self._lanes:
+        running = self._streams - self._until.count(0.0)
+        if self._lanes or self._under_way > running:  # or earlier callers are being told: these come after them
             self._telling.submit(self._end, tell)
         else:
             self._end(tell)
