@@ -43,7 +43,6 @@ class Prover:
         answering = self.answering(bundle)
         answering.answered(bundle.lines)
         self.keep(answering)
-        self.store()
 
     def store(self) -> None:
         """Stores what the last proof computed of probes for later processes, if it is new."""
