@@ -212,6 +212,9 @@ def _proven(
         old = _old_answers(state.answering, now, changed)
         answering = state.prover.following(state.answering, now)
         after = answering.answered(now.tasks)
+        if any(before[name] != after[name] for name in before) and answering.forget():
+            state.answering.forget()
+            after = answering.answered(now.tasks)  # kept states decide nothing against a certificate
         before = _checked(state, before, after, asked_now, operation)
         compared = {name: changes(p, answers, answering.answers(name, p)) for name, (p, answers) in old.items()}
         state.prover.keep(answering)

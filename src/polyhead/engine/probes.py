@@ -67,8 +67,8 @@ class ProbeRunner:
             kept.drop_unread()
 
     def forget(self) -> bool:
-        """Forgets all that layers made of probes; gives whether there was any."""
-        kept = [each for each in self._kept() if each.size]
+        """Forgets all that layers made of probes, and takes nothing of it any more; gives whether there was any."""
+        self._kept_bytes, kept = 0, [each for each in self._kept() if each.size]
         for each in kept:
             each.forget()
         return bool(kept)
