@@ -256,8 +256,8 @@ def _asked_alike(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Ite
     alike: dict[frozenset[tuple[object, ...]], list[Probe]] = {}
     for probe, wanted in of_probe.items():
         alike.setdefault(frozenset(wanted), []).append(probe)
-    for wanted, asked in alike.items():
-        yield [name for name in probes if forms[name] in wanted], asked
+    for requested, asked in alike.items():
+        yield [name for name in probes if forms[name] in requested], asked
 
 
 def _form(path: Path) -> tuple[object, ...]:

@@ -138,12 +138,12 @@ def _write(file: Path, content: Iterable[bytes | memoryview]) -> None:
     parts = list(content)
     if sum(map(len, parts)) > MOST // 4:
         return
-    total = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        total.update(part)
+        digest.update(part)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replacing(file) as opened:
-        opened.writelines([total.digest(), *parts])
+        opened.writelines([digest.digest(), *parts])
     with os.scandir(file.parent) as entries:
         facts = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries if _is_ours(entry.name)]
     total = sum(size for _, size, _ in facts)

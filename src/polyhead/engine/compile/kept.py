@@ -103,7 +103,7 @@ class KeptStates:
         head = msgspec.json.encode(rows)
         yield len(head).to_bytes(8, "little") + head
         for array in known.values():
-            yield memoryview(np.ascontiguousarray(array)).cast("B")
+            yield np.ascontiguousarray(array).data.cast("B")
         self.is_new = False
 
     def _states_read(self, program: Program) -> Mapping[Key, str]:
