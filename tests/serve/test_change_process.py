@@ -13,12 +13,14 @@ import pytest
 
 from polyhead.certify import Prover, verify
 from polyhead.certify.proof import locked
+from polyhead.engine.backends.graph import GraphBackend
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
 from polyhead.serve.make_changes import Parent
 from polyhead.serve.orders import Order, change_reply
-from support.admin_server import add, lines, make, upload
+from support.admin_server import add, lines, make, served, upload
 from support.client_server import wait_until
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -254,3 +256,43 @@ def test_nothing_is_changed_once_the_server_is_gone(tmp_path):
         assert (root / "bundle.json").read_bytes() == before
     os.close(alive)
     assert lines(root)["mood"] == "v0002" and verify(root) == []
+
+
+def test_a_prepared_process_asks_no_layer_again_for_its_first_change(tmp_path, monkeypatch):
+    """What it asked before its first order is what the order needs, and the reply to it changes nothing."""
+    root, prover, layers = make(tmp_path / "bundle", "mood", "topics"), Prover(), []
+    ready = json.loads(change_reply(msgspec.json.encode(Order(operation="prepare", root=str(root), name="")), prover))
+    assert ready["outcome"]["is_changed"] is False and not list(root.rglob("certificates/*.json"))
+    original = GraphBackend._stages
+
+    def stages(self, *arguments, **named):
+        before = self.layers_run
+        yield from original(self, *arguments, **named)
+        layers.append(self.layers_run - before)
+
+    monkeypatch.setattr(GraphBackend, "_stages", stages)
+    removal = msgspec.json.encode(Order(operation="remove", root=str(root), name="topics"))
+    assert json.loads(change_reply(removal, prover))["outcome"]["is_changed"]
+    assert layers and not any(layers) and verify(root) == []
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["a folder", "no folder"])
+def test_a_server_that_keeps_compiled_graphs_prepares_the_first_change_and_ends_at_once(tmp_path, monkeypatch, keeps):
+    root, orders, cancelled = make(tmp_path / "bundle", "mood"), [], []
+    monkeypatch.setattr(COMPILED, "path", tmp_path / "compiled" if keeps else None)
+
+    async def never(order):
+        orders.append(order.operation)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(order.operation)
+            raise
+
+    async def scenario():
+        async with served(root, make=never) as (_, service):
+            await asyncio.sleep(0)
+            assert service.is_ready
+
+    asyncio.run(scenario())
+    assert orders == cancelled == (["prepare"] if keeps else [])

@@ -216,6 +216,8 @@ class Bundle(LiveVersions):
         view = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
         loaded = ("_record", "_trunk", "tokenizer")
         view.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
+        same = (name for name in self._records if whole.tasks.get(name) == self._whole.tasks.get(name))
+        view._records.update({name: self._records[name] for name in same})
         return view
 
     @typed

@@ -18,7 +18,8 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
-from polyhead.certify.prover import Prover
+from polyhead.certify.prover import KEPT_BYTES, Prover
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.probes import ProbeAnswers, ProbeRunner, changes, numerics_label, readable_probes
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.files import make_folder
@@ -42,12 +43,13 @@ def certified(
     All or nothing: if `act` fails, or a task not in `changing` has another live version or other bits after it,
     bundle.json is restored. Raises the error of `act`, or IsolationError that names the tasks. A second operation
     waits, for a minute at most. `act` must use the methods of Bundle for its changes. `actor`, the person who requested
-    it, is recorded in the certificate. A process that makes several changes passes the same `prover`.
+    it, is recorded in the certificate. A process that makes several changes passes the same `prover`, and stores what
+    that keeps when it likes.
     """
     root = FilePath(root)
-    with locked(root, operation):
+    with locked(root, operation), _prover(prover) as used:
         remove.sweep_bundle(root)
-        return _certified(_State.of(root, changing, prover), operation, act, actor=actor)
+        return _certified(_State.of(root, changing, used), operation, act, actor=actor)
 
 
 class RepeatableChange(Value):
@@ -75,13 +77,13 @@ def certified_once(
     under the lock, and `act` with its result.
     """
     root = FilePath(root)
-    with locked(root, operation):
+    with locked(root, operation), _prover(prover) as used:
         remove.sweep_bundle(root)
         lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
         started = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
         is_repeated = started.is_done(lines)
         try:
-            state = _State.of(root, changing, prover)
+            state = _State.of(root, changing, used)
             if is_repeated:
                 certificate = _proven_since(state, started, operation, actor=actor)
             else:
@@ -92,6 +94,15 @@ def certified_once(
                     finish(root, started)
             raise
     return RepeatableChange(certificate=certificate, started=started, is_repeated=is_repeated)
+
+
+@contextmanager
+def _prover(given: Prover | None) -> Iterator[Prover]:
+    """The prover of a process of several changes; or one for this change, which keeps for later processes alone."""
+    prover = given or Prover(kept_bytes=KEPT_BYTES if COMPILED.path is not None else 0)
+    yield prover
+    if given is None:
+        prover.store()
 
 
 def _proven_since(state: _State, started: StartedOperation, operation: Operation, *, actor: str) -> Certificate:
@@ -146,9 +157,9 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     answering: ProbeRunner  # of the others, and the readable ones of those to be changed
 
     @classmethod
-    def of(cls, root: FilePath, changing: Sequence[str], prover: Prover | None) -> _State:
+    def of(cls, root: FilePath, changing: Sequence[str], prover: Prover) -> _State:
         """The bundle in its current state. A task to be changed may be unreadable."""
-        bundle, prover = Bundle.open(root, verify=False), prover or Prover(kept_bytes=0)
+        bundle = Bundle.open(root, verify=False)
         others = bundle.view({name: line for name, line in bundle.lines.items() if name not in changing})
         content = read_bundle_file(root)
         return cls(
@@ -201,6 +212,9 @@ def _proven(
         old = _old_answers(state.answering, now, changed)
         answering = state.prover.following(state.answering, now)
         after = answering.answered(now.tasks)
+        if any(before[name] != after[name] for name in before) and answering.forget():
+            state.answering.forget()
+            after = answering.answered(now.tasks)  # kept states decide nothing against a certificate
         before = _checked(state, before, after, asked_now, operation)
         compared = {name: changes(p, answers, answering.answers(name, p)) for name, (p, answers) in old.items()}
         state.prover.keep(answering)

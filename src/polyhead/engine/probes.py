@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -26,6 +25,7 @@ from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.compile.heads import room_for
+from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
@@ -34,10 +34,9 @@ from polyhead.plan import TRUNK, Path
 from polyhead.tasks.agreement import Agreement, AnswerChange, agreement_of, without_scores
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
-from polyhead.text.tokenize import Input
 from polyhead.values import Value, from_json, to_json
 
-KEPT_ENCODINGS = 1024  # batches of probes; a bundle of 22 tasks has about 180
+KEPT_ENCODINGS = 1024  # calls of the tokenizer; a bundle of 22 tasks has about 20
 SHOWN = 80  # characters of a text of a probe that a certificate keeps
 
 
@@ -50,8 +49,8 @@ class ProbeRunner:
         """`backend` None is `backend_here`. What `before` loaded and compiled of the same bundle is taken over.
 
         Then only tasks whose arrays on disk are others are compiled anew; `before` answers no more. Of each precision
-        up to `kept_bytes` of what layers made of probes are kept, so that layers run once for a probe; with any, tokens
-        of probes are kept too.
+        up to `kept_bytes` of what layers made of probes are kept, so that layers run once for a probe, and those that
+        `store` has stored are taken; with any, tokens of probes are kept too.
         """
         self.bundle = bundle
         self.backend = backend or backend_here()
@@ -64,9 +63,25 @@ class ProbeRunner:
 
     def drop_unread(self) -> None:
         """Forgets what layers made of probes that were not asked since the last call of this."""
+        for kept in self._kept():
+            kept.drop_unread()
+
+    def forget(self) -> bool:
+        """Forgets all that layers made of probes, and takes nothing of it any more; gives whether there was any."""
+        self._kept_bytes, kept = 0, [each for each in self._kept() if each.size]
+        for each in kept:
+            each.forget()
+        return bool(kept)
+
+    def store(self) -> None:
+        """Stores what layers made of probes for later processes, if this program keeps a folder for it."""
         for session in self._sessions.values():
-            if isinstance(session.backend, GraphBackend) and session.backend.kept is not None:
-                session.backend.kept.drop_unread()
+            if isinstance(session.backend, GraphBackend):
+                session.backend.store_states(self.bundle.root)
+
+    def _kept(self) -> list[KeptStates]:
+        backends = [session.backend for session in self._sessions.values()]
+        return [each.kept for each in backends if isinstance(each, GraphBackend) and each.kept is not None]
 
     def answered(self, names: Iterable[str]) -> dict[str, ProbeAnswers]:
         """Digests of each task's answers to its own probes."""
@@ -103,12 +118,12 @@ class ProbeRunner:
             view, session = self.bundle.view(lines), self._before.pop(precision, None)
             if session is None or not isinstance(session.backend, ChangingBackend):
                 session = Session(view, backend=self.backend, precision=precision, deterministic=True)
+                if isinstance(session.backend, GraphBackend):
+                    session.backend.keep_states(self.bundle.root, self._kept_bytes)
             else:
                 session.follow(view)
             if isinstance(session.backend, GraphBackend):
                 session.backend.ready()
-                if session.backend.kept is not None:
-                    session.backend.kept.most = self._kept_bytes
             if self._kept_bytes:
                 session.tokenizer.most_kept = KEPT_ENCODINGS
             self._sessions[precision] = session
@@ -132,22 +147,21 @@ def readable_probes(bundle: Bundle, name: str) -> list[Probe]:
 def probe_outputs(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; the session must be deterministic.
 
-    Tasks that are read alike are asked together, a batch at a time. In deterministic mode a row's bits depend neither
+    Tasks that are read alike are asked together. In deterministic mode a row's bits depend neither
     on its batch mates nor on what else is asked, so they are those of `Session.outputs`.
     """
     assert session.deterministic
     by_task: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in probes}
     for names in _read_alike(session, probes):
-        wanted = {name: set(probes[name]) for name in names}
-        for requested, batch in _batches(session, {name: probes[name] for name in names}):
-            columns = session.columns([probe.input for probe in batch], tasks=requested, words=_words(batch))
+        for requested, asked in _asked_alike(session, {name: probes[name] for name in names}):
+            columns = session.columns([probe.input for probe in asked], tasks=requested, words=_words(asked))
+            numbers = {probe: number for number, probe in enumerate(asked)}
             for name in requested:
-                column = columns[name]
-                for number, error in column.errors.items():
-                    if batch[number] in wanted[name]:
-                        raise error
-                for number, output in zip(column.rows.tolist(), column.outputs, strict=True):
-                    by_task[name][batch[number]] = output
+                own, column = {numbers[probe]: probe for probe in probes[name] if probe in numbers}, columns[name]
+                if failed := own.keys() & column.errors.keys():
+                    raise column.errors[min(failed)]
+                places = dict(zip(column.rows.tolist(), column.outputs, strict=True))
+                by_task[name] |= {probe: places[number] for number, probe in own.items()}
     return {name: [by_task[name][probe] for probe in own] for name, own in probes.items()}
 
 
@@ -222,40 +236,28 @@ def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
     return groups.values()
 
 
-def _batches(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterator[tuple[list[str], list[Probe]]]:
-    """Probes that fill a batch, and the tasks to ask for them: those whose probes they are and who are computed anyway.
+def _asked_alike(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterator[tuple[list[str], list[Probe]]]:
+    """Probes that are asked in one call, and the tasks to ask: those whose probes they are and who are computed anyway.
 
-    So no head is computed for the probes of all others. Single texts of like length stand together, and of these the
-    probes of tasks whose heads are one graph; all others are one batch, as a call cuts them.
+    So no head is computed for the probes of all others. Single texts stand together whose tasks have heads of the same
+    graphs; all others are one call.
     """
     inputs = dict.fromkeys(probe for own in probes.values() for probe in own)
     forms = {name: _form(session.records[name].path) for name in probes}
-    alike: dict[tuple[object, ...], list[str]] = {}
-    for name, form in forms.items():
-        alike.setdefault(form, []).append(name)
     if any(len(texts_of(probe.input)) > 1 for probe in inputs) or any(
         session.records[name].task.long_texts == "windows" for name in probes
     ):
         yield list(probes), list(inputs)
         return
-    readers: dict[Probe, list[str]] = {probe: [] for probe in inputs}
-    for name in itertools.chain.from_iterable(alike.values()):
-        for probe in probes[name]:
-            readers[probe].append(name)
-    texts: list[Input] = [(texts_of(probe.input)[0],) for probe in readers]
-    steps = -(-session.tokenizer.encodings(texts).lengths // TOKEN_STEP)
-    read = dict.fromkeys(forms[name] for names in readers.values() for name in names)
-    order = {form: number for number, form in enumerate(read)}
-    place = {probe: order[forms[names[0]]] for probe, names in readers.items()}
-    by_step: dict[int, list[Probe]] = {}
-    for probe, step in zip(readers, steps.tolist(), strict=True):
-        by_step.setdefault(step, []).append(probe)
-    for like in by_step.values():
-        like.sort(key=place.__getitem__)
-        for start in range(0, len(like), FIXED_ROWS):
-            batch = like[start : start + FIXED_ROWS]
-            requested = {forms[name] for probe in batch for name in readers[probe]}
-            yield [name for name in probes if forms[name] in requested], batch
+    of_probe: dict[Probe, set[tuple[object, ...]]] = {probe: set() for probe in inputs}
+    for name, own in probes.items():
+        for probe in own:
+            of_probe[probe].add(forms[name])
+    alike: dict[frozenset[tuple[object, ...]], list[Probe]] = {}
+    for probe, wanted in of_probe.items():
+        alike.setdefault(frozenset(wanted), []).append(probe)
+    for requested, asked in alike.items():
+        yield [name for name in probes if forms[name] in requested], asked
 
 
 def _form(path: Path) -> tuple[object, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,6 +15,7 @@ import msgspec
 
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.versions import check_known
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
@@ -21,7 +24,10 @@ from polyhead.serve.orders import ChangeOperation, ChangeResult, Order, as_http,
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowCandidate, Shadows, ShadowState
 from polyhead.serve.uploads import AT_ONCE, Receiver, StagedTask, Staging, refused, staged, sweep_uploads
+from polyhead.serve.workers import WorkerPlace
 from polyhead.tasks.task import Task, check_name
+
+log = logging.getLogger(__name__)
 
 LOCK = ".admin.lock"  # in the bundle: held by the server that makes a change an admin asked for
 MOST_SHADOWS = 8
@@ -41,8 +47,10 @@ class Admin:
         self.check: Callable[[Task], None] = lambda task: None
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeResult]] = set()
+        self._preparing: asyncio.Task[None] | None = None
         self._promoted: set[str] = set()  # tasks whose candidates are being made live
         self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)), pace=service.pace)
+        service.opening.append(self._begin_to_prepare)
         service.closing.append(self.close)
         sweep_uploads(self._root)
 
@@ -134,13 +142,31 @@ class Admin:
             await self.drop_shadow(name)
         return answer
 
+    def _begin_to_prepare(self) -> None:
+        """Lets the process of changes ask all probes, so that the first change takes no longer than others.
+
+        Not where compiled graphs are not kept, as in tests and in a program of one's own; of several workers one does.
+        """
+        place = WorkerPlace.found(os.environ)
+        is_wanted = COMPILED.path is not None and os.access(self._root, os.W_OK)
+        if is_wanted and (place is None or place.number == 1):
+            self._preparing = asyncio.ensure_future(self._prepare())
+
+    async def _prepare(self) -> None:
+        try:
+            await self._make(self._order("prepare", "", ""))
+        except (HttpError, OSError) as error:
+            log.warning("the first change will take longer than others, since it could not be prepared: %s", error)
+
     async def close(self) -> None:
         """Waits for the change that is under way, as long as answers are waited for; then removes what is staged."""
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._running:
             await asyncio.wait(self._running, timeout=self.service.seconds_left())
         for running in self._running:
             running.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*self._running, *filter(None, [self._preparing]), return_exceptions=True)
         await self._process.close()
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)

@@ -63,6 +63,7 @@ def make_changes(orders: BinaryIO, replies: BinaryIO) -> None:
     for order in orders:
         replies.write(change_reply(order, prover, *(() if parent is None else (parent.check,))) + b"\n")
         replies.flush()
+        prover.store()
         trim()
 
 

@@ -35,15 +35,15 @@ NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
 
 
-ChangeOperation = Literal["put", "remove", "rollback"]
+ChangeOperation = Literal["put", "remove", "rollback", "prepare"]
 
 
 class Order(Value):
-    """A change that is asked for."""
+    """A change that is asked for; or, to `prepare`, that the process be ready for the next one."""
 
     operation: ChangeOperation
     root: str  # the bundle
-    name: str  # the task
+    name: str  # the task; "" to prepare
     source: str = ""  # put: the folder of the staged upload, a bundle of one task
     version: str | None = None  # rollback: None is the one before the live one
     actor: str = ""
@@ -128,6 +128,10 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
     """
     root, name = FilePath(order.root), order.name
     by = Requester(actor=order.actor, prover=prover, check=check)
+    if order.operation == "prepare":
+        if prover is not None:
+            prover.prepare(Bundle.open(root, verify=False))
+        return ChangeResult(task=name, before=None, after=None, is_changed=False)
     if order.operation == "put":
         return _put(order, root, by)
     before = Bundle.open(root, verify=False).version(name)

@@ -90,6 +90,7 @@ class Service:
         )
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
+        self.opening: list[Callable[[], None]] = []  # called once it is ready, on the event loop
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._ends: float | None = None  # until when what is under way is waited for (monotonic clock)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,6 +110,8 @@ class Service:
         self.changes.start()
         self._trimming = asyncio.create_task(_trim_often())
         self.is_ready = True
+        for begin in self.opening:
+            begin()
 
     def drain(self) -> None:
         """The server begins to stop: from the first call on `drain_seconds` are counted."""

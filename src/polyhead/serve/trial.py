@@ -226,7 +226,7 @@ def without_paths(error: BaseException, places: Mapping[str, str]) -> str:
 
 WORD = "a"  # one token of most vocabularies
 BESIDE = 5  # texts of a row: more than poolers and heads take as few
-LARGER = ((8, 16), (8, 64), (16, 24), (16, 64), (32, 24), (64, 24))  # batches of several rows: texts, tokens of each
+LARGER = ((8, 64), (32, 12), (64, 8))  # batches of several rows, no larger than is quick: texts, tokens of each
 
 
 def every_shape(tokenizer: Tokenizer) -> Iterator[list[str]]:

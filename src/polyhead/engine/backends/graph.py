@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
+from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from polyhead.engine.backends.base import (
 )
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
+from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.compose import composed
 from polyhead.engine.compile.decoder import GraphDecoder, begin_graph, step_graph
 from polyhead.engine.compile.heads import compared_outputs
@@ -134,15 +136,30 @@ class GraphBackend:
         walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic, kept=self.kept)
         yield from walk.stages()
 
+    def keep_states(self, bundle: FilePath, most: int) -> None:
+        """Keeps up to `most` bytes of states from now on, with those that `store_states` of this bundle has stored."""
+        if self.kept is not None:
+            self.kept.most = most
+            if most:
+                COMPILED.take_states(self._graphs.runtime, bundle, self.kept.take)
+
+    def store_states(self, bundle: FilePath) -> None:
+        """Stores the states that are kept for later processes, if there are new ones."""
+        if self.kept is not None and self.kept.is_new:
+            COMPILED.put_states(self._graphs.runtime, bundle, self.kept.stored())
+
     def ready(self) -> None:
-        """Compiles what a call of all tasks runs, two graphs at once; what cannot be compiled fails when called."""
+        """Compiles what a call of all tasks runs, two graphs at once; what cannot be compiled fails when called.
+
+        Not layers, where states are kept: they may not run.
+        """
 
         def compiled(call: GraphCall) -> None:
             with suppress(Exception):
                 call.graph.ready()
 
         with ThreadPoolExecutor(2, "polyhead-compile") as pool:
-            list(pool.map(compiled, self._loaded.full))
+            list(pool.map(compiled, self._needed(self._loaded)))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Compiles what is new, then swaps; graphs of what stays are kept."""
@@ -152,13 +169,18 @@ class GraphBackend:
                 with self._holding:
                     self._is_compiling = True
                 new = self._loading(tasks, loaded.arranged)
-                for call in new.full:
+                for call in self._needed(new):
                     call.graph.ready()
                 loaded = new
             finally:
                 with self._holding:
                     self._loaded, self._is_compiling = loaded, False
                     self._hold()
+
+    def _needed(self, loaded: _Loaded) -> Iterator[GraphCall]:
+        """The calls of all tasks whose graphs are compiled before they are called."""
+        has_states = self.kept is not None and self.kept.size > 0
+        return (call for call in loaded.full if call.answers or not has_states)
 
     def _loading(self, tasks: Mapping[str, LoadedTask], before: Arrangement | None) -> _Loaded:
         arranged = Arrangement(self._trunk, tasks, deterministic=self._deterministic, before=before)

@@ -1,6 +1,6 @@
-"""Compiled graphs in a folder of the user, so that a process to come need not compile what an earlier one did.
+"""Compiled graphs, and states of probes, in a folder of the user: a process to come need not compute them again.
 
-A file's name is the digest of all that the graph is made from: the bits of its arrays, the plan's form, this program's
+A file's name is the digest of all that a graph is made from: the bits of its arrays, the plan's form, this program's
 code, the runtime with its version and settings, and the processor. The folder is the user's own, not a bundle's: a
 runtime trusts what it reads there, and a bundle may come from anybody. It may be deleted at any time.
 """
@@ -11,19 +11,21 @@ import hashlib
 import logging
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
-from polyhead.files import is_temporary, open_plain, replace_file
+from polyhead.files import is_temporary, open_plain, replacing
+from polyhead.machine import processors
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MOST = 2 * 2**30  # bytes of all files; what was read longest ago goes first
-ENDING = ".compiled"
+ENDING, STATES = ".compiled", ".states"
 HASHED = 32  # bytes of a file before its content: their SHA-256
 ROOMS = ("bundle", "codecs", "encoder", "engine", "plan")  # whose code decides what a graph is
 
@@ -66,16 +68,36 @@ class CompiledFolder:
         folder, make = self.path, partial(runtime.compile, build, label=label, layers=layers, exact=exact)
         if exact or folder is None or not isinstance(runtime, KeepingRuntime) or (own := digest()) is None:
             return make()
-        file = folder / f"{hashlib.sha256(f'{own} {runtime.facts} {_code()}'.encode()).hexdigest()}{ENDING}"
-        found = _read(file, partial(runtime.imported, build=build, label=label, layers=layers))
+        file = _file(folder, runtime, own, ENDING)
+        imported = partial(runtime.imported, build=build, label=label, layers=layers)
+        found = _read(file, imported, "no compiled graph (%s): the graph is compiled again")
         if found is not None:
             return found
         made = make()
         try:
-            _write(file, runtime.exported(made))
+            _write(file, [runtime.exported(made)])
         except Exception as error:  # no room, no permission, or a graph that the runtime cannot write
             log.info("a compiled graph is not kept for later processes: %s", error)
         return made
+
+    def take_states(self, runtime: Runtime, bundle: Path, take: Callable[[memoryview], None]) -> None:
+        """Gives the content of the last `put_states` of this bundle, if it is there and whole."""
+        if (file := self._states_file(runtime, bundle)) is not None:
+            _read(file, take, "no states of probes (%s): the layers are run again")
+
+    def put_states(self, runtime: Runtime, bundle: Path, content: Iterable[bytes | memoryview]) -> None:
+        """Keeps what layers made of a bundle's probes, for processes that compute alike; what cannot be kept is not."""
+        if (file := self._states_file(runtime, bundle)) is None:
+            return
+        try:
+            _write(file, content)
+        except OSError as error:  # no room, or no permission
+            log.info("states of probes are not kept for later processes: %s", error)
+
+    def _states_file(self, runtime: Runtime, bundle: Path) -> Path | None:
+        if self.path is None or not isinstance(runtime, KeepingRuntime):
+            return None
+        return _file(self.path, runtime, f"{bundle.resolve()} {processors()}", STATES)
 
 
 COMPILED = CompiledFolder()
@@ -90,29 +112,38 @@ def user_folder(environment: Mapping[str, str]) -> Path | None:
     return Path(base, "polyhead", "compiled") if os.path.isabs(base) else None
 
 
-def _read(file: Path, imported: Callable[[memoryview], Compiled]) -> Compiled | None:
-    """None where there is none, or it is damaged: then the graph is compiled again."""
+def _file(folder: Path, runtime: KeepingRuntime, own: str, ending: str) -> Path:
+    return folder / f"{hashlib.sha256(f'{own} {runtime.facts} {_code()}'.encode()).hexdigest()}{ending}"
+
+
+def _read(file: Path, imported: Callable[[memoryview], T], damaged: str) -> T | None:
+    """None where there is none, or it is damaged: then its content is computed again."""
     try:
         with open_plain(file, limit=MOST) as opened:
             content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY))
             if hashlib.sha256(content[HASHED:]).digest() != content[:HASHED]:
                 raise ValueError("it is damaged")
-            compiled = imported(content[HASHED:])
+            made = imported(content[HASHED:])
     except FileNotFoundError:
         return None
     except Exception as error:
-        log.warning("%s holds no compiled graph (%s): the graph is compiled again", file, error)
+        log.warning(f"%s holds {damaged}", file, error)
         return None
     with suppress(OSError):
         os.utime(file)
-    return compiled
+    return made
 
 
-def _write(file: Path, content: bytes) -> None:
-    if len(content) > MOST // 4:
+def _write(file: Path, content: Iterable[bytes | memoryview]) -> None:
+    parts = list(content)
+    if sum(map(len, parts)) > MOST // 4:
         return
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(file, hashlib.sha256(content).digest() + content)
+    with replacing(file) as opened:
+        opened.writelines([digest.digest(), *parts])
     with os.scandir(file.parent) as entries:
         facts = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries if _is_ours(entry.name)]
     total = sum(size for _, size, _ in facts)
@@ -124,7 +155,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name.endswith(ENDING) and not is_temporary(name)
+    return name.endswith((ENDING, STATES)) and not is_temporary(name)
 
 
 @lru_cache

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import hashlib
+import math
+from collections.abc import Hashable, Iterator, Mapping
 
+import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.compile.program import Key, Program, Values
+from polyhead.engine.compile.program import GraphCall, Key, Program, Values
+
+Row = tuple[str, bytes]  # what made a state, and the digest of all that layers read of its text
+LOCAL = "#"  # begins the name of what only this process can tell from others
+
+
+class StoredRow(msgspec.Struct, frozen=True, array_like=True):
+    """A state in a file: the bytes of its numbers stand after those of the rows before it."""
+
+    maker: str
+    text: str  # in hex
+    kind: str  # numpy's name of its numbers
+    shape: tuple[int, ...]
 
 
 class KeptStates:
     """The states of single texts, from passes whose rows do not depend on each other.
 
-    A state is known by what made it (the keys of the graphs that it went through, so it belongs to one set of graphs)
-    and by all that layers read of its text. Up to `most` bytes are kept, at first none; then nothing is taken until
-    `drop_unread` makes room.
+    A state is known by what made it (the digests of the graphs that it went through) and by all that layers read of its
+    text. Up to `most` bytes are kept, at first none; then nothing is taken until `drop_unread` makes room.
     """
 
     def __init__(self) -> None:
         self.most = self.size = 0  # bytes
-        self._known: dict[tuple[int, bytes], np.ndarray] = {}
-        self._read = set[tuple[int, bytes]]()
-        self._makers: dict[Hashable, int] = {}  # numbered, since their keys are long
+        self.is_new = False  # whether some state is no file's yet
+        self._known: dict[Row, np.ndarray] = {}
+        self._read = set[Row]()
+        self._makers: dict[Hashable, str] = {}  # named by digests, since their keys are long
 
     def of(self, program: Program, batch: TokenBatch) -> Values:
         """All states that the program's poolers and heads read; nothing where one of a text is not known."""
@@ -50,6 +65,7 @@ class KeptStates:
                 if (maker, text) not in self._known and self.size + row.nbytes <= self.most:
                     self._known[maker, text] = np.array(row)
                     self.size += row.nbytes
+                    self.is_new = True
 
     def drop_unread(self) -> None:
         """Forgets what nobody has read or given since the last call of this."""
@@ -57,26 +73,68 @@ class KeptStates:
         self.size = sum(row.nbytes for row in self._known.values())
         self._read = set()
 
-    def _states_read(self, program: Program) -> Mapping[Key, int]:
-        """The states that poolers and heads read, and the number of what makes each.
+    def forget(self) -> None:
+        """Forgets all of it."""
+        self._known, self._read, self.size = {}, set(), 0
+
+    def take(self, content: memoryview) -> None:
+        """Adds the states that `stored` gave, as far as there is room; raises ValueError for any other content.
+
+        They are read where they lie: `content` must not change.
+        """
+        size = int.from_bytes(content[:8], "little")
+        rows = msgspec.json.decode(content[8 : 8 + size], type=list[StoredRow])
+        numbers = content[8 + size :]
+        for row in rows:
+            kind = np.dtype(row.kind)
+            count = math.prod(row.shape)
+            if kind.kind != "f" or not 0 <= count * kind.itemsize <= len(numbers):
+                raise ValueError("it does not hold the states that it names")
+            array = np.frombuffer(numbers, kind, count).reshape(row.shape)
+            numbers = numbers[array.nbytes :]
+            if self.size + array.nbytes <= self.most:
+                self._known[row.maker, bytes.fromhex(row.text)] = array
+                self.size += array.nbytes
+
+    def stored(self) -> Iterator[bytes | memoryview]:
+        """All states that another process would know again, in pieces."""
+        known = {row: array for row, array in self._known.items() if not row[0].startswith(LOCAL)}
+        rows = [StoredRow(maker, text.hex(), array.dtype.str, array.shape) for (maker, text), array in known.items()]
+        head = msgspec.json.encode(rows)
+        yield len(head).to_bytes(8, "little") + head
+        for array in known.values():
+            yield np.ascontiguousarray(array).data.cast("B")
+        self.is_new = False
+
+    def _states_read(self, program: Program) -> Mapping[Key, str]:
+        """The states that poolers and heads read, and the name of what makes each.
 
         None of a program with prompts: there a row is not what its text alone makes it.
         """
         if any(len(root.prompts) > 1 or root.own or root.beside for root in program.roots):
             return {}
         shapes = {root.step: root.shape for root in program.roots}
-        makers: dict[Key, int] = {}
+        makers: dict[Key, str] = {}
         for call in program.calls:
             reads = tuple((name, makers.get(key) or (key[0], shapes.get(key[1]))) for name, key in call.inputs)
             for name, keys in call.states:
                 for lane, key in enumerate(keys):
                     maker = (call.graph.recipe.key, name, lane, reads)
-                    makers[key] = self._makers.setdefault(maker, 1 + len(self._makers))
+                    if maker not in self._makers:
+                        self._makers[maker] = self._name(call, name, lane, reads)
+                    makers[key] = self._makers[maker]
         read = dict.fromkeys(key for call in program.calls if call.answers for _, key in call.inputs)
         return {key: makers[key] for key in read if key in makers}
 
+    def _name(self, call: GraphCall, output: str, lane: int, reads: tuple[tuple[str, object], ...]) -> str:
+        """The name of what makes a state: the same in any process, where all graphs on its way have a digest."""
+        digest = call.graph.recipe.digest()
+        if digest is None or any(str(made).startswith(LOCAL) for _, made in reads):
+            return f"{LOCAL}{len(self._makers)}"
+        return hashlib.sha256(repr((digest, output, lane, reads)).encode()).hexdigest()
+
 
 def _texts(batch: TokenBatch) -> list[bytes]:
-    """A name for each row of the batch, which says all that layers read of it."""
+    """A name for each row of the batch, which tells all that layers read of it."""
     rows = zip(batch.ids, batch.mask, batch.segments, strict=True)
-    return [b"".join(array.tobytes() for array in row) for row in rows]
+    return [hashlib.sha256(b"".join(array.tobytes() for array in row)).digest() for row in rows]
