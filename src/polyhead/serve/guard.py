@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, UNKNOWN_ROUTE, Exchange
-from polyhead.serve.formats.base import Access, Described, FormatsErrors, WireFormat
+from polyhead.serve.formats.base import Access, WireFormat
 from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, status_of
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
 from polyhead.values import Value
@@ -180,7 +180,7 @@ class PathFacts(Value, eq=False):
     def answer_of(self, error: Exception, method: str) -> Response:
         """An error as the format tells it that has this method, else the first that has the path."""
         _, known = self.methods.get(method) or next(iter(self.methods.values()), ("predict", None))
-        return known.error_response(error) if isinstance(known, FormatsErrors) else error_response(error)
+        return error_response(error) if known is None else known.error_response(error)
 
 
 NOWHERE = PathFacts(route=UNKNOWN_ROUTE)
@@ -193,7 +193,7 @@ class Paths:
         methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
         patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, own in routes:
-            access = _described(wire_format)
+            access = {(each.path, each.method): each.access for each in wire_format.operations()}
             by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
             for route in own:
                 if not isinstance(route, Route):
@@ -216,8 +216,3 @@ class Paths:
         if place is None:
             place = next((place for pattern, place in self._others if pattern.fullmatch(path)), NOWHERE)
         return place
-
-
-def _described(wire_format: WireFormat) -> dict[tuple[str, str], Access]:
-    operations = wire_format.operations() if isinstance(wire_format, Described) else ()
-    return {(operation.path, operation.method): operation.access for operation in operations}

@@ -23,7 +23,7 @@ from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.event_loop import off_loop
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.orders import ChangeResult
@@ -70,7 +70,7 @@ class ChangesAnswer(Value):
     changes: list[PastChange]
 
 
-class AdminFormat:
+class AdminFormat(WireFormat):
     """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`; all want the key of an admin."""
 
     name = "admin"

@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import Vectors, check_dimensions, short_trunk_name, text_list, vectors_of
-from polyhead.serve.formats.base import Operation, Wire, post, routes_of
+from polyhead.serve.formats.base import Operation, Wire, WireFormat, post
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
@@ -57,7 +56,7 @@ class EmbeddingsAnswer(Value):
     object: Literal["list"] = "list"
 
 
-class EmbeddingsFormat:
+class EmbeddingsFormat(WireFormat):
     """`/v1/embeddings`, and `/embeddings` for clients of Infinity.
 
     Vectors are the mean of the trunk's last states over all tokens, divided by their length, as sentence-transformers
@@ -65,10 +64,6 @@ class EmbeddingsFormat:
     """
 
     name = "embeddings"
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What both take and give."""

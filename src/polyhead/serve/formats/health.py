@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from polyhead._version import __version__
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import exposition_text, families_of
-from polyhead.serve.formats.base import Operation, WireFormat, get, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, get
 from polyhead.serve.http import JSON, json_content
 from polyhead.serve.openapi import openapi_document, routes_html
 from polyhead.serve.service import Service
@@ -42,14 +42,10 @@ class Health(Value):
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
-class HealthFormat:
+class HealthFormat(WireFormat):
     """`/health`, `/metrics`, `/openapi.json`, `/docs`."""
 
     name = "health"
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes."""
-        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""

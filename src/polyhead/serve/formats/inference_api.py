@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead._version import __version__
 from polyhead.engine.inputs import AnyInput, input_types_of
@@ -35,9 +34,8 @@ from polyhead.serve.formats.asking import (
     text_list,
     vectors_of,
 )
-from polyhead.serve.formats.base import Handler, Operation, Wire, get, post, routes_of
+from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, get, post
 from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
-from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -137,25 +135,14 @@ class PipelineRequest(Wire):
     parameters: PipelineParameters | None = None
 
 
-class TeiError(Value):
-    """An error as text-embeddings-inference tells it."""
-
-    error: str
-    error_type: str
-
-
-class InferenceApiFormat:
+class InferenceApiFormat(WireFormat):
     """`/predict`, `/embed`, `/similarity`, `/rerank`, `/info`, `/models/{task}`, and the same of one task at `/`."""
 
     name = "inference-api"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def error_response(self, error: Exception) -> Response:
         """An error of the guard as these clients read it."""
-        return tei_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+        return tei_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
@@ -186,7 +173,7 @@ def tei_error(error: PolyheadError) -> Response:
     """An error as text-embeddings-inference tells it."""
     kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
     kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
-    return json_content(TeiError(error=str(error), error_type=kind), status_of(error), headers_of(error))
+    return json_content({"error": str(error), "error_type": kind}, status_of(error), headers_of(error))
 
 
 async def _predict(service: Service, request: Request) -> Response:

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE, check_none_below
@@ -24,7 +23,7 @@ from polyhead.serve.checks import characters_of, check_deadline, forget_results,
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.explain import Why, explain_request
-from polyhead.serve.formats.base import Operation, get, post, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, get, post
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Service, TaskSelection
@@ -98,14 +97,10 @@ class PredictAnswer(Value, omit_defaults=True):
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
-class OwnFormat:
+class OwnFormat(WireFormat):
     """`/v1/predict`, `/v1/predict/stream`, `/v1/tasks`."""
 
     name = "polyhead"
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What each route takes and gives."""

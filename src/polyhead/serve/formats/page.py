@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.engine.queue import BatchFacts
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import json_content
 from polyhead.serve.metrics import Load
 from polyhead.serve.service import Service
@@ -49,7 +49,7 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class PageFormat:
+class PageFormat(WireFormat):
     """`/`, `/page/…` and `/v1/load`."""
 
     name = "page"

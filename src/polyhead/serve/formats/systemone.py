@@ -11,13 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
 from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.event_loop import LARGE, off_loop
-from polyhead.serve.formats.base import Operation, Wire, get, post, routes_of
+from polyhead.serve.formats.base import Operation, Wire, WireFormat, get, post
 from polyhead.serve.http import (
     REQUIRED,
     HttpError,
@@ -112,14 +111,10 @@ class InvalidRequest(PolyheadError):
         super().__init__("; ".join(message for _, message, _ in faults))
 
 
-class SystemOneFormat:
+class SystemOneFormat(WireFormat):
     """The routes of System One; the list of models is OpenAI's too."""
 
     name = "systemone"
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What both take and give."""
