@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -154,9 +154,22 @@ class ClassifierForm(Value):
         }
 
 
-def question_answering(model_type: str) -> ClassifierForm:
-    """The form of `...ForQuestionAnswering`: one dense map from each token to the numbers of a beginning and an end."""
-    return ClassifierForm(model_type=model_type, output="qa_outputs")
+TWO_MAPS = {"hidden": "classifier.dense", "output": "classifier.out_proj"}  # of a classifier with its own dense layer
+
+
+def classifier_forms(
+    classes: str, model_type: str, sequence: Mapping[str, Any], choice: Mapping[str, Any] | None = None
+) -> dict[str, ClassifierForm]:
+    """The forms by class: `sequence` holds the fields of `<classes>ForSequenceClassification` beside `model_type`.
+
+    `...ForTokenClassification` is one dense map. With `choice`, the fields of `...ForMultipleChoice`, there is also
+    `...ForQuestionAnswering`, one dense map from each token to the numbers of a beginning and an end.
+    """
+    forms = {"SequenceClassification": {"output": "classifier", **sequence}}
+    forms["TokenClassification"] = {"output": "classifier"}
+    if choice is not None:
+        forms |= {"QuestionAnswering": {"output": "qa_outputs"}, "MultipleChoice": {"output": "classifier", **choice}}
+    return {f"{classes}For{name}": ClassifierForm(model_type=model_type, **fields) for name, fields in forms.items()}
 
 
 class DecoderForm(Value):
