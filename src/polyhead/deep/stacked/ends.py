@@ -7,7 +7,6 @@ which others are computed with it, so deterministic mode leaves every task its o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -35,7 +34,7 @@ class StackedEnds:
     def __init__(self, members: Sequence[StackMember], *, width: int, edge: int, codecs: DeviceCodecs) -> None:
         """`edge` is that of `BatchPositions`: at least as many neighbours as a head reads."""
         self._codecs, self._edge, self._spans = codecs, edge, value_spans(members, width)
-        self._ends: list[_End] = []
+        self._ends: list[_Vectors | _Attention | _Words] = []
         for form in dict.fromkeys(member.form for member in members):
             alike = [member for member in members if member.form == form]
             if form.positions in VECTORS:
@@ -59,13 +58,6 @@ class StackedEnds:
 
     def _answers(self, read: HeadReads) -> list[StackAnswers]:
         return [end.answers(read) for end in self._ends]
-
-
-class _End(Protocol):
-    """Poolers and heads that are computed together."""
-
-    def answers(self, read: HeadReads) -> StackAnswers:
-        """Their tasks' outputs."""
 
 
 class _Vectors:
