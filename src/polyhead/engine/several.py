@@ -313,10 +313,8 @@ def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
 
 def bundle_names(folders: Sequence[str]) -> list[str]:
     """What the bundles of a set are called: by their folders' names, with as many parents as tell them apart."""
-    if len(set(folders)) < len(folders) or not folders:
-        raise ConfigError("a set needs different bundles", got=list(folders), do="name each folder once")
-    parts = [FilePath(folder).resolve().parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
+    parts = [FilePath(folder).resolve().parts for folder in folders if len(set(folders)) == len(folders)]
+    for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names):
             return names

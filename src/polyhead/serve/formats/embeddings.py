@@ -66,7 +66,7 @@ class EmbeddingsFormat(WireFormat):
     name = "embeddings"
 
     def operations(self) -> Sequence[Operation]:
-        """What both take and give."""
+        """An entry for each path."""
         summary, types = "Vectors of texts, as OpenAI's clients ask for them.", (EmbeddingsRequest, EmbeddingsAnswer)
         return [post(path, _embeddings, summary, request=types[0], response=types[1]) for path in PATHS]
 
@@ -83,21 +83,20 @@ async def _embeddings(service: Service, request: Request) -> Response:
 
 
 def _response(service: Service, requested: EmbeddingsRequest, vectors: Vectors) -> Response:
-    form = _in_base64 if requested.encoding_format == "base64" else _as_numbers
+    is_base64 = requested.encoding_format == "base64"
     rows = vectors.normalized(requested.dimensions or None)
     tokens = vectors.costs.tokens
     return json_content(
         EmbeddingsAnswer(
-            data=raw(Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)),
+            data=raw(
+                Embedding(embedding=_in_base64(row) if is_base64 else row.tolist(), index=index)
+                for index, row in enumerate(rows)
+            ),
             model=short_trunk_name(service),
             usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
             x_receipt=vectors.costs,
         )
     )
-
-
-def _as_numbers(row: np.ndarray) -> list[float]:
-    return list(row.tolist())
 
 
 def _in_base64(row: np.ndarray) -> str:

@@ -24,10 +24,7 @@ from polyhead.store.corpus.joining import fragment_groups, with_joined
 from polyhead.values import Value
 
 WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
-FILE_KEYS = (
-    "texts",
-    "columns",
-)  # of `Schema.source`: the first file that was extracted, and the columns that were named
+FILE_KEYS = ("texts", "columns")  # of `Schema.source`: the first file that was extracted, and the named columns
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
