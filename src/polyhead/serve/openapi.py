@@ -136,7 +136,7 @@ def _prose(text: str) -> str:
 
 
 def _query(entry: Mapping[str, Any]) -> str:
-    """What a line of curl says behind the path."""
+    """The query of an example with curl."""
     named = [parameter["name"] for parameter in entry.get("parameters", ()) if parameter["in"] == "query"]
     return "".join(f"?{name}=TASK" for name in named)
 

@@ -25,7 +25,7 @@ class Wire(Value, forbid_unknown_fields=False):
 
 
 class Operation(Value, eq=False):
-    """What a route takes and gives, for the OpenAPI file, whose keys open it, and who answers it."""
+    """A route: its request and answer for the OpenAPI file, the keys that open it, and its handler."""
 
     method: str
     path: str  # as its route has it: "/v1/tasks/{name}"

@@ -1,4 +1,4 @@
-"""`/classify`, which three kinds of servers have under one path: each request is answered in the form of its own.
+"""`/classify`, a path of three kinds of servers: each request is answered in the form of its own kind.
 
 `inputs` is that of vLLM's semantic router and of pipelines of transformers, `input` that of Infinity or vLLM.
 """
@@ -117,7 +117,7 @@ class ClassifyFormat(WireFormat):
     name = "classify"
 
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives."""
+        """An entry for each route."""
         both = "Labels of texts, in the form of the server that the body is written for."
 
         def of(path: str, handler: Handler, summary: str, field: str, answer: Any = None) -> Operation:

@@ -39,7 +39,7 @@ ERROR_TYPES: Mapping[int, str] = {
 
 
 class Predicate(Wire, tag_field="type", tag="predicate"):
-    """How likely a statement is true."""
+    """A statement, answered with the probability that it is true."""
 
     instructions: str | list[Part]
     name: str | None = None
@@ -104,7 +104,7 @@ class DecisionsFormat(WireFormat):
     name = "decisions"
 
     def operations(self) -> Sequence[Operation]:
-        """What the route takes."""
+        """The entry of the route."""
         summary = "Typed questions about an input, each answered by the task of its name."
         statuses = {400: "The request cannot be answered"}
         return [post(PATH, _decide, summary, request=DecisionsRequest, statuses=statuses)]

@@ -1,4 +1,4 @@
-"""What who runs the server asks: whether it lives and is warm, what it counts, and which routes it has."""
+"""Routes for operators: health, metrics, and the description of all routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = "what lies on disk cannot be taken over: the server's log says why, an
 
 
 class Health(Value):
-    """How the server is."""
+    """The state of the server."""
 
     status: Literal["starting", "ready", "stopping"]
     version: str
@@ -77,7 +77,7 @@ async def _health(service: Service, request: Request) -> Response:
 
 
 def _without_reason(state: ChangeState) -> ChangeState:
-    """How far it follows, but not why a change was refused: that may name tasks and labels, and anyone sees this."""
+    """The state without the reason of a refusal, which may name tasks and labels: anyone can read this."""
     if state.refusal is None:
         return state
     refusal = msgspec.structs.replace(state.refusal, error=REFUSED)

@@ -45,14 +45,14 @@ TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(exampl
 
 
 class ReadOptions(Wire):
-    """What every request may say about how its texts are read."""
+    """Options of every request for reading its texts."""
 
     truncate: bool | None = None  # False refuses texts that the trunk does not read whole
     truncation_direction: Literal["left", "Left", "right", "Right"] | None = None
     prompt_name: str | None = None
 
     def check(self) -> None:
-        """Raises BadValue for what is not done here."""
+        """Raises BadValue for options that are not supported."""
         if self.truncation_direction in ("left", "Left"):
             raise BadValue("texts are cut at their end", got="truncation_direction 'left'", allowed="'right'")
         if self.prompt_name is not None:
@@ -119,7 +119,7 @@ class Rank(Value, omit_defaults=True):
 
 
 class PipelineParameters(Wire):
-    """How a pipeline's answer is given."""
+    """Options of a pipeline's answer."""
 
     top_k: int | None = None
     function_to_apply: str | None = None
@@ -145,7 +145,7 @@ class InferenceApiFormat(WireFormat):
         return tei_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
 
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives."""
+        """An entry for each route."""
         pipeline = "A task's answers, as a pipeline of transformers gives them."
         predict = "Labels of texts or pairs, as text-embeddings-inference answers."
         rerank = "Texts in the order of how well they fit a query."
@@ -192,7 +192,7 @@ async def _predict(service: Service, request: Request) -> Response:
 
 
 def _rows(answered: TaskAnswers) -> list[Any]:
-    """What a pipeline gives of each input, in JSON."""
+    """The answers of a pipeline, one per input, in JSON."""
     return raw(pipelined(answered))
 
 
@@ -276,7 +276,7 @@ async def _rerank(service: Service, request: Request) -> Response:
 
 
 def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
-    """The regression task over pairs that a request means; None where it names none and the default is another."""
+    """The requested regression task over pairs; None if none is named and the default is of another kind."""
     named = named_task(request)
     try:
         requested = requested_task(service, request)
@@ -311,7 +311,7 @@ async def _pipeline(service: Service, request: Request) -> Response:
 
 
 def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:
-    """What a pipeline gives of each input, but for what the request does not want, in JSON."""
+    """The answers of a pipeline, one per input, limited as the request asks, in JSON."""
     ignored = frozenset(parameters.ignore_labels or ())
     return raw([part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered))
 

@@ -50,7 +50,7 @@ class InferenceProtocol(WireFormat):
         return protocol_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
 
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives; probes need no key."""
+        """An entry for each route; probes need no key."""
         late, ready = {504: "It was not done by the deadline.", **PACKED}, "200 where the model answers."
         probe: dict[str, Any] = {"access": "open", "media": "", "statuses": {503: "It is not."}}
         change = "/v2/repository/models/{name}/{change}"

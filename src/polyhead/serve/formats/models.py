@@ -62,7 +62,7 @@ class ServedModel(Value, eq=False):
 
 
 def model_named(service: Service, name: str, version: str | None = None) -> ServedModel:
-    """The model of this name; raises UnknownTask for what is not served, or not in that version."""
+    """The model of this name; raises UnknownTask if it is not served, or not in this version."""
     is_all = name == ALL and ALL not in service.loaded.tasks
     names = service.named(None if is_all else [name])
     live = "" if is_all else names.loaded.versions.get(name, "")
@@ -107,7 +107,7 @@ class Inference(Value, eq=False):
         return [tensor for tensor in tensors if not wanted or tensor.facts.name in wanted]
 
     def facts(self, ticket: Ticket) -> dict[str, Any]:
-        """What an answer says beside its tensors."""
+        """The parameters of an answer, in addition to its tensors."""
         version = "" if self.model.is_all else ticket.loaded.versions.get(self.model.name, "")
         facts = {"model_name": self.model.name, "model_version": version}
         own = {} if self.asked.id is None else {"id": self.asked.id}

@@ -19,7 +19,7 @@ class OpenRouterFormat(WireFormat):
     name = "openrouter"
 
     def operations(self) -> Sequence[Operation]:
-        """What the route takes."""
+        """The entry of the route."""
         return [post(PATH, answer_state, "The same as `/v1/systemone`.", request=SystemOneRequest)]
 
     def error_response(self, error: Exception) -> Response:

@@ -54,7 +54,7 @@ _LISTED = {"type": "array", "items": {"anyOf": _FORMS}, "minItems": 1}
 
 
 class Options(Value):
-    """How a request is answered."""
+    """Options of a request."""
 
     deadline: float | None = None  # seconds; tasks that are not done by then are late
     receipt: bool = True  # whether each result says what it cost
@@ -103,7 +103,7 @@ class OwnFormat(WireFormat):
     name = "polyhead"
 
     def operations(self) -> Sequence[Operation]:
-        """What each route takes and gives."""
+        """An entry for each route."""
         answer = "Answers tasks for texts, pairs and questions: one pass of the encoder an input."
         stream = "The same, each task's answers as soon as they are done: a line each, or a server-sent event."
         return [
@@ -189,7 +189,7 @@ def _response(service: Service, ticket: Ticket, options: Options, size: int) -> 
 
 
 def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each result, of which nothing is kept once the next is asked for."""
+    """Each result; it is released when the next is requested."""
     for number in range(len(results)):
         result, results[number] = results[number], {}
         yield result
@@ -238,7 +238,7 @@ def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
 
 
 def _result(result: Result, answers: dict[str, Answer], options: Options) -> dict[str, Any]:
-    """What there is of a result: failures, and tasks that do not fit, only where there are any."""
+    """A result; failures and tasks that do not fit are included only if there are any."""
     fields: dict[str, Any] = {"answers": answers}
     for name in ("skipped", "failed", "late"):
         if value := getattr(result, name):

@@ -69,7 +69,7 @@ class PageFormat(WireFormat):
         return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
 
     def operations(self) -> Sequence[Operation]:
-        """The page needs no key, what it asks for does."""
+        """An entry for each path: the page needs no key, its data do."""
         paths = ["/", *(f"/page/{name}" for name in page_files())]
         opened = [Operation(method="GET", path=path, summary="", access="open", is_listed=False) for path in paths]
         return [*opened, Operation(method="GET", path="/v1/load", summary="The load of the last minutes.")]
