@@ -145,7 +145,7 @@ class GraphBackend:
             list(pool.map(compiled, self._loaded.full))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        """Compiles what is new, then swaps; graphs of what stays are kept."""
+        """Compiles new tasks, then swaps; the graphs of unchanged tasks are kept."""
         with self._changing:
             loaded = self._loaded
             try:
