@@ -73,10 +73,9 @@ def pooler_names(names: Iterable[str], family: str) -> dict[str, str]:
 
 
 def decoder_names(names: Iterable[str], family: str) -> dict[str, str]:
-    """Our name -> the checkpoint's, for every array of the decoder beside the trunk; empty where it has none.
+    """Our name -> the checkpoint's, for every array of the decoder; empty if it has none.
 
-    Word vectors of the decoder's own name are those of the trunk, and are left out. Any other name in the decoder
-    raises WeightsMismatch.
+    The decoder's word vectors are the trunk's, and are omitted. Any other name in the decoder raises WeightsMismatch.
     """
     form, names = FAMILIES.named(family).decoder, list(names)
     if form is None:
@@ -135,7 +134,7 @@ def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
 
 
 def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
-    """What stands before every name of the encoder, and second names of its word vectors."""
+    """The prefix of the encoder's names, and second names of its word vectors."""
     words = [theirs for theirs, ours in _leaves(FAMILIES.named(family).table) if ours == (WORD_VECTORS,)]
     found = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
     word = next((word for word in words if found[word]), words[0])
@@ -150,7 +149,7 @@ def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
 
 
 def places_of(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
-    """Where each of our arrays is written; raises WeightsMismatch for names that no trunk of the family has."""
+    """Our name -> its place in a checkpoint; raises WeightsMismatch for names that no trunk of the family has."""
     found = {name: next(_rows(name, family), None) for name in names}
     unknown = sorted(name for name, place in found.items() if place is None)
     if unknown:

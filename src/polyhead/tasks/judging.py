@@ -14,7 +14,7 @@ Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class Confusion(Value, eq=False):
-    """How often each true value got each answer."""
+    """The number of rows for each true value and answer."""
 
     of: str  # what is counted, in the plural
     truths: tuple[str, ...]

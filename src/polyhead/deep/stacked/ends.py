@@ -23,7 +23,7 @@ from polyhead.plan import Path, Pool
 
 
 def is_stacked(path: Path) -> bool:
-    """Whether such a task's pooler and head can stand beside others."""
+    """Whether such a task's pooler and head can be joined with others."""
     is_known = path.pool.positions in (*VECTORS, "attention", "tokens")
     return path.head.decoder is msgspec.UNSET and is_known and DeviceCodecs.can(path.pool)
 
@@ -80,7 +80,7 @@ class _Vectors:
 
 
 def _spread(slot: Slot, own: slice, columns: slice) -> Slot:
-    """The slot over more columns than its own, with zeros for others'; of averaged layers each has its share."""
+    """The slot widened to all columns, with zeros for those of others; each of averaged layers has its share."""
     times = (own.stop - own.start) // len(slot.first)
     first = np.concatenate([slot.first / times] * times)
     more = ((own.start - columns.start, columns.stop - own.stop), (0, 0))

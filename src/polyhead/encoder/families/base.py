@@ -1,4 +1,4 @@
-"""What a family of encoders is: how its config.json becomes a shape, and how checkpoints name its arrays."""
+"""Families of encoders: the conversion of config.json to a shape, and the names of arrays in checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EncoderConfig:
         self.config, self.source, self.shape_of = config, source, shape_of
 
     def get(self, key: str, default: object = None) -> object:
-        """The setting; the default where it is absent or null."""
+        """The setting; the default if it is absent or null."""
         value = self.config.get(key)
         return default if value is None else value
 
@@ -65,7 +65,7 @@ class EncoderConfig:
         return value
 
     def table(self, key: str) -> Mapping[str, object]:
-        """The setting as an object; empty where it is absent."""
+        """The setting as an object; empty if it is absent."""
         value = self.get(key, {})
         if not isinstance(value, Mapping):
             raise self.refused(key, value, "an object")
