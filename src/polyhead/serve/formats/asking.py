@@ -112,17 +112,22 @@ async def answers_of(
     (task,) = requested
     service.check_inputs(inputs, requested)
     ticket = await service.ask(inputs, requested, is_gone=gone(request))
+    return TaskAnswers(
+        task=ticket.loaded.tasks[task],
+        inputs=inputs,
+        answers=ticket_answers(ticket, task),
+        ticket=ticket,
+        costs=costs_of(ticket),
+    )
+
+
+def ticket_answers(ticket: Ticket, task: str) -> list[Answer]:
+    """The task's answers to all inputs of a ticket; raises the reason for the first that has none."""
     results = ticket_results(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:
         raise no_answer(results[missing], missing, task)
-    return TaskAnswers(
-        task=ticket.loaded.tasks[task],
-        inputs=inputs,
-        answers=[result.answers[task] for result in results],
-        ticket=ticket,
-        costs=costs_of(ticket),
-    )
+    return [result.answers[task] for result in results]
 
 
 async def vectors_of(service: Service, request: Request, texts: Sequence[str]) -> Vectors:

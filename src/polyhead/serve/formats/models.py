@@ -18,7 +18,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, UnknownTask
 from polyhead.serve.checks import check_deadline
-from polyhead.serve.formats.asking import costs_of, no_answer, ticket_results
+from polyhead.serve.formats.asking import costs_of, ticket_answers, ticket_results
 from polyhead.serve.formats.tensors import TEXT, InferRequest, Tensor, TensorFacts, tensor_texts
 from polyhead.serve.http import check_parts
 from polyhead.serve.service import Service, TaskSelection
@@ -154,11 +154,7 @@ def _json(text: str, number: int) -> object:
 
 
 def _tensors_of(ticket: Ticket, task: str) -> list[Tensor]:
-    results = ticket_results(ticket)
-    missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
-    if missing is not None:
-        raise no_answer(results[missing], missing, task)
-    return _tensors(ticket.loaded.tasks[task], [result.answers[task] for result in results])
+    return _tensors(ticket.loaded.tasks[task], ticket_answers(ticket, task))
 
 
 @lru_cache(maxsize=4096)
