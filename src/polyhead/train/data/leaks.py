@@ -135,7 +135,7 @@ class _Known:
         return by & ~(self.parallel[task] & self.trained[text])
 
     def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
-        """The splits because of which training rows of `task` are dropped; `sources` are results of `in_evaluation`."""
+        """The splits for which training rows of `task` are dropped; `sources` are results of `in_evaluation`."""
         lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
         reasons = []
         for index, other in enumerate(self.tasks):
