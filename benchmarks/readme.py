@@ -352,12 +352,11 @@ def error_table(old: str) -> list[str]:
 def route_table() -> list[str]:
     """Every route that the formats describe, format by format."""
     from polyhead.serve.formats import FORMATS
-    from polyhead.serve.formats.base import Described
 
     lines = []
     for wire_format in FORMATS.values():
-        listed = wire_format.operations() if isinstance(wire_format, Described) else ()
-        rows = [f"| `{o.method} {o.path}` | {o.summary} | {o.access} |" for o in listed if o.is_listed]
+        listed = [each for each in wire_format.operations() if each.is_listed]
+        rows = [f"| `{each.method} {each.path}` | {each.summary} | {each.access} |" for each in listed]
         if rows:
             lines += [f"## {wire_format.name}", "", "| route | does | key |", "|---|---|---|", *rows, ""]
     return lines[:-1]

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from polyhead.api.showing import cascade_on
+from polyhead.api.showing import evaluation_on
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.evaluate.cascade import NEVER, thresholds_of
+from polyhead.evaluate.cascade import NEVER, cascade_of, thresholds_of
 from polyhead.testing import tiny_trunk
 from support.bundle_sets import EXACT, WORDS, bundle_of, set_of, two_bundles
 from support.commands import run
@@ -20,6 +20,11 @@ def drawn(count=ROWS, seed=0):
     rng = np.random.default_rng(seed)
     texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(count)]
     return texts, rng.choice(["good", "bad"], count).tolist()
+
+
+def cascade_on(cheap, deep, task, texts, labels, **chosen):
+    evaluation = evaluation_on(deep, deep.tasks[task], texts, labels, text="text", text_b=None)
+    return cascade_of(cheap, deep, task, evaluation.answered.examples, **chosen)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from polyhead.encoder.families import FAMILIES
-from polyhead.encoder.names import to_hugging_face, trunk_names
+from polyhead.encoder.names import trunk_names
 from polyhead.engine.backends import BACKENDS
 from polyhead.testing import tiny_trunk
+from support.hugging_face import to_hugging_face
 
 pytest.importorskip("transformers")
 PAGE = Path(__file__).parents[2] / "docs" / "project" / "a-family.md"

@@ -9,9 +9,9 @@ import torch
 from safetensors.numpy import load_file
 
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.encoder.names import from_hugging_face, to_hugging_face
 from polyhead.project.pretrained import MINILM_PACKAGE, load_trunk
 from support.encoder_families import CASES, saved_model
+from support.hugging_face import from_hugging_face, to_hugging_face
 
 transformers = pytest.importorskip("transformers")
 

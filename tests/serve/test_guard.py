@@ -16,7 +16,7 @@ from polyhead.engine.queue import QueueLimits
 from polyhead.errors import BackendError, CorruptFile
 from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
-from polyhead.serve.formats import FORMATS, register_format
+from polyhead.serve.formats import FORMATS, WireFormat, register_format
 from polyhead.serve.guard import Guard, Paths
 from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, fact_in_json, replaced, without_files
 from polyhead.serve.settings import RequestLimits, ServeSettings
@@ -26,7 +26,7 @@ LIMITS = RequestLimits(body_bytes=40_000, inputs=8, characters=5_000, tokens=200
 SOURCE = Path(polyhead.serve.__file__).parent
 
 
-class Faulty:
+class Faulty(WireFormat):
     """Routes that fail in several ways."""
 
     name = "faulty"
@@ -463,7 +463,7 @@ def test_a_caller_that_hangs_up_while_sending_is_no_fault(root, caplog):
 
 
 def test_an_error_in_an_answer_that_has_begun_is_counted_and_logged_by_the_server(root):
-    class Breaks:
+    class Breaks(WireFormat):
         name = "breaks"
 
         def routes(self, service):

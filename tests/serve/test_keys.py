@@ -17,7 +17,7 @@ from polyhead.cli.serve_options import hosts_of
 from polyhead.errors import ConfigError
 from polyhead.serve.app import application
 from polyhead.serve.changes import Refusal
-from polyhead.serve.formats import FORMATS, Operation, register_format
+from polyhead.serve.formats import FORMATS, Operation, WireFormat, register_format
 from polyhead.serve.http import headers_of, status_of
 from polyhead.serve.keys import NO_KEYS, AccessKeys, HttpError, check_keys, is_loopback, keys_in
 from polyhead.serve.settings import ServeSettings
@@ -37,7 +37,7 @@ def root(tmp_path_factory):
     return tiny_root(tmp_path_factory.mktemp("keys") / "b")
 
 
-class WithChanges:
+class WithChanges(WireFormat):
     """A format with a route for admins, one without a description, and errors in a form of its own."""
 
     name = "with-changes"

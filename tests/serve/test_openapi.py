@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from polyhead.serve.app import application
-from polyhead.serve.formats import FORMATS, Operation, register_format
+from polyhead.serve.formats import FORMATS, Operation, WireFormat, register_format
 from polyhead.serve.http import json_content
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.values import Value
@@ -66,7 +66,7 @@ def test_a_format_from_outside_adds_its_routes_types_and_access(tmp_path):
 
         hits: list[int]
 
-    class Search:
+    class Search(WireFormat):
         name = "search"
 
         def routes(self, service):

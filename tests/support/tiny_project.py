@@ -10,11 +10,11 @@ import tomli_w
 from safetensors.numpy import load_file, save_file
 
 from polyhead.encoder.families import FAMILIES
-from polyhead.encoder.names import to_hugging_face
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.testing import tiny_trunk
+from support.hugging_face import to_hugging_face
 
 GOOD, BAD = ("good", "happy"), ("bad", "sad", "broken", "late")
 THINGS, PEOPLE = ("lamp", "kettle", "phone", "box"), ("anna", "ben")

@@ -73,7 +73,7 @@ class Compared(Value):
 
     @property
     def group(self) -> str:
-        """What has one colour and mark in the plot."""
+        """The ways with the same colour and mark in the plot."""
         joint = self.name.endswith("-joint")
         return "the trunk learns too" if joint else "a trunk a task" if self.kind == "fine_tune" else self.kind
 

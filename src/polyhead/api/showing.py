@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,13 +22,11 @@ from polyhead.api.rows import (
     with_lists,
 )
 from polyhead.data.columns import Source
-from polyhead.data.read import read
 from polyhead.data.tables.memory import in_memory
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.evaluate.beyond_scores import details_of_all
-from polyhead.evaluate.cascade import POINTS_LOST, CascadeChoice, cascade_of
 from polyhead.evaluate.held import answered_then
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.report.evaluation import Reported, page_of
@@ -91,40 +88,14 @@ def evaluation_on(
     overlaps: str | None = None,
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""
-    with _rows_source(task, texts, labels, text=text, text_b=text_b, overlaps=overlaps) as source:
-        return evaluation_of(session, task.name, source)
-
-
-def cascade_on(
-    cheap: Session,
-    deep: Session,
-    task: str,
-    texts: Any,
-    labels: Any,
-    *,
-    points_lost: float = POINTS_LOST,
-    text: str | Sequence[str] = "text",
-    text_b: str | None = None,
-) -> CascadeChoice:
-    """The score and cost of a cascade of two sessions on rows in memory, by threshold, and the cheapest good one."""
-    deep.task_names([task])
-    own = deep.tasks[task]
-    with _rows_source(own, texts, labels, text=text, text_b=text_b) as source:
-        return cascade_of(cheap, deep, task, read(source, own), points_lost=points_lost)
-
-
-@contextmanager
-def _rows_source(
-    task: Task, texts: Any, labels: Any, *, text: str | Sequence[str], text_b: str | None, overlaps: str | None = None
-) -> Iterator[Source]:
-    """Rows in memory as a file of them is named."""
     kind = kind_of(task)
     rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
     rows = with_lists(rows, kind, known=task.labels)
     check_inputs(kind, rows.inputs, input_types_of(task))
     named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
     with in_memory(records_of(kind, rows)) as address, in_python():
-        yield to_value({"path": address, **named}, Source, source="evaluate")
+        source = to_value({"path": address, **named}, Source, source="evaluate")
+        return evaluation_of(session, task.name, source)
 
 
 def rows_report(session: Session, evaluation: Evaluation) -> ReportPage:

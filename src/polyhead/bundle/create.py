@@ -43,9 +43,9 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
 
 
 def linked_bundle(root: FilePath, other: FilePath) -> None:
-    """Creates a bundle of another one's trunk, without tasks: its files are hard links where the disk allows.
+    """Creates a bundle with another one's trunk and no tasks; its files are hard links if the disk allows.
 
-    No file of a bundle is ever written again, so what becomes of one bundle does not change the other. Raises
+    No file of a bundle is ever rewritten, so later changes of one bundle do not affect the other. Raises
     BundleError as `write_bundle` does.
     """
     what = f"the bundle {root} cannot be created"

@@ -149,9 +149,9 @@ def read_arrays(root: FilePath, *names: str) -> dict[str, np.ndarray]:
 
 
 def release(arrays: Iterable[np.ndarray]) -> None:
-    """Gives back the memory in which mapped files lie that these arrays are of; what is read again comes from the file.
+    """Releases the memory of mapped files behind these arrays; later reads come from the file.
 
-    What was written into the arrays is lost: for those who only read. Arrays that are not mapped stay as they are.
+    Only for arrays that were not written to: such changes would be lost. Unmapped arrays are left alone.
     """
     maps = {id(mapped): mapped for array in arrays if (mapped := _map_of(array)) is not None}
     if hasattr(mmap, "MADV_DONTNEED"):

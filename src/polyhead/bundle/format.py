@@ -1,9 +1,9 @@
-"""The number of the bundle format, the names of its files, and how to change either.
+"""The number of the bundle format, the names of its files, and the steps of a change.
 
-To change the format: (1) keep a golden bundle of the number that ends in `tests/formats/v<number>/`; (2) move what
-reads that number into a file of its own; (3) add one to FORMAT; (4) say in `docs/project/bundle-format.md` what
-changed and why. A new digest rule, key or default is a change of format. A reader refuses numbers that it does not
-know; it never guesses.
+To change the format: (1) keep a golden bundle of the number that ends in `tests/formats/v<number>/`; (2) move the
+reader of that number into a separate file; (3) add one to FORMAT; (4) describe the change and its reason in
+`docs/project/bundle-format.md`. A new digest rule, key or default is a change of format. A reader refuses numbers
+that it does not know; it never guesses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Commands under way, and training that lost: two files beside bundle.json that no digest covers.
+"""Running commands, and rejected training: two files next to bundle.json that no digest covers.
 
-A command may be killed after its change is live and before it reports so. When it is repeated, it finds its record and
-does not make the change twice: a second rollback would go back by two versions. Versions that were trained and lost to
-the live one are listed in `attempts.json`, so that they are not trained again; without it they are trained once more.
+A command may be killed after its change is live and before it reports it. Repeated, it finds its record and does not
+make the change twice: a second rollback would go back by two versions. Trained versions that were worse than the live
+one are listed in `attempts.json`, so that they are not trained again; without it they are trained once more.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_attempts(root: FilePath) -> dict[str, Attempt]:
 
 
 def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
-    """Notes attempts, by task; those that no longer count go."""
+    """Records attempts, by task, and removes outdated ones."""
     with writing_bundle(root, f"{FILE} cannot be written in {root}"):
         replace_file(root / FILE, to_json(_File(attempts=_in_force(root, {**_read_attempts(root), **new}))))
 

@@ -98,10 +98,10 @@ class TrunkRecord(Value, frozen=True, kw_only=True):
 
 
 class TaskRecord(Value, frozen=True, kw_only=True):
-    """task.json: what a task is, how it gets to its answer, and the digests of all that belongs to it.
+    """task.json: the task, its path to an answer, and the digests of all its parts.
 
-    Give `task`, `path`, `trunk` and `trained_with`; what is left empty is filled in when the task is added,
-    and what is given is checked.
+    Pass `task`, `path`, `trunk` and `trained_with`; empty fields are filled in when the task is added,
+    and the others are checked.
     """
 
     task: Task
@@ -298,7 +298,7 @@ def prefix_of(record: TaskRecord) -> str:
 
 
 def renamed(record: TaskRecord, owners: Mapping[str, str]) -> TaskRecord:
-    """The same task where owners have other names (old -> new), its own or others: in its path, needs and prefix."""
+    """The same task with renamed owners (old -> new) in its name, path, needs and prefix."""
     owner = owners.get(record.owner, record.owner)
     task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
     path = Path(nodes=tuple(_owned(node, owners) for node in record.path.nodes))
@@ -337,14 +337,14 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
 
 
 def _plugins_in(raw: bytes) -> object:
-    """What a task.json that can be decoded says of plugins."""
+    """The plugins that a decodable task.json names."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
         return msgspec.json.decode(raw).get("plugins")
     return None
 
 
 def plugins_of(record: TaskRecord) -> dict[str, str]:
-    """The packages that register what a task needs beside Polyhead itself."""
+    """The packages that register parts that a task needs, other than Polyhead's."""
     kind, codec = record.task.kind, record.path.pool.codec
     return packages_of({f"kind '{kind}'": kind_of(record.task), f"codec '{codec.name}'": codec.format})
 

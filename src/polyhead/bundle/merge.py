@@ -233,7 +233,7 @@ def _write(root: FilePath, chosen: Sequence[Bundle]) -> None:
 
 
 def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owned | None]) -> dict[str, NewVersion]:
-    """Copies of the source's tasks and of the families they read, by the owners' new names; `target`: what is there."""
+    """Copies of the source's tasks and the families they read, by the owners' new names, into `target`."""
     records = source.tasks
     needed = {o: d for record in records.values() for o, d in record.needs.items() if is_family(o)}
     still_needed = {need for o, facts in target.items() if o not in owners.values() and facts for need in facts.needs}
@@ -304,7 +304,7 @@ def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> 
 
 
 def _copy(root: FilePath, names: tuple[str, ...], folder: FilePath, expected: str | None) -> str:
-    """Copies a file; its SHA-256, in hex. Raises CorruptFile that names the source where it is not the expected."""
+    """Copies a file; returns its SHA-256, in hex. Raises CorruptFile, with the source, if it is another."""
     with open_inside(root, *names) as file:
         digest = write_file(folder / names[-1], iter(lambda: file.read(CHUNK), b""))
     if expected is not None:

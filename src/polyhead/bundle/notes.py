@@ -47,7 +47,7 @@ class Probe(msgspec.Struct, frozen=True):
         return (self.text[0], self.text[1]) if len(self.text) == 2 else (self.text[0],)
 
     def line(self) -> dict[str, Any]:
-        """The line, without what it does not need."""
+        """The line, without empty fields."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if value is not None}
 
@@ -62,7 +62,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class HeldCalibration(msgspec.Struct, frozen=True):
-    """How far off a task's probabilities are on rows that it was not trained on."""
+    """The calibration errors of a task's probabilities on rows that it was not trained on."""
 
     error: float  # expected calibration error
     rows: int

@@ -74,7 +74,7 @@ def tasks_text(names: Sequence[str]) -> str:
 
 
 def task_names(owners: Iterable[str]) -> list[str]:
-    """The names of those that are tasks."""
+    """The names of the owners that are tasks."""
     return [owner.removeprefix(TASK_OF) for owner in owners if owner.startswith(TASK_OF)]
 
 
@@ -94,8 +94,8 @@ def check_whole_owners(
 ) -> None:
     """Raises BundleError, with the group's members, unless `after` meets all needs that a change of `changed` touches.
 
-    Both say what each owner gives and needs, None where its record cannot be read: what was broken before and is not
-    touched stays as it is.
+    Both hold the arrays that each owner gives and needs, None if its record cannot be read. Untouched needs that were
+    unmet before are no error.
     """
     unmet = [
         (owner, need)

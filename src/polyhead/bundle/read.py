@@ -1,4 +1,4 @@
-"""A bundle, open for reading: a snapshot of bundle.json, and what it points at, read when asked for."""
+"""A bundle, open for reading: a snapshot of bundle.json, and the files that it names, read on demand."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ class Bundle(LiveVersions):
         return arrays
 
     def others(self, name: str) -> dict[str, dict[str, np.ndarray]]:
-        """The arrays that a task reads of each other owner but the trunk, memory-mapped, hashed and checked as its own.
+        """The arrays that a task reads of owners other than itself and the trunk, memory-mapped, hashed and checked.
 
-        Raises CorruptFile where they are not those that the task was made with.
+        Raises CorruptFile if they are not those that the task was made with.
         """
         self._check_needs(name)
         record, arrays = self.record(name), dict[str, dict[str, np.ndarray]]()
@@ -172,7 +172,7 @@ class Bundle(LiveVersions):
         return arrays
 
     def seen(self, name: str) -> bytes | None:
-        """The summary of the rows that a task was validated on, as `bundle.seen` reads it; None where it has none."""
+        """The summary of the rows that a task was validated on, as `bundle.seen` reads it; None if it has none."""
         return self.read_file(name, SEEN) if SEEN in self.record(name).files else None
 
     def family(self, owner: str) -> FamilyRecord:

@@ -1,4 +1,4 @@
-"""Taking tasks out of a bundle, deleting what nobody names any more, and putting back what an operation changed."""
+"""Removal of tasks from a bundle, deletion of unnamed files, and undoing of an operation's changes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from polyhead.errors import BundleError
 
 
 def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
-    """Takes tasks' lines out of bundle.json, then removes their folders with all versions, and families that go too.
+    """Removes tasks from bundle.json, then their folders with all versions, and families that no other task reads.
 
-    bundle.json keeps the names of those that training made, so that it does not make them again unasked.
-    Raises UnknownTask, and BundleError where a task that stays reads arrays of one of them.
+    bundle.json keeps the names of those that training made, so that it does not make them again by itself.
+    Raises UnknownTask, and BundleError if a remaining task reads arrays of one of them.
     """
     with writing_bundle(root, f"{tasks_text(names)} cannot be removed from {root}"):
         _unlist(root, names)
@@ -57,9 +57,9 @@ def unlist(root: FilePath, names: Sequence[str]) -> None:
 
 
 def sweep_bundle(root: FilePath) -> None:
-    """Removes what bundle.json does not name: removed tasks, adds that were killed, families that no version needs.
+    """Removes files that bundle.json does not name: removed tasks, killed adds, families that no version needs.
 
-    Also what killed processes left beside the bundle.
+    It also removes files that killed processes left next to the bundle.
     """
     with writing_bundle(root, f"folders of removed tasks cannot be deleted in {root}"):
         for section in (TASKS, FAMILIES):

@@ -1,7 +1,7 @@
 """A summary of the rows that a task was validated on: directions of mean vectors, lengths and scores; no text.
 
-It lies beside the part, in a file of the version. `polyhead drift` compares other rows with it, and answers say how
-familiar a text is by it: for a task of one label a text, by the centres of the labels' training rows.
+It is a file of the task's version. `polyhead drift` compares other rows with it, and the familiarity of a text in
+answers is computed from it: for a task with one label per text, from the centres of the labels' training rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Seen(Value, eq=False):
         )
 
     def beside(self, centres: np.ndarray | None) -> Seen:
-        """The same with these centres, of other rows than its own."""
+        """The same summary with these centres, which are of other rows."""
         far = None if centres is None else centre_distances(self.vectors, centres).min(axis=1)
         return msgspec.structs.replace(self, centres=centres, far=far)
 
@@ -69,7 +69,7 @@ def centre_distances(vectors: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def seen_of(bundle: Bundle, name: str) -> Seen | None:
-    """The summary of a task's live version; None where it has none. Raises CorruptFile."""
+    """The summary of a task's live version; None if it has none. Raises CorruptFile."""
     content, path = bundle.seen(name), bundle.root / "tasks" / name / bundle.version(name) / SEEN
     if content is None:
         return None
@@ -78,7 +78,7 @@ def seen_of(bundle: Bundle, name: str) -> Seen | None:
 
 
 def kept_centres(bundle: Bundle, name: str) -> np.ndarray | None:
-    """The centres of a task's live version; None where it has none. Raises CorruptFile."""
+    """The centres of a task's live version; None if it has none. Raises CorruptFile."""
     seen = seen_of(bundle, name) if name in bundle.lines else None
     return None if seen is None else seen.centres
 

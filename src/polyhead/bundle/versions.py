@@ -1,7 +1,7 @@
-"""Folders of versions: v0001, v0002, ..., each a folder of its own that never changes once it has its name.
+"""Folders of versions: v0001, v0002, ..., which never change once they have their name.
 
 Tasks and families are added through `add_versions`. Every file is written under a temporary name, flushed and
-renamed; the list of live versions is replaced last. A reader, or a kill at any moment, meets the state before or after.
+renamed; the list of live versions is replaced last. A reader, or a kill at any moment, finds the state before or after.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def without_reader(
 ) -> list[str]:
     """Families that no task reads once `new` versions are live and the owners in `gone` are removed.
 
-    Raises BundleError, with the names of a group's members, where the bundle would not be whole then.
+    Raises BundleError, with the names of a group's members, if the bundle would lack needed arrays then.
     """
     before = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
     after = {owner: facts for owner, facts in {**before, **new}.items() if owner not in gone}
@@ -283,13 +283,13 @@ def check_known(bundle: BundleFile, name: str) -> None:
 
 
 class TakenNames:
-    """Owners that a bundle has, and those that it gets: two whose names differ in case alone would share a folder."""
+    """Owners that a bundle has or will get: two whose names differ only in case would share a folder."""
 
     def __init__(self, owners: Iterable[str]) -> None:
         self._known, self._added = {owner.casefold(): owner for owner in owners}, set[str]()
 
     def add(self, owner: str, *, replace: bool) -> None:
-        """Raises BadName for an owner that is there, unless it is to be replaced, was added before, or is like one."""
+        """Raises BadName if the name is taken, unless it is to be replaced, or differs from another only in case."""
         other = self._known.get(owner.casefold())
         if other == owner and (owner in self._added or not replace):
             what = f"the bundle has a {titled(owner)} already"

@@ -23,8 +23,8 @@ PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for t
 def whole_bundle(root: FilePath | str) -> Iterator[FilePath]:
     """A path beside `root` to write a new bundle to; at the end of the block it becomes `root` in one step.
 
-    All or nothing, also under a kill or a full disk: what is raised inside, and the next call after a kill, removes
-    what was written. Raises BundleError unless `root` is absent or empty, and can be written.
+    All or nothing, also under a kill or a full disk: an error inside, and the next call after a kill, removes the
+    written files. Raises BundleError unless `root` is absent or empty, and can be written.
     """
     root = FilePath(root).resolve()
     check_absent(root)
@@ -49,9 +49,9 @@ def check_absent(root: FilePath) -> None:
 
 @contextmanager
 def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
-    """A path in `folder` to write a bundle to, this process's alone; what a killed one left there is removed.
+    """A path in `folder` to write a bundle to, for this process only; files of a killed process there are removed.
 
-    The folder goes in the end. Raises BundleError, which begins with `what`, where it is not Polyhead's own, or
+    The folder is removed at the end. Raises BundleError, which begins with `what`, if it was not made by Polyhead, or
     another process works there.
     """
     try:
@@ -72,7 +72,7 @@ def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
 
 
 def sweep_beside(root: FilePath) -> None:
-    """Removes what killed processes left beside a bundle: of a merge, an import or its proof; nothing in use."""
+    """Removes files that killed merges, imports and proofs left next to a bundle; none in use."""
     root = root.resolve()
     for prefix in (TEMPORARY, PROOF):
         remove_workspace(root.with_name(prefix + root.name))

@@ -120,7 +120,7 @@ class OtherOwners:
 def completed(
     record: TaskRecord, arrays: Arrays, others: OtherOwners, *, trunk: str, shape: Architecture
 ) -> TaskRecord:
-    """The record with its empty fields filled in; what was given must agree, and the arrays must be the path's."""
+    """The record with its empty fields filled in; the others must agree, and the arrays must be the path's."""
     draft, name = record, record.task.name
     record = msgspec.structs.replace(record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays))
     record = msgspec.structs.replace(record, needs=dict.fromkeys(foreign_owners(record), ""))

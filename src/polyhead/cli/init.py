@@ -126,17 +126,6 @@ def command(
     return {**told, **facts[0]} if len(facts) == 1 else {**told, "tasks": facts}
 
 
-def _check_trunk(task: TaskOptions, trunk: str | None, before: str, output: str) -> None:
-    """Raises UsageError for an encoder of a file that is there, and for none where a decoder must stand beside it."""
-    if trunk is not None and before:
-        raise click.UsageError(f"--trunk is for a new project file, and {output} is there: change its [trunk]")
-    if task.kind is not None and KINDS[task.kind].generates and not (trunk or before):
-        raise click.UsageError(
-            f"--kind {task.kind} starts from the decoder that a checkpoint has beside its encoder: give --trunk a "
-            "folder or a hub id, such as facebook/bart-base"
-        )
-
-
 def _check_decoder(task: TaskOptions, trunk: str | None, output: str) -> None:
     """Raises UsageError for a new file without an encoder that is named, where a decoder must stand beside it."""
     if task.kind is not None and KINDS[task.kind].generates and trunk is None and not Path(output).exists():

@@ -3,7 +3,7 @@
 from polyhead.codecs.base import CODECS, NO_TOKEN, Constants, FeatureCodec, TokenCodec, register_codec
 from polyhead.codecs.float16 import Float16
 from polyhead.codecs.float32 import Float32
-from polyhead.codecs.pca import Pca1, Pca2, Pca4
+from polyhead.codecs.pca import Components
 from polyhead.codecs.sign import Sign
 from polyhead.codecs.token import Token1
 from polyhead.codecs.uint8 import UInt8
@@ -21,7 +21,7 @@ __all__ = [
     "register_codec",
 ]
 
-for _codec in (Float32(), Float16(), UInt8(), Sign(), Pca1(), Pca2(), Pca4(), Token1()):
+for _codec in (Float32(), Float16(), UInt8(), Sign(), Components(1), Components(2), Components(4), Token1()):
     register_codec(_codec)
 
 EXACT = Float32.name  # features as the trunk returns them

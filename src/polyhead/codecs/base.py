@@ -58,7 +58,7 @@ class FeatureCodec(ABC):
     features computed live pass through the same two functions.
     """
 
-    name: ClassVar[str]
+    name: str
     is_exact: ClassVar[bool] = False  # every float32 number is restored exactly
     is_fine: ClassVar[bool] = False  # numbers change by one part in 1,024 at most
     has_constants: ClassVar[bool] = False  # scale and zero, in the path

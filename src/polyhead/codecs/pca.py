@@ -8,7 +8,7 @@ loses less than equally distributed bits (decision 35).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,7 +47,10 @@ class Components(FeatureCodec):
 
     has_arrays = True
     sample = 1024
-    mean_bits: ClassVar[int]  # bits per dimension
+
+    def __init__(self, bits: int) -> None:
+        """`bits` per dimension on average."""
+        self.name, self.mean_bits = f"pca{bits}", bits
 
     def row_bytes(self, width: int) -> int:
         """Bytes of one encoded vector."""
@@ -120,27 +123,6 @@ class Components(FeatureCodec):
                 do="fix them from training features with `calibrate`",
             )
         return code
-
-
-class Pca1(Components):
-    """As many bits as dimensions: the size of `sign`."""
-
-    name = "pca1"
-    mean_bits = 1
-
-
-class Pca2(Components):
-    """Twice as many bits as dimensions."""
-
-    name = "pca2"
-    mean_bits = 2
-
-
-class Pca4(Components):
-    """Four times as many bits as dimensions."""
-
-    name = "pca4"
-    mean_bits = 4
 
 
 def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:

@@ -58,7 +58,6 @@ class Token1(TokenCodec):
     half the difference between the token's row and 64; the first row is for all other tokens. A vector is the number of
     its row (2 bytes, little-endian) and the bits as in `Components`. The numbers in decoding are integers, and their
     sums are exact.
-    (2 bytes, little-endian) and the bits as in `Components`. Numbers of decoding are whole, their sums exact as there.
     """
 
     name = "token1"

@@ -105,7 +105,7 @@ class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ends(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of some tasks: outputs, or stored values that their own modules read."""
+    """The results of some tasks so far: outputs, or stored values that their own modules read."""
 
     stacked: list[StackAnswers] = []
     values: dict[str, StoredPool] = {}
@@ -113,7 +113,7 @@ class _Ends(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> set[str]:
-        """Of whom."""
+        """The tasks of these results."""
         return {*self.values, *(task for answers in self.stacked for task in answers.tasks)}
 
 

@@ -53,11 +53,6 @@ def _target(loss: LossName, outputs: Any) -> Any:
 MARGIN = 1e-5  # features this close to a boundary of their code may be encoded either way
 
 
-def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
-    """bool (rows,): whether all features of the row are far enough from their codec's boundaries for a stable code."""
-    return stable_states(states_of(trunk, batch), path, batch, margin=margin)
-
-
 def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
     """A function for the trunk's states of the batch, which its first call computes."""
 
@@ -71,7 +66,7 @@ def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
 
 
 def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
-    """Like `stable_rows`, for states that several paths read."""
+    """bool (rows,): whether all features of a row are far enough from their codec's boundaries for a stable code."""
     pool = path.stored().pool
     if pool.codec.format.is_exact:
         return np.ones(len(batch.ids), bool)

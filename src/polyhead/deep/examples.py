@@ -94,7 +94,7 @@ class FeatureExamples(LengthSorted[TrainingBatch]):
 
 
 def _of_rows(hashed: list[HashedText], windows: tuple[int, ...]) -> list[HashedText]:
-    """The words of a whole text beside each of its windows."""
+    """The words of a whole text for each of its windows."""
     each = zip(hashed, windows or (1,) * len(hashed), strict=True)
     return [text for text, count in each for _ in range(count)]
 
@@ -153,7 +153,7 @@ class TextExamples(LengthSorted[TrainingBatch]):
 
     @property
     def cut(self) -> int:
-        """The number of texts of which not all tokens are read."""
+        """The number of texts whose tokens are not all read."""
         return sum(encoding.cut > 0 for encoding in self._encoded)
 
     def batch(self, members: np.ndarray) -> TrainingBatch:
@@ -203,7 +203,7 @@ def written_ids(texts: Sequence[str], rules: GenerationRules, tokenizer: Tokeniz
 
 
 def read_before(targets: Tensor, rules: GenerationRules) -> Tensor:
-    """What a decoder reads to give these targets (rows, tokens), UNLABELLED behind each end: those before, shifted."""
+    """The decoder's input for these targets (rows, tokens), UNLABELLED after each end: the targets, shifted by one."""
     before = targets.new_full((len(targets), 1), rules.start)
     return torch.cat([before, targets[:, :-1].masked_fill(targets[:, :-1] == UNLABELLED, rules.pad)], dim=1)
 

@@ -14,7 +14,7 @@ from polyhead.values import to_value
 
 
 def model_types() -> tuple[str, ...]:
-    """What `load_trunk` reads."""
+    """The model types that `load_trunk` reads."""
     return tuple(sorted(name for family in FAMILIES.values() for name in family.model_types))
 
 
@@ -41,7 +41,7 @@ def architecture_of(
 
 
 def decoder_of(raw: bytes, *, source: str) -> Decoder | None:
-    """The decoder that a config.json describes beside the trunk; None where its family has none.
+    """The decoder that a config.json describes; None if its family has none.
 
     Raises TrunkError, naming the setting, for one that is not supported.
     """

@@ -40,7 +40,7 @@ class CheckpointPooler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDecoder(msgspec.Struct, frozen=True, kw_only=True):
-    """The decoder that a checkpoint has beside its encoder, for heads that generate to start from."""
+    """The decoder of a checkpoint, from which heads that generate can start."""
 
     shape: Decoder
     arrays: Mapping[str, np.ndarray]  # float32, named as `encoder.decoder.decoder_arrays` says

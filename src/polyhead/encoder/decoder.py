@@ -61,7 +61,7 @@ class Decoder(Value):
         return self.positions - self.first_position
 
     def form(self, width: int) -> LayerForm:
-        """How each of its layers computes, without the half that reads the pooled states."""
+        """The form of each of its layers, without the half that reads the pooled states."""
         return LayerForm(
             width=width,
             heads=self.heads,

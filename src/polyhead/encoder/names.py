@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from polyhead.encoder.families import FAMILIES, EncoderFamily
 from polyhead.encoder.shape import WORD_VECTORS, Architecture, trunk_arrays
 from polyhead.errors import WeightsMismatch
@@ -33,28 +31,6 @@ class ArrayRows(Value):
         if rows % self.of:
             raise WeightsMismatch(f"array '{self.name}' has no {self.of} equal parts", got=f"{rows} rows")
         return self.part * rows // self.of, (self.part + 1) * rows // self.of
-
-
-def to_hugging_face(arrays: Mapping[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
-    """The arrays under the names of the bare `transformers` encoder, those that it fuses joined."""
-    found: dict[str, dict[int, str]] = {}
-    wanted: dict[str, int] = {}
-    for name, place in _places(arrays, family).items():
-        found.setdefault(place.name, {})[place.part] = name
-        wanted[place.name] = place.of
-    lacking = [name for name, parts in found.items() if len(parts) < wanted[name]]
-    if lacking:
-        raise WeightsMismatch(f"parts of fused arrays of a {family} trunk are missing", got=sorted(lacking)[:5])
-    return {
-        name: np.concatenate([arrays[parts[i]] for i in range(len(parts))]) if len(parts) > 1 else arrays[parts[0]]
-        for name, parts in found.items()
-    }
-
-
-def from_hugging_face(arrays: Mapping[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
-    """The trunk's arrays among those of a checkpoint, by our names; fused ones are split. See `trunk_names`."""
-    places = trunk_names(arrays, family)
-    return {ours: arrays[at.name][slice(*at.bounds(len(arrays[at.name])))] for ours, at in places.items()}
 
 
 def trunk_names(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
@@ -97,10 +73,9 @@ def pooler_names(names: Iterable[str], family: str) -> dict[str, str]:
 
 
 def decoder_names(names: Iterable[str], family: str) -> dict[str, str]:
-    """Our name -> the checkpoint's, for every array of the decoder beside the trunk; empty where it has none.
+    """Our name -> the checkpoint's, for every array of the decoder; empty if it has none.
 
-    Word vectors of the decoder's own name are those of the trunk, and are left out. Any other name in the decoder
-    raises WeightsMismatch.
+    The decoder's word vectors are the trunk's, and are omitted. Any other name in the decoder raises WeightsMismatch.
     """
     form, names = FAMILIES.named(family).decoder, list(names)
     if form is None:
@@ -148,7 +123,7 @@ def our_names(name: str, family: str) -> tuple[str, ...]:
 def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
     """Raises WeightsMismatch that names the missing and surplus arrays, by their names in the checkpoint."""
     expected = {name for name, _ in trunk_arrays(shape)}
-    missing = dict.fromkeys(place.name for place in _places(sorted(expected - set(names)), shape.family).values())
+    missing = dict.fromkeys(place.name for place in places_of(sorted(expected - set(names)), shape.family).values())
     extra = [names[name].name for name in sorted(set(names) - expected)]
     if missing or extra:
         raise WeightsMismatch(
@@ -159,7 +134,7 @@ def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
 
 
 def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
-    """What stands before every name of the encoder, and second names of its word vectors."""
+    """The prefix of the encoder's names, and second names of its word vectors."""
     words = [theirs for theirs, ours in _leaves(FAMILIES.named(family).table) if ours == (WORD_VECTORS,)]
     found = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
     word = next((word for word in words if found[word]), words[0])
@@ -173,8 +148,8 @@ def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
     return found[word][0].removesuffix(word), [other for other in words if other != word]
 
 
-def _places(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
-    """Where each of our arrays is written; raises WeightsMismatch for names that no trunk of the family has."""
+def places_of(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
+    """Our name -> its place in a checkpoint; raises WeightsMismatch for names that no trunk of the family has."""
     found = {name: next(_rows(name, family), None) for name in names}
     unknown = sorted(name for name, place in found.items() if place is None)
     if unknown:

@@ -1,4 +1,4 @@
-"""Rows cut into blocks, so that layers with a window read of a long row what is near, and not all of it."""
+"""Rows cut into blocks, so that layers with a window read only near positions of a long row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ WORTH = 2  # a row is cut where it has at least so many times the positions that
 
 
 def block_of(positions: int, window: int) -> int:
-    """How many positions a block of a row has, at least the window; all that there are where cutting does not pay.
+    """The number of positions in a block of a row, at least the window; all positions if cutting is not faster.
 
     A block reads itself and a window on either side. The last block may be filled up with less than a block.
     """

@@ -42,7 +42,7 @@ class Rotary(Value):
 
 
 class Relative(Value):
-    """What a score gains by the distance of its two tokens, from a table that all layers read.
+    """The part of a score that depends on the distance of its two tokens, from a table that all layers read.
 
     `bias`: a number for each head and bucket of distances (T5's buckets, as MPNet has them). `disentangled`: content to
     position `Q_i K_r(i-j)` and position to content `K_j Q_r(i-j)`, K_r and Q_r the table's vectors through maps of the
@@ -66,7 +66,7 @@ class Relative(Value):
 
 
 class LayerForm(Value):
-    """How one layer computes; everything that computes, counts or stores a layer reads this.
+    """The form of one layer, for all code that computes, counts or stores layers.
 
     With norms behind the halves (Devlin et al. 2019) `a = LN1(h + MH(h)); h' = LN2(a + FF(a))`; with norms before them
     (`norm_first`) `a = h + MH(LN1 h); h' = a + FF(LN2 a)`. `FF(a) = W2 f(W1 a)`, or with a gate `W2 (f(W1 a) * W3 a)`.
@@ -98,12 +98,12 @@ class LayerForm(Value):
 
     @property
     def query_width(self) -> int:
-        """Of all heads' queries side by side."""
+        """The width of all heads' queries together."""
         return self.heads * (self.head_width or self.width // self.heads)
 
     @property
     def key_width(self) -> int:
-        """Of all heads' keys, or values, side by side."""
+        """The width of all heads' keys, or values, together."""
         return (self.key_heads or self.heads) * (self.head_width or self.width // self.heads)
 
     @property
@@ -126,7 +126,7 @@ class LayerForm(Value):
 
 
 class Architecture(Value, omit_defaults=True):
-    """Shape of an encoder; `layer` says how each of its layers computes.
+    """Shape of an encoder; `layer` returns the form of each layer.
 
     State 0 is the embedding's output, state l that of layer l; the last state is read behind the closing norm, where
     there is one, the others before any. Files leave out what is at its default, so that older versions read them.
@@ -229,7 +229,7 @@ class Architecture(Value, omit_defaults=True):
         return msgspec.structs.replace(self, layers=depth, cut_from=self.whole_layers if is_open else None)
 
     def layer(self, index: int) -> LayerForm:
-        """How the layer of this index computes, from 0."""
+        """The form of the layer of this index, from 0."""
         local = self.window is not None and index % self.whole_every != 0
         return LayerForm(
             width=self.width,

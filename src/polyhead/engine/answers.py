@@ -43,9 +43,9 @@ class Result(Value):
 class AnswerColumn:
     """One task's answers to all inputs of a call.
 
-    Arrays have a row for each input; where there is no answer, numbers are NaN and indices -1. They are made when they
-    are first asked for. `rows` are the numbers of the inputs that are answered, `outputs` the logits of these; `late`
-    are those that were not done by the deadline, and `skipped` says of others why the task does not read them.
+    Arrays have a row for each input; without an answer, numbers are NaN and indices -1. They are made at first use.
+    `rows` are the indices of the answered inputs, `outputs` their logits; `late` are the inputs not done by the
+    deadline, and `skipped` holds the reasons of inputs that the task does not read.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AnswerColumn:
     def familiar(self) -> np.ndarray | None:
         """The share of known rows at least as far out as each text, float64 (inputs,).
 
-        None where it was not asked for, or the bundle keeps no rows of the task.
+        None if it was not requested, or the bundle keeps no rows of the task.
         """
         rows = None if self.known is None or self.vectors is None else self.known.rows
         if rows is None or self.vectors is None:

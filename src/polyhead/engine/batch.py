@@ -53,14 +53,14 @@ class Texts(Value, eq=False):
         return place[self.pairs[:, 1]], place[self.pairs[:, 2]]
 
     def inputs_of(self, task: str, entries: np.ndarray) -> np.ndarray:
-        """The inputs of which the task reads these entries."""
+        """The inputs that these entries of the task belong to."""
         if task not in self.separate:
             return np.asarray(self.row[entries])
         first, second = self.halves(entries)
         return np.asarray(self.pairs[(first >= 0) | (second >= 0), 0])
 
     def word_counts(self, entries: np.ndarray) -> np.ndarray:
-        """How many tokens of words are read of each of these entries, int64 (entries,); 0 where no task reads words."""
+        """The number of words' tokens read in each of these entries, int64 (entries,); 0 if no task reads words."""
         if self.reads is None:
             return np.zeros(len(entries), np.int64)
         counts = self.reads.starts[entries + 1] - self.reads.starts[entries]
@@ -296,7 +296,7 @@ class _Source:
         yield np.flatnonzero(~first & own), windowed
 
     def _words(self, words: Words) -> list[np.ndarray]:
-        """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
+        """The words of each text: those passed with its input, else those found in it; none for texts of pairs."""
         places = words_in_each(self.texts[: self.own])
         if words is not None:
             own_words = (words[row] for row in self.rows[: self.own])
@@ -343,7 +343,7 @@ def _packed_cuts(lengths: np.ndarray, width: int, budget: int) -> Iterator[Cut]:
 
 
 def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
-    """Cuts in which a row's shapes follow from its own tokens and words alone, never from its batch mates'."""
+    """Cuts in which a row's shapes depend only on its own tokens and words, not on other rows."""
     lengths = readings.lengths
     tokens = -(-lengths // TOKEN_STEP)
     # Of most texts no more words than tokens; those that were given more are with those that have as many.

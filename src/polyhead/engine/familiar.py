@@ -1,4 +1,4 @@
-"""How familiar a text is to a task: how far its mean vector lies from the rows that the bundle keeps of the task."""
+"""Familiarity of a text to a task: the distance of its mean vector from the task's rows in the bundle."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class KnownRows(Value, eq=False):
 
     @classmethod
     def of(cls, seen: Seen) -> KnownRows:
-        """From what is kept of two rows or more."""
+        """From the stored vectors of two rows or more."""
         if seen.centres is not None and seen.far is not None:
             return cls(near=seen.centres, usual=np.sort(seen.far), are_centres=True)
         usual = farness(seen.vectors, seen.vectors, among=True)
@@ -126,7 +126,7 @@ def none_below(task: Task, asked: NoneBelow) -> float:
 
 
 def check_none_below(asked: NoneBelow, tasks: Mapping[str, Task]) -> None:
-    """Raises BadValue for what is no share, or a task that has no labels, and UnknownTask for one that is not there."""
+    """Raises BadValue for a value outside 0 to 1, or a task without labels, and UnknownTask for a missing task."""
     limits = asked if isinstance(asked, Mapping) else {} if asked is None else {"": asked}
     for name, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:

@@ -1,4 +1,4 @@
-"""What may be asked: a text, a pair, a question about a context, a question with options; and each from JSON."""
+"""The types of inputs: a text, a pair, a question about a context, a question with options; and each from JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _READS = {
 
 
 def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
-    """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
+    """The inputs, each string as one text; raises BadValue with the number of an invalid one."""
     listed = _listed(inputs, "inputs")
     checked = [(entry,) if type(entry) is str else _checked(entry, number) for number, entry in enumerate(listed)]
     for number, entry in enumerate(checked):
@@ -72,9 +72,9 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
 def checked_words(
     words: Iterable[np.ndarray | None] | None, inputs: Sequence[AnyInput]
 ) -> Sequence[np.ndarray | None] | None:
-    """The words of each input, an array for each that has its own; raises BadValue for any other form.
+    """The words of each input, an array for each that has some; raises BadValue for any other form.
 
-    Words lie in the text, of a pair in the second one. One without a character is a word: tokens may be empty.
+    Words lie in the text, or in a pair's second text. An empty span is a word: tokens may be empty.
     """
     if words is None:
         return None
@@ -91,7 +91,7 @@ def checked_words(
 
 
 def checked_deadline(deadline: float | None) -> float | None:
-    """The seconds, or None; raises BadValue for what is no finite number."""
+    """The seconds, or None; raises BadValue for a value that is not a finite number."""
     if deadline is None:
         return None
     try:
@@ -160,7 +160,7 @@ def task_input(entry: AnyInput) -> TaskInput:
 
 
 def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
-    """An input from a JSON value, and its words where it is given as tokens; raises BadValue for any other form."""
+    """An input from a JSON value, and its words if the value holds tokens; raises BadValue for any other form."""
     if isinstance(row, str):
         return (row,), None
     if isinstance(row, dict):

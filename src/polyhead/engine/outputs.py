@@ -179,7 +179,7 @@ class Gathered:
             self._by_task.setdefault(task, []).append((batch, of_words(values) if has_ends else values))
 
     def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
-        """The values with 0 for what is no finite number, of whose inputs a note is taken."""
+        """The values with 0 in place of numbers that are not finite, whose inputs are noted."""
         is_finite = np.isfinite(values)
         if is_finite.all():
             return values
@@ -196,7 +196,7 @@ class Gathered:
         return not self._wrong
 
     def not_finite(self, task: str) -> np.ndarray:
-        """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
+        """Inputs for which the task's outputs are not finite; `of` omits them."""
         return np.array(sorted(self._wrong.get(task, ())), np.int64)
 
     def rows_of(self, task: str) -> np.ndarray:
@@ -212,7 +212,7 @@ class Gathered:
         return not any(reading.texts.encodings.window[reading.entries[0]] for reading in self._of_task(task))
 
     def of(self, task: str, *, batch: EncodedInputs | None = None) -> Outputs:
-        """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
+        """Outputs for each input whose parts are all known, or for those of one batch only."""
         collected = self._by_task.get(task, [])
         if batch is not None:
             collected = [item for item in collected if item[0] is batch]
@@ -237,7 +237,7 @@ class Gathered:
         return [reading for reading in self._readings if task in reading.tasks]
 
     def _of_rows(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
-        """Joins options and windows, as the task's kind does, for inputs of which all are there."""
+        """Joins options and windows by the task's kind, for inputs whose parts are all known."""
         key = tuple([id(batch) for batch, _ in outputs])
         if key not in self._orders:
             self._orders[key] = _order_of([batch for batch, _ in outputs])
@@ -263,7 +263,7 @@ class Gathered:
         return Outputs(rows=rows, values=merged)
 
     def _of_pairs(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
-        """Compares pairs read separately of which both texts are there."""
+        """Compares pairs read separately whose texts are both known."""
         texts, values = outputs[0][0].texts, np.concatenate([values for _, values in outputs])
         first, second = texts.halves(np.concatenate([batch.entries for batch, _ in outputs]))
         is_paired = (first >= 0) & (second >= 0)
@@ -279,7 +279,7 @@ class Gathered:
         return Outputs(rows=rows, values=compared)
 
     def _note_not_finite(self, task: str, rows: np.ndarray, are_finite: np.ndarray) -> None:
-        """Takes a note of inputs, (rows,), of which values that were computed here are not finite."""
+        """Notes the inputs, (rows,), whose computed values are not finite."""
         wrong = rows[~are_finite]
         if len(wrong):
             self._wrong.setdefault(task, set()).update(wrong.tolist())

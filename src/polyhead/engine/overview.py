@@ -66,7 +66,7 @@ class BundleOverview(Value):
 
 
 def overview(bundle: Bundle, tokens: int, *, verified: bool = False) -> BundleOverview:
-    """What there is to see; `verified` says that every file was hashed. Poolers are counted folded, as served."""
+    """The overview of a bundle; `verified`: every file was hashed. Poolers are counted folded, as served."""
     shape = bundle.architecture
     trunk = TrunkOverview(name=bundle.trunk_name, digest=bundle.digest, architecture=shape)
     facts: dict[str, Any] = {"bundle": str(bundle.root), "trunk": trunk, "verified": verified, "tokens": tokens}

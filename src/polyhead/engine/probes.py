@@ -210,7 +210,7 @@ def precision_here(record: TaskRecord, backend: str) -> str:
 
 
 def recorded_precision(record: TaskRecord) -> str:
-    """The precision of the trunk that the task was trained on; float32 where nobody said."""
+    """The precision of the trunk that the task was trained on; float32 if none is recorded."""
     label = record.trained_with.get("numerics")
     return str(label.get("precision", "float32")) if isinstance(label, dict) else "float32"
 
@@ -222,7 +222,7 @@ def _line(text: str) -> str:
 
 
 def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
-    """Tasks for which the same input becomes the same encodings, and the same layers run.
+    """Groups of tasks that read the same encodings of an input and run the same layers.
 
     Those that read the trunk's layers alone stand together, and the tasks of one prompt group. One with layers of its
     own is asked by itself: a call runs the layers and prompts of all its tasks over all its inputs.
@@ -326,7 +326,7 @@ class _File(Value):
 
 
 def numerics_of(session: Session) -> Numerics:
-    """Numerics of a session as its backend was opened, whatever lies beside the bundle by now."""
+    """Numerics of a session as its backend was opened, regardless of later files next to the bundle."""
     backend = session.backend
     return Numerics(
         backend=backend.name,
@@ -356,7 +356,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
 
 
 def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Agreement]) -> None:
-    """Writes what was measured, in place of what was measured before under the same backend, precision and width."""
+    """Writes measurements, in place of earlier ones of the same backend, precision and width."""
     tasks = {n: VersionAgreement(record=bundle.lines[n].record, agreement=agreements[n]) for n in agreements}
     with writing_bundle(bundle.root, "agreements cannot be kept"):
         try:

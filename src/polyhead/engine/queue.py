@@ -34,7 +34,7 @@ TOLD = 2  # batches at most of which the callers are told, beside those that run
 
 
 class QueueLimits(Value):
-    """How much is read at once, and how much may wait."""
+    """The maximum sizes of a batch and of the queue."""
 
     batch_tokens: Annotated[int, Meta(description="Tokens that the encoder reads at once.", ge=1)] = 2048
     waiting_inputs: Annotated[int, Meta(description="Inputs that may wait; more are refused with 429.", ge=1)] = 8192
@@ -98,7 +98,7 @@ class Queue:
         is_gone: Callable[[], bool] | None = None,
         loaded: LoadedTasks | None = None,
     ) -> Ticket:
-        """Puts a call into the queue. `done` is called once with its ticket: `results`, in order, or its `error`.
+        """Adds a call to the queue. `done` is called once with its ticket: `results`, in order, or its `error`.
 
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
@@ -174,7 +174,7 @@ class Queue:
         return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + own))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
+        """Refuses new calls; answers waiting ones, or fails them with BackendError; waits for the thread's end."""
         with self._ready:
             self._is_closed = True
             dropped = [] if drain else [piece.tickets[0] for lane in self._lanes.values() for _, _, piece in lane]
@@ -273,7 +273,7 @@ class Queue:
                     self._until[stream] = 0.0
 
     def _take(self) -> tuple[list[SharedBatch], list[SharedBatch]]:
-        """The pieces of the next batch, and those that nobody waits for or that are late."""
+        """The pieces of the next batch, and those that are cancelled or late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
         share = self._rate.tokens(self._characters, self._inputs) / max(1, self._until.count(0.0))
@@ -321,7 +321,7 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[SharedBatch]) -> None:
-        """Runs one batch; its callers are told on another thread where something waits, else on this one."""
+        """Runs one batch; its callers are notified on another thread if calls are waiting, else on this one."""
         began = monotonic()
         batch = SharedBatch.of(pieces)
         for ticket in batch.tickets:
@@ -349,7 +349,7 @@ class Queue:
                 self._ready.notify_all()
 
     def _each_alone(self, pieces: Sequence[SharedBatch], error: Exception) -> None:
-        """Of a batch that failed as a whole each call by itself; a call that fails alone is at fault."""
+        """Runs each call of a failed batch by itself, to find the call that caused the failure."""
         if len(pieces) == 1:
             self._finish([ticket for ticket in pieces[0].tickets if ticket.fail(error)])
             return

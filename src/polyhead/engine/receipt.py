@@ -1,4 +1,4 @@
-"""What inputs cost: arrays of all inputs of a request, a value of one input where it is asked for."""
+"""The cost of inputs: arrays over all inputs of a request, and the value of one input on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Flops = Callable[[tuple[str, ...], int], Mapping[str, int]]
 
 
 class Receipt(Value):
-    """What one input cost.
+    """The cost of one input.
 
     A pass is one text read once by the trunk: one for a text or a pair read jointly, up to two for a pair read
     separately, one an option, one a window. `layers` counts every layer that was run in these: a prompt group or an
@@ -57,7 +57,7 @@ class Receipt(Value):
 
 
 def added_up(one: Receipt, other: Receipt) -> Receipt:
-    """What two bundles did for one input; of what was not read, the larger part."""
+    """The sum of two bundles' receipts of one input; of the parts not read, the larger one."""
     flops = dict(one.added_flops)
     for name, number in other.added_flops.items():
         flops[name] = flops.get(name, 0) + number
@@ -74,7 +74,7 @@ def added_up(one: Receipt, other: Receipt) -> Receipt:
 
 
 class _Read(NamedTuple):
-    """What a batch read of its inputs, or the halves of pairs among that; arrays (readings,)."""
+    """The texts of a batch, or the halves of pairs among them; arrays (readings,)."""
 
     rows: np.ndarray  # the inputs
     sizes: np.ndarray  # tokens
@@ -92,7 +92,7 @@ class _Read(NamedTuple):
 
 
 class Receipts:
-    """What the inputs of a request have cost so far, added up when it is asked for: see `Receipt` for the names."""
+    """The cost of a request's inputs so far, added up on request: see `Receipt` for the names."""
 
     def __init__(self, inputs: Sequence[AnyInput]) -> None:
         self._inputs, self._read = inputs, list[_Read]()
@@ -126,7 +126,7 @@ class Receipts:
 
     @property
     def windows(self) -> np.ndarray:
-        """1 for what was read whole or cut."""
+        """The number of windows of each input; 1 if it was read whole or cut."""
         return self._totals["windows"]
 
     def copy(self) -> Receipts:
@@ -136,7 +136,7 @@ class Receipts:
         return receipts
 
     def add(self, batch: EncodedInputs, tasks: tuple[str, ...], layers: int) -> None:
-        """Counts a batch of which so many layers were run, and from which these tasks got outputs."""
+        """Counts a batch with its number of layers run and the tasks that got outputs."""
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
         encodings, separate = texts.encodings, texts.separate
         self._read.append(
@@ -212,7 +212,7 @@ class Receipts:
 
     @lazy
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the passes of each input begin (inputs + 1,); of each pass its tokens, and its number in `_read`."""
+        """The start of each input's passes (inputs + 1,), and each pass's tokens and index in `_read`."""
         rows, sizes = end_to_end([read.rows for read in self._read]), end_to_end([read.sizes for read in self._read])
         numbers = np.repeat(np.arange(len(self._read)), [len(read.rows) for read in self._read])
         order = np.argsort(rows, kind="stable")

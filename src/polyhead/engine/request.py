@@ -87,7 +87,7 @@ class Request:
         return self._end is not None and monotonic() >= self._end
 
     def run(self, loaded: LoadedTasks) -> AnswerTable:
-        """Goes on to the end; raises the first failure where no task has any answer, and none is merely late."""
+        """Runs to the end; raises the first failure if no task has an answer and none is late."""
         for _ in self._steps(loaded, loaded.stages if self._end is None else loaded.backend.stages, streams=False):
             pass
         columns = self.columns()
@@ -99,11 +99,11 @@ class Request:
         return columns
 
     def results(self, loaded: LoadedTasks) -> Iterator[TaskResults]:
-        """Goes on to the end, and gives what each stage brings: a task's answers, once for an input."""
+        """Runs to the end, and yields the results of each stage: a task's answers, once for an input."""
         return self._steps(loaded, loaded.backend.stages, streams=True)
 
     def columns(self) -> AnswerTable:
-        """All that is answered by now; what is neither answered nor failed nor unfit is late."""
+        """All answers so far; the rest, unless failed or unfit, is late."""
         receipts = self._receipts.copy()
         if self._running is not None:
             receipts.add(*self._running)
@@ -114,7 +114,7 @@ class Request:
         return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._asked.versions)
 
     def error(self, task: str) -> Exception | None:
-        """Why the task failed, where it did."""
+        """The error of the task, if it failed."""
         return next(iter(self._failed[task].values()), None)
 
     def unfit(self, task: str) -> dict[int, str]:
@@ -157,7 +157,7 @@ class Request:
             return known
 
     def _steps(self, loaded: LoadedTasks, stages: Stages, *, streams: bool) -> Iterator[TaskResults]:
-        """Piece after piece, each stage by stage and then its end; where it `streams`, with the answers of each."""
+        """Runs one piece after another, each stage by stage to its end; if it `streams`, with the answers of each."""
         if self.is_late:  # before any text is tokenized
             return
         for readings in prepared(self.inputs, self._types, self._asked.readers, loaded.tokenizer, self._words):
@@ -240,7 +240,7 @@ class Request:
     def _written(
         self, loaded: LoadedTasks, waiting: dict[str, list[TextStates]], *, streams: bool
     ) -> Iterator[TaskResults]:
-        """Writes all that waits, and forgets its states; what is not written when it is late stays unanswered."""
+        """Writes all waiting texts and releases their states; texts not written in time stay unanswered."""
         for task, own in waiting.items():
             if not own or self.is_late:
                 continue
@@ -276,13 +276,13 @@ class Request:
 
 
 def _states(batch: EncodedInputs, states: np.ndarray) -> list[TextStates]:
-    """Of a batch's states (rows, tokens, width) those of each text."""
+    """The states of each text, from a batch's states (rows, tokens, width)."""
     read = zip(batch.row.tolist(), batch.lengths.tolist(), strict=True)
     return [TextStates(row=row, values=states[i, :length]) for i, (row, length) in enumerate(read)]
 
 
 class Stream(Iterator[TaskResults]):
-    """An iterator of `TaskResults`: a task's, once the layers that it needs have run; who needs the fewest comes first.
+    """An iterator of `TaskResults`: a task's, once its layers have run, those with the fewest layers first.
 
     A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
     After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there
@@ -294,7 +294,7 @@ class Stream(Iterator[TaskResults]):
         self._request, self._results, self._home = request, request.results(loaded), ProcessGuard(loaded.backend)
 
     def __next__(self) -> TaskResults:
-        """The next answers; work goes on until they are known."""
+        """The next answers; runs until they are known."""
         self._home.check()
         return next(self._results)
 

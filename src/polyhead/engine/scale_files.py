@@ -1,6 +1,6 @@
-"""Scales beside a bundle: `cache/int8.json` says what they are, and names the file that holds them.
+"""Scales of a bundle: `cache/int8.json` describes them, and names the file that holds them.
 
-Nothing in a bundle depends on them; they may be deleted at any time, and found again with `polyhead tasks quantize`.
+Nothing in a bundle depends on them; they may be deleted at any time, and made again by `polyhead tasks quantize`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ScalesRecord(Value):
 
 
 def read_calibration(bundle: Bundle) -> ScalesRecord | None:
-    """Scales beside a bundle, for its trunk; None if there are none, or none of use."""
+    """The scales of a bundle's trunk; None if there are no usable ones."""
     try:
         return _record(bundle)
     except (BackendError, OSError):
@@ -86,13 +86,13 @@ def read_calibration(bundle: Bundle) -> ScalesRecord | None:
 
 
 def kept_files(bundle: Bundle) -> tuple[str, ...]:
-    """The names, in CACHE, of the files of a bundle's scales; none where it has no scales of use."""
+    """The names, in CACHE, of the files of a bundle's scales; none if it has no usable scales."""
     record = read_calibration(bundle)
     return () if record is None else (RECORD, _name(record.scales))
 
 
 def read_scales(bundle: Bundle) -> tuple[ScalesRecord, Scales]:
-    """The scales beside a bundle, for its trunk. Raises BackendError where there are none, or they are damaged."""
+    """The scales of a bundle's trunk. Raises BackendError if there are none, or they are damaged."""
     record, root = _record(bundle), bundle.root
     name = _name(record.scales)
     try:
@@ -105,14 +105,14 @@ def read_scales(bundle: Bundle) -> tuple[ScalesRecord, Scales]:
 
 
 def scales_for(bundle: Bundle, backend: str) -> Scales:
-    """The scales beside a bundle; tasks whose change was not measured on such a machine are named in the log."""
+    """The scales of a bundle; tasks whose change was not measured on such a machine are named in the log."""
     record, scales = read_scales(bundle)
     _warn(bundle, backend, list(bundle.tasks), record)
     return scales
 
 
 def warn_of(bundle: Bundle, backend: str, tasks: Iterable[str], *, scales: str) -> None:
-    """Names in the log those of the bundle's tasks of which nobody measured what int8 changes by these `scales`."""
+    """Names in the log the bundle's tasks for which the change by int8 with these `scales` was not measured."""
     record = read_calibration(bundle)
     _warn(bundle, backend, list(tasks), record if record is not None and record.scales == scales else None)
 
@@ -123,7 +123,7 @@ def warn_of_attached(backend: str, task: str) -> None:
 
 
 def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: ScalesRecord | None) -> None:
-    """Two lines at most: of tasks that were measured on other machines alone, and of those that never were."""
+    """At most two lines: of tasks measured only on other machines, and of those never measured."""
     bits, measured_here, elsewhere = processor().weight_bits, set[str](), set[str]()
     for measurement in () if record is None else record.measurements:
         is_here = (measurement.backend, measurement.weight_bits) == (backend, bits)
@@ -149,7 +149,7 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: ScalesReco
 def write_scales(
     bundle: Bundle, scales: Scales, *, texts: int, backend: str, changes: Mapping[str, Int8Change]
 ) -> ScalesRecord:
-    """Keeps scales beside a bundle, whole or not at all, in place of older ones; `changes` were measured here."""
+    """Writes scales next to a bundle atomically, in place of older ones; `changes` were measured on this machine."""
     folder = bundle.root / CACHE
     with writing_bundle(bundle.root, "the scales cannot be kept"):
         make_folder(folder, root=bundle.root)
@@ -172,7 +172,7 @@ def write_scales(
 def write_changes(
     bundle: Bundle, record: ScalesRecord, *, backend: str, changes: Mapping[str, Int8Change]
 ) -> ScalesRecord:
-    """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
+    """Writes the changes by the scales of `record` on this machine, in place of earlier ones of such a machine."""
     measured = _measured(bundle, backend, changes)
     with writing_bundle(bundle.root, "what int8 changes cannot be kept"):
         now = _record(bundle)

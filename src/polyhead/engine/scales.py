@@ -1,4 +1,4 @@
-"""Products `x W^T` in 8 bits: static scales, found from a user's texts.
+"""Products `x W^T` in 8 bits: static scales, computed from a user's texts.
 
 With s a number for each input, `x W^T = (x / s) (W s)^T` (Xiao et al. 2023, SmoothQuant, equations 3 and 4). Then x / s
 is kept in 8 bits unsigned with one step and one zero for all of it, W s in 8 bits signed with a step for each output.
@@ -123,11 +123,11 @@ class Scales:
 
     @property
     def of_layers(self) -> Scales:
-        """Those of layers alone."""
+        """The scales of layers only."""
         return Scales({digest: scale for digest, scale in self.known.items() if not digest.startswith(SLOT)})
 
     def product(self, ops: Ops, x: Tensor, weights: np.ndarray, multiply: Multiply) -> Tensor | None:
-        """`x W^T` with weights (outputs, inputs) by their scale; None where none was found.
+        """`x W^T` with weights (outputs, inputs) by their scale; None if they have none.
 
         Of weights (groups, outputs, inputs) each group is a product of its own: one has one step for what it reads.
         """
@@ -286,7 +286,7 @@ class _Read:
 
 
 class _SlotsRead(NamedTuple):
-    """What the products of slots read, and their matrices."""
+    """The inputs of slots' products, and their matrices."""
 
     value: Tensor  # (slots, rows, inputs)
     matrices: Sequence[np.ndarray]
@@ -325,7 +325,7 @@ class _WatchingOps:
 
 
 class _Watched:
-    """A compiled graph that notes what its products read, and gives what it gave unwatched."""
+    """A compiled graph that records the inputs of its products; its outputs are unchanged."""
 
     def __init__(self, graph: Compiled, seen: Sequence[Sequence[ObservedRange]], rows: int) -> None:
         self._graph, self._seen, self._rows = graph, seen, rows

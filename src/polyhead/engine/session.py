@@ -155,7 +155,7 @@ class Session:
     def stream(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> Stream:
-        """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
+        """The same answers, each task's as soon as it is known; later layers run when the next is requested."""
         now = self.loaded
         return Stream(Request(now, inputs, tasks, words=words, deadline=deadline), now)
 
@@ -230,9 +230,9 @@ class Session:
             return changes
 
     def follow(self, bundle: Bundle) -> None:
-        """Takes the tasks of another view of its bundle, all read from the disk again; the trunk must be the same.
+        """Replaces the tasks by those of another view of its bundle, read from the disk again; the trunk must be equal.
 
-        What is equal to the bit is not compiled again. Raises WrongTrunk, and what the bundle raises.
+        Tasks with equal bits are not compiled again. Raises WrongTrunk, and the bundle's errors.
         """
         self._home.check()
         with self._changing:
@@ -241,7 +241,7 @@ class Session:
             self._change(bundle.tasks, arrays, bundle=bundle)
 
     def refresh_behind(self) -> Future[Changes]:
-        """The same in a thread of its own: calls go on meanwhile."""
+        """The same in a separate thread, while calls go on."""
         done: Future[Changes] = Future()
 
         def run() -> None:
@@ -277,9 +277,9 @@ class Session:
         hidden: frozenset[str] | None = None,
         check: Callable[[LoadedTasks], None] = lambda new: None,
     ) -> None:
-        """Calls that begin from now on have these tasks, those that run the tasks with which they began.
+        """Replaces the tasks for new calls; running calls end with the tasks they began with.
 
-        Where `check` of the new tasks raises, the old ones stay.
+        If `check` of the new tasks raises, the old ones stay.
         """
         backend = self.backend
         if not isinstance(backend, ChangingBackend):

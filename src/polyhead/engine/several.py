@@ -1,4 +1,4 @@
-"""A set of bundles behind one session: each task runs on its own bundle's trunk, or on several in a cascade.
+"""A set of bundles as one session: each task runs on its own bundle's trunk, or on several in a cascade.
 
 A cascade is a task that several bundles have. The first of them answers a text where the calibrated probability of its
 label reaches a threshold; the other texts go to the next bundle, and the last one answers whatever it gets.
@@ -162,12 +162,12 @@ class TasksOfSet(LoadedTasks):
         return tuple(self.parts[bundle] for bundle in self.bundles[task])
 
     def check_with(self, bundle: str, new: LoadedTasks) -> None:
-        """Raises ConfigError where one bundle's new tasks cannot stand beside those of the others."""
+        """Raises ConfigError if one bundle's new tasks conflict with those of the others."""
         homes_of({name: part.tasks for name, part in {**self.parts, bundle: new}.items()}, self.cascades)
 
 
 class Turns:
-    """One call of a set: what each bundle in turn is asked, and what is answered so far."""
+    """One call of a set: the questions for each bundle in turn, and the answers so far."""
 
     def __init__(self, loaded: TasksOfSet, tasks: Sequence[str], inputs: int) -> None:
         self._loaded, self._tasks = loaded, tuple(tasks)
@@ -176,7 +176,7 @@ class Turns:
         self._open = {name: np.ones(inputs, bool) for name in tasks if len(loaded.bundles[name]) > 1}
 
     def questions(self, bundle: str) -> list[tuple[list[int], tuple[str, ...]]]:
-        """The inputs, by number, of which the bundle is asked the same tasks, and these tasks."""
+        """Groups of inputs, by number, with the tasks that the bundle is asked for them."""
         own = [name for name in self._tasks if bundle in self._loaded.bundles[name]]
         is_asked = np.array([self._open.get(name, np.ones(len(self._results), bool)) for name in own])
         if not own or not is_asked.size:
@@ -243,7 +243,7 @@ def errors_of_call(rows: Sequence[int]) -> Iterator[None]:
 
 
 def _both(one: Result, other: Result) -> Result:
-    """What two bundles say of an input."""
+    """The results of two bundles for one input, joined."""
     return Result(
         answers=one.answers | other.answers,
         receipt=added_up(one.receipt, other.receipt),
@@ -312,11 +312,9 @@ def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
 
 
 def bundle_names(folders: Sequence[str]) -> list[str]:
-    """What the bundles of a set are called: by their folders' names, with as many parents as tell them apart."""
-    if len(set(folders)) < len(folders) or not folders:
-        raise ConfigError("a set needs different bundles", got=list(folders), do="name each folder once")
-    parts = [FilePath(folder).resolve().parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
+    """The names of a set's bundles: their folders' names, with as many parents as make them distinct."""
+    parts = [FilePath(folder).resolve().parts for folder in folders if len(set(folders)) == len(folders)]
+    for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(each[-length:]) for each in parts]
         if len(set(names)) == len(names):
             return names

@@ -50,12 +50,12 @@ class Ticket:
         self._done, self._left = done, len(inputs)
 
     def cancel(self) -> None:
-        """Nobody waits any longer."""
+        """Drops the inputs that are not being read yet."""
         self._is_cancelled = True
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for it any longer."""
+        """Whether it was cancelled."""
         if not self._is_cancelled and self._is_gone is not None and self._is_gone():
             self._is_cancelled = True
         return self._is_cancelled
@@ -72,7 +72,7 @@ class Ticket:
         return not self._left and self.error is None
 
     def fail(self, error: Exception) -> bool:
-        """Takes an error that no input of its own causes; True the first time."""
+        """Sets an error that its inputs do not cause; True the first time."""
         is_first, self.error = self.error is None and self._left > 0, self.error or error
         return is_first
 
@@ -84,7 +84,7 @@ class Ticket:
 
 
 class SharedBatch:
-    """Inputs that are read at once, asked as one call for the tasks of all their calls, each of which gets its own."""
+    """Inputs of several calls that are read at once, for the tasks of all these calls."""
 
     def __init__(self, tickets: Sequence[Ticket], places: Sequence[tuple[Ticket, int]], characters: int) -> None:
         """`places` are the call and the number there of each input; `tickets` are these calls, each once."""
@@ -183,7 +183,7 @@ class BatchFacts(Value):
 
 
 class Rate:
-    """How many tokens texts have and how long reading takes: running means of the batches before."""
+    """Tokens per text and reading time per token: running means over earlier batches."""
 
     def __init__(self) -> None:
         self._a_character, self._seconds = TOKENS_A_CHARACTER, SECONDS_A_TOKEN
@@ -193,11 +193,11 @@ class Rate:
         return TOKENS_AN_INPUT * inputs + self._a_character * characters
 
     def seconds(self, characters: float, inputs: int) -> float:
-        """How long reading these probably takes."""
+        """The estimated time of reading these, in seconds."""
         return self.seconds_of(self.tokens(characters, inputs))
 
     def seconds_of(self, tokens: float) -> float:
-        """How long reading so many tokens probably takes."""
+        """The estimated time of reading so many tokens, in seconds."""
         return self._seconds * tokens
 
     def learn(self, characters: int, inputs: int, tokens: int, seconds: float) -> None:

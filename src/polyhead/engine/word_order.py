@@ -1,4 +1,4 @@
-"""Where outputs of words belong among the words of their texts."""
+"""The places of words' outputs among the words of their texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WordOrder(Value, eq=False):
 
     @classmethod
     def of(cls, texts: Texts, read: np.ndarray, entries: np.ndarray) -> WordOrder:
-        """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
+        """`read` are the entries that a task reads, `entries` those of the batches, in their order."""
         reads, encodings = texts.reads, texts.encodings
         assert reads is not None
         if len(encodings.row) == len(entries) == 1:  # one text in one window

@@ -1,4 +1,4 @@
-"""What a cascade of two bundles scores and costs on labelled rows, by threshold, and the cheapest good one."""
+"""Scores and costs of a cascade of two bundles on labelled rows, by threshold, and the cheapest good one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CascadeChoice(Value):
 
     @property
     def work(self) -> float:
-        """Of the cascade to take, over the work of the second bundle alone."""
+        """The work of the chosen cascade, relative to the second bundle alone."""
         return self.chosen.work / self.points[0].work
 
     @property
@@ -54,7 +54,7 @@ class CascadeChoice(Value):
 
 
 class _Answered(Value, eq=False):
-    """What one bundle answers to all rows."""
+    """One bundle's answers to all rows."""
 
     outputs: list[np.ndarray]
     confidence: np.ndarray  # float64 (rows,)

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyhead.evaluate.explain import Explanation
 from polyhead.evaluate.scores import Evaluation, Interval, Sliced, SplitScore, WrongRow, intervals, sliced
-from polyhead.tasks.judging import Confusion, Decisions, Judged
+from polyhead.tasks.judging import Confusion, Decisions
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import BINS, bins_of, calibration_error
 from polyhead.text.question import Question, TaskInput, texts_of
@@ -168,7 +168,7 @@ def details_of(
     explained = [*explanations, *[None] * MISTAKES]
     return Details(
         score=score,
-        intervals=_intervals(judged, score.rows),
+        intervals={} if judged.recount is None else intervals(judged.recount, score.rows),
         confusion=None if judged.confusion is None else confusion_cells(judged.confusion),
         reliability=None if judged.decisions is None else reliability_of(judged.decisions),
         differences=None if judged.differences is None else _differences(judged.differences),
@@ -211,10 +211,6 @@ def confusion_cells(confusion: Confusion) -> ConfusionTable:
             for place in order
         ),
     )
-
-
-def _intervals(judged: Judged, rows: int) -> dict[str, Interval]:
-    return {} if judged.recount is None else intervals(judged.recount, rows)
 
 
 def _differences(values: np.ndarray) -> Differences:

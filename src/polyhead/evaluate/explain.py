@@ -28,12 +28,17 @@ from polyhead.text.words import words_of
 from polyhead.values import Value
 
 
-class WordWeight(Value):
-    """A word in one of an input's texts, and its share of the pooler's weight."""
+class TextPart(Value):
+    """Characters [start, end) of one text of an input: a unit of omission."""
 
     place: int  # index of the text in the input
-    start: int  # characters
+    start: int
     end: int
+
+
+class WordWeight(TextPart):
+    """A word in one of an input's texts, and its share of the pooler's weight."""
+
     text: str
     weight: float
 
@@ -113,12 +118,9 @@ MOST_PARTS = 96
 SURE = 1e-7  # a probability in float32 can be no nearer to 1
 
 
-class Phrase(Value):
+class Phrase(TextPart):
     """A word, or neighbouring words, in one of an input's texts."""
 
-    place: int  # index of the text in the input
-    start: int  # characters
-    end: int
     text: str
     effect: float  # log-odds of the answer, or the number, minus those without these words; below 0: against it
     becomes: str | None = None  # the answer without these, if it differs
@@ -146,19 +148,11 @@ class Explanation(Value):
     attention: WordWeights | None = None  # for a task with an attention pooler
 
 
-class Omission(Value):
-    """A unit of omission: characters [start, end) of one text of an input."""
-
-    place: int
-    start: int
-    end: int
-
-
 class Variants(Value, eq=False):
     """Inputs, each followed by copies without one of its parts."""
 
     entries: tuple[AnyInput, ...]
-    parts: tuple[tuple[Omission, ...], ...]  # of each input
+    parts: tuple[tuple[TextPart, ...], ...]  # of each input
     inputs: list[AnyInput]  # everything to be answered
     words: list[np.ndarray | None]  # the inputs' own words, as a session takes them
 
@@ -219,17 +213,17 @@ def explained(
     ]
 
 
-def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Omission]:
+def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[TextPart]:
     """The words of all texts of an input except options; neighbours together if there are more than MOST_PARTS.
 
     The only word of a text is never omitted: an empty text cannot be read.
     """
-    spans: list[Omission] = []
+    spans: list[TextPart] = []
     for place, text in enumerate(_texts(entry)):
         is_last = words is not None and place == len(_texts(entry)) - 1
         own = words_of(text) if not is_last or words is None else words[(words[:, 1] > words[:, 0])]
         if len(own) > 1:
-            spans += [Omission(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
+            spans += [TextPart(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
     return _together(spans)
 
 
@@ -244,16 +238,16 @@ def least_variants(entry: AnyInput) -> int:
     return 1
 
 
-def _together(spans: list[Omission]) -> list[Omission]:
+def _together(spans: list[TextPart]) -> list[TextPart]:
     size = -(-len(spans) // MOST_PARTS)
     if size < 2:
         return spans
-    joined: list[Omission] = []
+    joined: list[TextPart] = []
     for place in dict.fromkeys(span.place for span in spans):
         of_text = [span for span in spans if span.place == place]
         groups = [of_text[start : start + size] for start in range(0, len(of_text), size)]
         if len(groups) > 1:
-            joined += [Omission(place=place, start=group[0].start, end=group[-1].end) for group in groups]
+            joined += [TextPart(place=place, start=group[0].start, end=group[-1].end) for group in groups]
     return joined
 
 
@@ -264,7 +258,7 @@ def _texts(entry: AnyInput) -> tuple[str, ...]:
     return texts_of(task_input(entry))
 
 
-def without(entry: AnyInput, part: Omission) -> AnyInput:
+def without(entry: AnyInput, part: TextPart) -> AnyInput:
     """The input without these characters, and without a space that would be doubled."""
     texts = list(_texts(entry))
     before, after = texts[part.place][: part.start], texts[part.place][part.end :]
@@ -280,7 +274,7 @@ def _joins(before: str, after: str) -> bool:
     return after[:1] == " " and (not before or before[-1:] == " ")
 
 
-def _moved(words: np.ndarray | None, entry: AnyInput, part: Omission) -> np.ndarray | None:
+def _moved(words: np.ndarray | None, entry: AnyInput, part: TextPart) -> np.ndarray | None:
     """The input's own words without the omitted ones, at their new offsets."""
     texts = _texts(entry)
     if words is None or part.place < len(texts) - 1:
@@ -292,7 +286,7 @@ def _moved(words: np.ndarray | None, entry: AnyInput, part: Omission) -> np.ndar
 
 
 def _explanation(
-    task: Task, entry: AnyInput, answer: Answer, parts: Sequence[Omission], others: Sequence[Answer | None]
+    task: Task, entry: AnyInput, answer: Answer, parts: Sequence[TextPart], others: Sequence[Answer | None]
 ) -> Explanation:
     kind, texts = kind_of(task), _texts(entry)
     supports = [None if other is None else kind.support(task, answer, other) for other in others]

@@ -29,7 +29,7 @@ _LARGEST = 2**31  # bytes of a file
 
 
 class HeldFacts(Value):
-    """How the outputs were made."""
+    """The facts about how the outputs were made."""
 
     folds: int  # number of parts, each trained on the other rows; 0: the rows were held out of one training
     sha256: str  # digest of the rows, as in a task's training record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
@@ -54,11 +54,8 @@ def project_sources(project: Project, folder: FilePath) -> dict[str, Source]:
     }
 
 
-class Runtimes(Protocol):
-    """A library that computes in float32, or in 8 bits."""
-
-    def __call__(self, *, precision: str, scales: Scales | None = None) -> Runtime:
-        """A runtime of this precision; `scales` only with int8."""
+Runtimes = Callable[..., Runtime]
+"""A runtime of a library in `precision`, "float32" or "int8"; the second takes `scales`."""
 
 
 def halves(rows: Sequence[RowInput], most: int) -> tuple[list[RowInput], list[RowInput]]:

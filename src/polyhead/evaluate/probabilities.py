@@ -285,5 +285,5 @@ def _cuts(probabilities: np.ndarray) -> np.ndarray:
 
 
 def _above(ordered: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """How many of these ascending numbers reach each threshold."""
+    """The number of these ascending numbers that reach each threshold."""
     return np.asarray(len(ordered) - np.searchsorted(ordered, thresholds))

@@ -74,7 +74,7 @@ def _resampled(recount: Recount, rows: int, seed: int, resamples: int) -> dict[s
 
 
 def _counts(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """How often each row occurs in each resample, float64 (some, rows), chunk by chunk."""
+    """The count of each row in each resample, float64 (some, rows), chunk by chunk."""
     rng, size = np.random.default_rng(seed), max(1, COUNTS_AT_ONCE // max(rows, 1))
     for start in range(0, resamples, size):
         several = range(start, min(start + size, resamples))

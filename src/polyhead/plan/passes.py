@@ -1,4 +1,4 @@
-"""How a plan runs: isolated prompts with one shared pass of the text, and the order in which layers run together."""
+"""The execution of a plan: isolated prompts with one shared pass of the text, and the order of joined layers."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class DecoderChoice(Value):
     def ruled(self, rules: GenerationRules) -> GenerationRules:
         """These rules with those that are set here."""
         own = {name: value for name in RULES if (value := getattr(self, name)) is not None}
-        return GenerationRules(**{**_fields(rules), **own})
+        return GenerationRules(**{**msgspec.structs.asdict(rules), **own})
 
 
 def decoder_for(choice: DecoderChoice, data: TrunkData, *, task: str) -> tuple[Decoder, GenerationRules, str]:
@@ -114,7 +114,3 @@ def _random(choice: DecoderChoice, data: TrunkData, tokens: int) -> Decoder:
         feed_forward=choice.feed_forward or shape.feed_forward,
         positions=tokens,
     )
-
-
-def _fields(rules: GenerationRules) -> dict[str, Any]:
-    return msgspec.structs.asdict(rules)

@@ -1,4 +1,4 @@
-"""What admins ask of a server: changes of tasks, one at a time, and candidates in the shadow."""
+"""Changes of tasks by admins, one at a time, and shadow candidates of tasks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Admin:
     """The changes that admins ask of one server. Every error is an HttpError without paths of this machine."""
 
     def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[ChangeResult]] | None = None) -> None:
-        """`make` makes a change and its certificate; by default a process of its own does."""
+        """`make` makes a change and its certificate; the default runs it in a separate process."""
         self._process = ChangeProcess()
         self.service, self._make = service, make or self._process.make
         self.served = service  # or the set that the service is a part of
@@ -62,7 +62,7 @@ class Admin:
     async def put(
         self, name: str, body: AsyncIterator[bytes], *, encoding: str, actor: str, allow_lost_labels: bool = False
     ) -> ChangeResult:
-        """Adds a task or replaces it by what is uploaded; the same upload again changes nothing.
+        """Adds or replaces a task with the upload; the same upload again changes nothing.
 
         A version that lacks labels of the live one is refused, unless `allow_lost_labels` lets them go.
         """
@@ -87,7 +87,7 @@ class Admin:
         return await self._changed(self._order("rollback", name, actor, version=version))
 
     async def put_shadow(self, name: str, body: AsyncIterator[bytes], *, encoding: str, share: float) -> ShadowState:
-        """Asks an uploaded candidate beside the live task from now on, for a share of requests."""
+        """Starts a shadow of the live task: the uploaded candidate also answers a share of requests."""
         if self._is_one_of_several:
             raise HttpError(
                 501,
@@ -119,11 +119,11 @@ class Admin:
         return candidate.state(has_texts=False)
 
     def shadow(self, name: str, *, has_texts: bool) -> ShadowState:
-        """How the candidate of a task answers so far."""
+        """The comparison of a task's candidate with the live version so far."""
         return self._candidate(name).state(has_texts=has_texts)
 
     async def drop_shadow(self, name: str) -> ShadowState:
-        """Forgets the candidate of a task; gives how it answered."""
+        """Removes the candidate of a task, and returns its comparison with the live version."""
         candidate = self._candidate(name)
         self._check_stays(name)
         self.shadows.remove(name)
@@ -131,7 +131,7 @@ class Admin:
         return candidate.state(has_texts=False)
 
     async def promote(self, name: str, *, actor: str, allow_lost_labels: bool = False) -> ChangeResult:
-        """Makes the candidate of a task the live version, by the certified change; then it is no candidate any more."""
+        """Makes the candidate of a task the live version by a certified change, and ends its shadow."""
         candidate = self._candidate(name)
         self._check_stays(name)
         self._promoted.add(name)
@@ -159,7 +159,7 @@ class Admin:
             log.warning("the first change will take longer than others, since it could not be prepared: %s", error)
 
     async def close(self) -> None:
-        """Waits for the change that is under way, as long as answers are waited for; then removes what is staged."""
+        """Waits for a running change, at most for the drain time, then removes staged uploads."""
         if self._preparing is not None:
             self._preparing.cancel()
         if self._running:
@@ -177,7 +177,7 @@ class Admin:
         await asyncio.to_thread(self.shadows.close)
 
     async def _received(self, staging: Staging, name: str, body: AsyncIterator[bytes], encoding: str) -> StagedTask:
-        """An upload, read and checked: nothing of it is in the bundle yet."""
+        """An upload, read and checked; the bundle is unchanged."""
         with self._http_errors(staging):
             check_name(name)
             if encoding != "identity":
@@ -204,7 +204,7 @@ class Admin:
     async def _changed(
         self, order: Order, staging: Staging | None = None, *, ended: Callable[[], None] = lambda: None
     ) -> ChangeResult:
-        """The change, which goes on where its caller hangs up; `ended` is called when it has ended."""
+        """Runs the change, also if its caller disconnects; `ended` is called at its end."""
         running = asyncio.ensure_future(self._change(order, staging))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -222,7 +222,7 @@ class Admin:
                 await asyncio.to_thread(staging.close)
 
     async def _taken(self, outcome: ChangeResult) -> ChangeResult:
-        """The answer, once this server answers with what the bundle now holds."""
+        """The result, once this server has loaded the changed bundle."""
         try:
             with self._http_errors():
                 await self.service.changes.take()
@@ -240,7 +240,7 @@ class Admin:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One change at a time, of all servers on the bundle; raises HttpError 409 where another is under way."""
+        """A lock shared by all servers of the bundle; raises HttpError 409 if another change is running."""
         with contextlib.ExitStack() as stack, self._http_errors():
             await asyncio.to_thread(stack.enter_context, self._lock())
             yield
@@ -250,22 +250,22 @@ class Admin:
         return held(self._root / LOCK, patience=0.0, busy=busy)
 
     def _check_free(self) -> None:
-        """Refuses an upload before it is read where another change is under way."""
+        """Raises HttpError 409, before an upload is read, if another change is running."""
         with self._lock():
             pass
 
     def _check_there(self, name: str) -> None:
-        """Raises UnknownTask for a task that the bundle does not hold, whether this server answers it or not."""
+        """Raises UnknownTask if the bundle does not have the task, whether or not this server answers it."""
         check_known(read_bundle_file(self._root), name)
 
     def _known(self, name: str) -> str:
-        """The name of a task that callers may ask; raises HttpError 404."""
+        """The name; raises HttpError 404 unless callers may ask the task."""
         with self._http_errors():
             self.service.named([name])
         return name
 
     def _check_stays(self, name: str) -> None:
-        """Raises HttpError 409 while the candidate of a task is being made the live version, which needs its files."""
+        """Raises HttpError 409 while the candidate of a task is being promoted, which needs its files."""
         if name in self._promoted:
             what = f"the candidate of task '{name}' is being promoted"
             raise HttpError(409, what, do="ask again when that is done; it is no candidate then")
@@ -282,7 +282,7 @@ class Admin:
 
     @contextlib.contextmanager
     def _http_errors(self, staging: Staging | None = None) -> Iterator[None]:
-        """Errors of ours become HttpErrors whose words name no path of this machine."""
+        """A context that turns PolyheadErrors into HttpErrors without paths of this machine."""
         places = {str(self._root): "the bundle", str(self._root.resolve()): "the bundle"}
         if staging is not None:
             places[str(staging.root)] = "the upload"

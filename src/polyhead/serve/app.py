@@ -31,9 +31,9 @@ def application(
 ) -> Starlette:
     """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all.
 
-    `hosts` are the names by which it may be asked without a key, beside its addresses; None allows any, for tests and
-    for who puts it into an application of their own. `observers` are told of every request when it was answered. What
-    is `beside` is entered when the service has started, and left before it stops.
+    `hosts` are the host names allowed without a key, in addition to the server's addresses; None allows any, for tests
+    and for embedding in another application. `observers` are called after every answered request. The contexts in
+    `beside` are entered after the service has started, and left before it stops.
     """
     chosen = FORMATS if formats is None else {name: FORMATS.named(name) for name in formats}
     by_format = [(each, each.routes(service)) for each in chosen.values()]
@@ -41,7 +41,7 @@ def application(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await service.start()
-        async with create_task_group():  # its modules, which streams need, are loaded before anyone waits for them
+        async with create_task_group():  # loads the modules of streams before a caller needs them
             pass
         try:
             async with AsyncExitStack() as stack:

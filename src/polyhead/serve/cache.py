@@ -30,7 +30,7 @@ Asked = Callable[..., Awaitable[Ticket]]
 
 
 class _Entry(Value, eq=False):
-    """What is known of one input."""
+    """The stored answers to one input."""
 
     tasks: tuple[bytes, ...]  # digests, in the order of `answers`
     answers: bytes  # msgpack of a list: an answer, or the words why there is none
@@ -73,7 +73,7 @@ class Cache:
         words: Sequence[np.ndarray | None] | None,
         stage: Callable[[TaskResults], None] | None,
     ) -> Ticket:
-        """A ticket of these inputs whose results come from the cache where it has them, else from `asked`."""
+        """A ticket of these inputs, with results from the cache if it has them, else from `asked`."""
         digests = self._digests(loaded)
         if not all(name in digests for name in tasks):
             return await asked(inputs, words=words, stage=stage)
@@ -138,7 +138,7 @@ class Cache:
         return True
 
     def _keep(self, ticket: Ticket, keys: Sequence[bytes]) -> None:
-        """Keeps what was answered, beside what is known of the same inputs for other tasks of now."""
+        """Stores the answers, next to those of other current tasks to the same inputs."""
         digests = self._digests(ticket.loaded)
         now = set(digests.values())
         for key, result, outputs in zip(keys, ticket.results, ticket.outputs, strict=True):
@@ -177,7 +177,7 @@ class Cache:
 
 
 def _digest(entry: AnyInput, words: np.ndarray | None) -> bytes:
-    """Of an input's type, its texts and its own words."""
+    """The digest of an input's type, texts and given words."""
     parts = [input_type_of(entry), *texts_of(task_input(entry))]
     if isinstance(entry, Question):
         parts = ["question", entry.text, entry.context, *entry.options]

@@ -29,8 +29,8 @@ SHOWN = 4000  # bytes, the last, of what it wrote about problems
 class ChangeProcess:
     """Makes changes one after another in a process of low priority, whose memory and cores are not the server's.
 
-    The bundle is whole whenever the process ends; it ends with this one, also where this one is killed. What it loaded,
-    compiled and computed for one proof serves the next.
+    The bundle is whole whenever the process ends. The process ends with this one, also if this one is killed. It reuses
+    what it loaded, compiled and computed for earlier proofs.
     """
 
     def __init__(self, *, rest: float = REST) -> None:
@@ -39,9 +39,9 @@ class ChangeProcess:
         self._resting: asyncio.TimerHandle | None = None
 
     async def make(self, order: Order) -> ChangeResult:
-        """What `orders.perform` gives; raises HttpError with the status and the words that tell what failed.
+        """The result of `orders.perform`; raises HttpError with the status and the reason of a failure.
 
-        A caller that is cancelled ends the process.
+        Cancelling the caller ends the process.
         """
         async with self._alone:
             self._wake()
@@ -72,7 +72,7 @@ class ChangeProcess:
         )
 
     async def close(self) -> None:
-        """Ends the process once the order under way is done: at once where it rests, since it has nothing to finish."""
+        """Ends the process after the current order; at once if it has none."""
         async with self._alone:
             self._wake()
             await self._killed()
@@ -89,7 +89,7 @@ class ChangeProcess:
 
 
 class _Running:
-    """One process, and what it writes about problems."""
+    """One process, and its error output."""
 
     def __init__(self, process: Process, held: int) -> None:
         """`held` is the end of a pipe that this process alone holds: with it the other one ends."""
@@ -128,21 +128,21 @@ class _Running:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it takes no more orders."""
+        """Whether it accepts no more orders."""
         return self._is_ending or self.code is not None
 
     @property
     def code(self) -> int | None:
-        """What it ended with; None while it runs."""
+        """The exit code; None while the process runs."""
         return self._process.returncode
 
     @property
     def problems(self) -> str:
-        """The end of what it wrote about problems."""
+        """The end of its error output."""
         return self._problems.decode("utf-8", "replace")
 
     async def answer(self, order: bytes) -> bytes:
-        """One line for one line; raises OSError or gives nothing where the process ends."""
+        """The answer line to an order line; raises OSError, or returns nothing, if the process ends."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         stdin.write(order + b"\n")
@@ -150,13 +150,13 @@ class _Running:
         return await stdout.readline()
 
     def end(self) -> None:
-        """Lets it end: no more orders come."""
+        """Lets it end, by closing its input."""
         self._is_ending = True
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     async def ended(self) -> None:
-        """Waits until it has."""
+        """Waits for its end."""
         await self._process.wait()
         await self._reading
         if self._held >= 0:

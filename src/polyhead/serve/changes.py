@@ -1,4 +1,4 @@
-"""A bundle that changes while it is served: what is new is loaded, warmed and tried before any caller sees it."""
+"""Changes of a served bundle: new tasks are loaded, warmed and tried before callers see them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refusal(Value):
 
 
 class ChangeState(Value):
-    """How far the server follows its bundle."""
+    """The state of following the bundle's changes."""
 
     is_watched: bool
     taken: int  # changes that were taken over
@@ -46,7 +46,7 @@ class ChangeState(Value):
 
 
 def in_lines(changes: Changes, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What changed, a line a task; the mappings give the versions of tasks."""
+    """The changes, one line per task; the mappings hold the versions of tasks."""
     lines = [f"task '{name}' was added, {after.get(name, '')}" for name in changes.attached]
     lines += [f"task '{name}' went from {before.get(name, '')} to {after.get(name, '')}" for name in changes.replaced]
     lines += [f"task '{name}' was removed" for name in changes.detached]
@@ -54,12 +54,12 @@ def in_lines(changes: Changes, before: Mapping[str, str], after: Mapping[str, st
 
 
 class BundleChanges:
-    """Takes over what changes in a bundle's folder; all of it, or nothing.
+    """Loads changes of a bundle's folder, all of them or none.
 
-    What is new is loaded beside the tasks that answer, answers built-in inputs (which compiles its graphs) and its own
-    probes; other tasks must answer theirs as before. Then it is swapped in. Calls that have begun end with the tasks
-    with which they began. Where anything fails the old tasks stay, the reason is logged and told by `state`, and the
-    same content is tried again after pauses that grow.
+    New tasks are loaded next to the live ones, and answer built-in inputs (which compiles their graphs) and their
+    probes; other tasks must answer their own probes as before. Then the tasks are swapped. Running calls end with the
+    tasks they began with. After a failure the old tasks stay, the reason is logged and shown by `state`, and the same
+    content is tried again after growing pauses.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class BundleChanges:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self, seconds: float) -> None:
-        """Ends that; what is being taken over is waited for, for so many seconds."""
+        """Stops watching; waits at most `seconds` for a change that is being loaded."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ class BundleChanges:
         return await self._in_thread(self.take_now)
 
     def take_now(self, *, is_patient: bool = False) -> Changes:
-        """The same in this thread. Where it `is_patient`, content that was refused waits for its pause to pass."""
+        """The same in this thread; with `is_patient`, refused content is tried again only after its pause."""
         with self.taking:
             for left in reversed(range(OVERTAKEN)):
                 mark = self._mark()
@@ -148,7 +148,7 @@ class BundleChanges:
             await asyncio.sleep(self._seconds)
 
     def _mark(self) -> Mark:
-        """Changes when the file that says what is live was replaced."""
+        """A value that changes when the list of live versions is replaced."""
         try:
             facts = os.stat(self._session.bundle.root / BUNDLE)
         except OSError:
@@ -156,7 +156,7 @@ class BundleChanges:
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _taken(self) -> tuple[Changes, bool]:
-        """What changed, and whether anything did."""
+        """The changes, and whether there were any."""
         session, on_disk = self._session, Bundle.open(self._session.bundle.root, verify=False)
         if (on_disk.digest, on_disk.lines, on_disk.families) == (
             session.bundle.digest,

@@ -1,4 +1,4 @@
-"""Checks of a call before it is queued and of its answers before they are told."""
+"""Checks of a call before it is queued, and of its answers before they are sent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def characters_of(inputs: Sequence[AnyInput]) -> int:
 
 
 def size_of(ticket: Ticket) -> int:
-    """About how many values the answers of a ticket hold: a score for each label, and what is said of words."""
+    """Approximate number of values in a ticket's answers: a score per label, and the labels of words."""
     return _VALUES(ticket.loaded, ticket.tasks) * len(ticket.inputs) + characters_of(ticket.inputs)
 
 
@@ -73,7 +73,7 @@ _TAGGING = FactOfTasks(lambda loaded, names: tuple(name for name in names if kin
 
 
 def forget_results(ticket: Ticket) -> None:
-    """Forgets the results one by one, where they have been told: all at once would keep other threads from running."""
+    """Releases sent results one by one; releasing all at once would block other threads."""
     for number in range(len(ticket.results)):
         ticket.results[number] = None
 
@@ -87,9 +87,9 @@ async def check_tokens(
     tokens: int,
     answers: int,
 ) -> None:
-    """Raises BadValue where the encoder would read more tokens for the call, or tasks answer more words of it, than so.
+    """Raises BadValue if the encoder would read more than `tokens`, or tasks would label more than `answers` words.
 
-    Texts of so few characters that they cannot have more are not counted.
+    Texts with too few characters to exceed the limits are not counted.
     """
     characters = sum(map(_bound, inputs))
     tagging = _TAGGING(loaded, tasks)
@@ -138,7 +138,7 @@ def _too_many_words(got: str, most: int) -> BadValue:
 
 
 def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
-    """The number of words of all single texts; of words that a caller gives, these."""
+    """The number of words of all single texts: the caller's words if given, else those found."""
     singles = [number for number, its_type in enumerate(types_of_inputs(inputs)) if its_type == "text"]
     own_words = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
     read = words_in_each([texts_of(task_input(inputs[number])) for number in singles if number not in own_words])
@@ -146,7 +146,7 @@ def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | N
 
 
 def check_cut(ticket: Ticket) -> None:
-    """Raises BadValue where a task did not read all of an input."""
+    """Raises BadValue if a task did not read all of an input."""
     for number, result in enumerate(ticket.results):
         if result is not None and result.receipt.cut:
             raise BadValue(
@@ -159,13 +159,13 @@ def check_cut(ticket: Ticket) -> None:
 
 
 class Failures:
-    """Why tasks failed: to callers without internals, to the log each once."""
+    """Reasons of failed tasks: without internals for callers, and once each in the log."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
 
     def tell(self, ticket: Ticket) -> None:
-        """Takes paths and places in libraries out of what the results say of failures."""
+        """Removes paths and source positions from the reasons in the results."""
         for number, result in enumerate(ticket.results):
             if result is not None and result.failed:
                 for failure in result.failed.items():
@@ -177,7 +177,7 @@ class Failures:
 
 
 def _bound(entry: AnyInput) -> int:
-    """Characters that are read of the input, and with AN_INPUT more than its tokens: a character is rarely several."""
+    """An upper bound of the input's tokens: its characters plus AN_INPUT."""
     if isinstance(entry, Question):
         around = len(entry.text) + len(entry.context) + AN_INPUT
         return around * len(entry.options) + sum(map(len, entry.options))

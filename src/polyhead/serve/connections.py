@@ -1,4 +1,4 @@
-"""Connections: accepted many at once, with limits of time and room; who sends or reads too slowly is closed."""
+"""Connections: accepted many at once, with limits of time and size; slow clients are disconnected."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LINGER = 1.0  # seconds that a refused caller may take to send its request, and 
 class Connection(HttpToolsProtocol):
     """A caller's connection. `limits` are those of the server's class.
 
-    A refused caller is answered, and what it still sends is thrown away until it closes or `LINGER` is over: a server
-    that closes while bytes are unread makes the caller's kernel drop the answer. One connection too many, "surplus",
-    is answered when its request comes; of those `SURPLUS` times as many may be open, more are closed at once.
+    A refused caller gets an answer; further data is discarded until it closes or `LINGER` is over, since closing with
+    unread bytes would make the caller's kernel drop the answer. A connection beyond the limit ("surplus") is refused
+    when its request arrives; at most `SURPLUS` times the limit may be open, and further ones are closed at once.
     """
 
     limits: ConnectionLimits
@@ -35,7 +35,7 @@ class Connection(HttpToolsProtocol):
     surplus: int = 0  # of the server's class: how many are open that are refused for their number
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes it, or marks it as one too many."""
+        """Accepts the connection, or marks it as surplus."""
         super().connection_made(transport)
         self._awaits: Literal["header", "body", "nothing"] = "header"
         self._since, self._unread_since = self.loop.time(), float("inf")
@@ -49,13 +49,13 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed, by either side."""
+        """Called when either side has closed it."""
         super().connection_lost(exc)
         if self._is_surplus:
             type(self).surplus -= 1
 
     def data_received(self, data: bytes) -> None:
-        """Reads on; refuses headers without end, and any request on a connection too many."""
+        """Reads more; refuses headers that are too large, and any request on a surplus connection."""
         if self._is_refused:
             return
         if self._is_surplus:
@@ -75,13 +75,13 @@ class Connection(HttpToolsProtocol):
             self._since = min(self._since + len(data) / RATE, self.loop.time())
 
     def on_message_begin(self) -> None:
-        """A request begins, on a new connection or after another."""
+        """Called when a request begins, on a new connection or after another request."""
         super().on_message_begin()
         self._awaits, self._since, self._header_bytes = "header", self.loop.time(), 0
         self._begun += 1
 
     def on_headers_complete(self) -> None:
-        """Its headers are there. Raises ValueError, which becomes a refusal, where they are too large."""
+        """Called when its headers are complete; raises ValueError, which becomes a refusal, if they are too large."""
         most = self.limits.header_bytes
         if self._header_bytes + self._arrived > most and self._size_of_headers() > most:
             self._are_too_large = True
@@ -90,30 +90,30 @@ class Connection(HttpToolsProtocol):
         self._awaits, self._since = "body", self.loop.time()
 
     def on_message_complete(self) -> None:
-        """All of it is there; uvloop's time is when this turn of its loop began."""
+        """Called when the request is complete; uvloop's time is the start of this turn of its loop."""
         self.scope[ARRIVED] = self.loop.time()  # type: ignore[literal-required]
         super().on_message_complete()
         self._awaits = "nothing"
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what the parser stopped at: headers that are too large, or what is no HTTP."""
+        """Refuses a request that the parser rejected: headers that are too large, or invalid HTTP."""
         if self._are_too_large:
             self._refuse_headers()
         else:
             super().send_400_response(msg)
 
     def pause_writing(self) -> None:
-        """The caller reads more slowly than it is answered."""
+        """Called when the caller reads more slowly than answers are written."""
         super().pause_writing()
         self._unread_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Called when the caller has read enough again."""
         super().resume_writing()
         self._unread_since = float("inf")
 
     def look(self, now: float) -> None:
-        """Closes it where its caller takes too long."""
+        """Closes the connection if its caller takes too long."""
         if self._is_refused or self._is_surplus:
             if now - self._since > LINGER:
                 if self._is_refused:
@@ -131,7 +131,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(HttpError(408, "the request took too long to come"))
 
     def _refuse(self, error: HttpError) -> None:
-        """Answers without a route, and closes; where another answer is under way on the connection, closes it only."""
+        """Answers without a route and closes; only closes if another answer is being written."""
         if self._is_refused or self.transport.is_closing():
             return
         type(self).refused(error.status)
@@ -154,12 +154,12 @@ class Connection(HttpToolsProtocol):
         self._refuse(HttpError(429, "too many connections are open", allowed=f"{self.limits.open:,}"))
 
     def _size_of_headers(self) -> int:
-        """Bytes of the address and of every header that is there, with what stands between and behind them."""
+        """Bytes of the address and of all headers, with their separators."""
         lines = (len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
         return len(self.url) + sum(lines)
 
     def _is_answering(self) -> bool:
-        """Whether an answer is under way: to a request before the one that comes, or already to this one."""
+        """Whether an answer is being written, to an earlier request or to this one."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None:
             return False
@@ -169,9 +169,9 @@ class Connection(HttpToolsProtocol):
 def connections_of(
     limits: ConnectionLimits, all_open: Callable[[], int], refused: Callable[[int], None]
 ) -> type[Connection]:
-    """The class of connections of one server, of which `all_open` are open at any time.
+    """The connection class of one server; `all_open` returns the number of open connections.
 
-    `refused` receives the status of each that was closed, 0 for one that was closed without an answer.
+    `refused` receives the status of each closed connection, 0 if it was closed without an answer.
     """
 
     class Limited(Connection):
@@ -182,7 +182,7 @@ def connections_of(
 
 
 async def look_on(connections: Callable[[], Iterable[object]], limits: ConnectionLimits) -> None:
-    """Closes slow ones until it is cancelled."""
+    """Closes slow connections until it is cancelled."""
     loop = asyncio.get_running_loop()
     pause = min(MOST, limits.header_seconds / LOOKS, limits.body_seconds / LOOKS)
     while True:
@@ -206,7 +206,7 @@ class Acceptor:
     """
 
     def __init__(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Begins at once. Raises NotImplementedError where the event loop has no `add_reader` (on Windows)."""
+        """Begins at once. Raises NotImplementedError if the event loop has no `add_reader` (on Windows)."""
         self._loop, self._listening, self._protocol = asyncio.get_running_loop(), listening, protocol
         self._connecting = set[asyncio.Task[None]]()
         self._pause: asyncio.TimerHandle | None = None
@@ -214,7 +214,7 @@ class Acceptor:
         self._go_on()
 
     def close(self) -> None:
-        """Accepts no more. The socket stays open."""
+        """Stops accepting. The socket stays open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening.fileno())

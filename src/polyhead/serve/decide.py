@@ -150,7 +150,7 @@ _UNREAD = (_Compared, PolyheadError)
 
 
 def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:
-    """What a task answers."""
+    """The decision from a task's answer."""
     if isinstance(reading, PolyheadError):
         return reading
     answer: Answer | None = result.answers.get(reading.task)
@@ -168,7 +168,7 @@ def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision
 def _by_similarity(
     reading: _Compared, vector: np.ndarray | None, options: Mapping[str, OptionVector], result: Result
 ) -> Decision | PolyheadError:
-    """What similarity answers."""
+    """The decision from similarity to the options."""
     similarity = reading.similarity
     if vector is None:
         return _lacking("the similarity of the text", similarity.vectors, result)

@@ -1,6 +1,6 @@
-"""Which tasks see other texts than they were validated on: some live answers beside what the bundle keeps of a task.
+"""Detects tasks that receive other texts than they were validated on, from a sample of live answers.
 
-No text is kept: of a text that is looked at these are its length, its mean vector and the scores of its answers.
+No text is kept, only the length, mean vector and answer scores of each sampled text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REST = 50  # times as long as a comparison took no other begins: they take 2 % o
 
 
 class LiveDrift(Value):
-    """How far the texts that a task was asked of last are from those that it was validated on."""
+    """The distance of a task's latest texts from those that it was validated on."""
 
     task: str
     version: str
@@ -52,7 +52,7 @@ class LiveDrift(Value):
 
 
 class LiveText(Value, eq=False):
-    """A text that was looked at."""
+    """A sampled text."""
 
     length: int  # characters
     vector: np.ndarray  # float32 (width,)
@@ -82,7 +82,7 @@ class _Window:
 
 
 class DriftWatch:
-    """Takes mean vectors and answers of some requests, and compares them with the summaries in a thread of its own.
+    """Samples mean vectors and answers of requests, and compares them with the bundle's summaries in another thread.
 
     `asked` and `take` run on the event loop and never wait. A task is watched if its live version keeps a summary and
     it reads one text, in requests whose layers give the mean vector anyway.
@@ -100,7 +100,7 @@ class DriftWatch:
         self._rests_until = 0.0
 
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
-        """The mean vector, for a request that is looked at."""
+        """The mean vector's task, for a sampled request; else nothing."""
         now = self._now()
         if now < self._next or self._vectors in tasks or self._waiting.full():
             return ()
@@ -129,7 +129,7 @@ class DriftWatch:
         self._waiting.put_nowait((ticket.loaded, texts))
 
     def states(self) -> list[LiveDrift]:
-        """What is known of the live version of each task."""
+        """The latest comparison of each task's live version."""
         versions = self._session.loaded.versions
         return [state for name, state in sorted(self._states.copy().items()) if versions.get(name) == state.version]
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def off_loop(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a function returns: where the size of its work is LARGE it runs in a thread, else here and now."""
+    """Calls a function, in a thread if the size of its work is LARGE."""
     if size < LARGE:
         return function(*arguments, **named)
     call = partial(copy_context().run, function, *arguments, **named)
@@ -41,7 +41,7 @@ class Pace:
 
     @property
     def at_once(self) -> int:
-        """How many inputs the next pass may have."""
+        """The maximum number of inputs of the next pass."""
         return FEW if self._is_busy() else MANY
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""One HTTP request and what it asked of the service and cost, as its answer, metrics, access log and traces say it."""
+"""The facts of one HTTP request, for its answer, metrics, access log and traces."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Served(Value):
 
 
 class RequestCost(Value):
-    """What a request cost in all: the sum of its inputs' receipts."""
+    """The total cost of a request: the sum of its inputs' receipts."""
 
     passes: int = 0
     layers: int = 0
@@ -205,7 +205,7 @@ class Tracing:
         self._tracer = trace.get_tracer("polyhead") if tracer is None else tracer
 
     def exchange(self, exchange: Exchange) -> None:
-        """Makes the spans of a request that was answered; it goes on its caller's trace where it names one."""
+        """Makes the spans of an answered request, within its caller's trace if it names one."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.scope["headers"]}
         parent, ahead = self._propagate.extract(headers, self._nothing), time_ns() - int(monotonic() * 1e9)
 

@@ -1,4 +1,4 @@
-"""What stands before every route: which path it is, keys and hosts, limits of bodies, errors as answers, the counts."""
+"""Middleware before every route: paths, keys and hosts, limits of bodies, errors as answers, and counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, UNKNOWN_ROUTE, Exchange
-from polyhead.serve.formats.base import Access, Described, FormatsErrors, WireFormat
+from polyhead.serve.formats.base import Access, WireFormat
 from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, status_of
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
 from polyhead.values import Value
@@ -168,32 +168,32 @@ def _too_large(most: int, got: str | None = None) -> HttpError:
 
 
 class PathFacts(Value, eq=False):
-    """All that is known of a path without asking its routes."""
+    """The facts about a path that need no call of its routes."""
 
     route: str  # the path with the names of its parameters
     methods: Mapping[str, tuple[Access, WireFormat]] = {}  # whose keys open each, and its format
 
     def access(self, method: str) -> Access:
-        """Whose keys open it; of a method that it does not take, those for predict."""
+        """The keys that open it; for an unsupported method, those for predict."""
         return self.methods[method][0] if method in self.methods else "predict"
 
     def answer_of(self, error: Exception, method: str) -> Response:
-        """An error as the format tells it that has this method, else the first that has the path."""
+        """An error in the form of the format that has this method, else of the first one with this path."""
         _, known = self.methods.get(method) or next(iter(self.methods.values()), ("predict", None))
-        return known.error_response(error) if isinstance(known, FormatsErrors) else error_response(error)
+        return error_response(error) if known is None else known.error_response(error)
 
 
 NOWHERE = PathFacts(route=UNKNOWN_ROUTE)
 
 
 class Paths:
-    """The places of all routes."""
+    """The paths of all routes."""
 
     def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
         methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
         patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, own in routes:
-            access = _described(wire_format)
+            access = {(each.path, each.method): each.access for each in wire_format.operations()}
             by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
             for route in own:
                 if not isinstance(route, Route):
@@ -208,16 +208,11 @@ class Paths:
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]
 
     def of(self, path: str) -> PathFacts:
-        """The place of a path; `NOWHERE` where no route has it.
+        """The facts about a path; `NOWHERE` if no route has it.
 
-        All of the path has to fit: `$` in a pattern would let a line break stand behind it.
+        The whole path must match: `$` in a pattern would allow a line break at the end.
         """
         place = self._exact.get(path)
         if place is None:
             place = next((place for pattern, place in self._others if pattern.fullmatch(path)), NOWHERE)
         return place
-
-
-def _described(wire_format: WireFormat) -> dict[tuple[str, str], Access]:
-    operations = wire_format.operations() if isinstance(wire_format, Described) else ()
-    return {(operation.path, operation.method): operation.access for operation in operations}

@@ -76,7 +76,7 @@ class HttpError(PolyheadError):
 
 
 class ErrorBody(Value):
-    """The four facts of an error, and its type; what was given and what is allowed are JSON values where they can."""
+    """The four facts of an error, and its type; `got` and `allowed` are JSON values if possible."""
 
     type: str
     message: str
@@ -118,7 +118,7 @@ async def body_value(request: Request, decoder: msgspec.json.Decoder[Decoded]) -
 
 
 def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
-    """A value of JSON; raises HttpError 400 for what is no JSON or has too many parts, 422 for JSON of another form."""
+    """A JSON value; raises HttpError 400 for invalid JSON or too many parts, 422 for JSON of another form."""
     check_parts(body)
     try:
         return decoder.decode(body)
@@ -130,7 +130,7 @@ def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
 
 
 def form_error(error: msgspec.ValidationError, of: Any) -> HttpError:
-    """What is wrong with a body of this type, which fields may stand at that place, and a body that would do."""
+    """The error for an invalid body of this type, with the fields allowed at that place and an example."""
     fault, what = fault_of(error), "the body has another form than this route reads"
     got = f"{fault.what}, at '{fault.path}'" if fault.place else fault.what
     body = msgspec.json.encode(example_of(of)).decode()
@@ -160,9 +160,9 @@ def status_of(error: Exception) -> int:
 
 
 def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) -> ErrorBody:
-    """What is told of an error; of a fault of the server's own nothing but that there was one.
+    """The public facts of an error; for an internal fault of the server only that there was one.
 
-    `places` are paths that callers know by other words: they are told by those, other paths not at all.
+    `places` are paths with other names for callers: they are replaced by these names, and other paths are removed.
     """
     if not isinstance(error, PolyheadError):
         what = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
@@ -197,9 +197,9 @@ def without_files(words: str) -> str:
 
 
 def replaced(words: str, places: Mapping[str, str]) -> str:
-    """The words with what stands for each path in `places`, where it is a whole path or the beginning of one.
+    """The words with each path in `places` replaced by its name, if it is a whole path or the beginning of one.
 
-    A relative path is found where more of a path follows: a folder may be called as any word is.
+    A relative path is replaced only if more of a path follows, since a folder may have the name of any word.
     """
     for path in sorted(places, key=len, reverse=True):
         end = r"(?![\w-]|\.\w)" if path.startswith(("/", "\\")) or path[1:2] == ":" else r"(?=[/\\])"
@@ -234,7 +234,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 class Fault(Value):
-    """What is wrong, and where: names and numbers from the top of the body, "..." for any key of an object."""
+    """A fault and its place: names and numbers from the top of the body, "..." for any key of an object."""
 
     what: str
     place: tuple[str | int, ...]

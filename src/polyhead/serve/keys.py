@@ -1,4 +1,4 @@
-"""API keys: which there are, whose a request has, and what it opens. Only digests are kept, and nothing is logged."""
+"""API keys: known keys, the key of a request, and the routes that it opens. Only digests are kept; none is logged."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ NO_KEYS = AccessKeys()
 
 
 def keys_in(text: str, *, source: str, purpose: Purpose = "predict", before: int = 0) -> list[Key]:
-    """The keys in these lines, those that do not say for what are for `purpose`; `before` were read elsewhere.
+    """The keys in these lines; those without a purpose are for `purpose`. `before` keys were read elsewhere.
 
-    Raises ConfigError, which quotes no key, for a line that holds none.
+    Raises ConfigError, which quotes no key, for a line without a key.
     """
     keys = list[Key]()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -118,7 +118,7 @@ def check_keys(keys: AccessKeys, *, host: str, admin: bool, no_keys: bool) -> No
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches an address; a name is asked nobody, only 'localhost' is known."""
+    """Whether only this machine reaches an address; names are not resolved, only 'localhost' is known."""
     address = _address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
@@ -129,9 +129,9 @@ def is_host_name(host: str) -> bool:
 
 
 def host_in(authority: str) -> str:
-    """The host of `HOST` or `HOST:PORT`, without the brackets of an address; raises HttpError 400 for what is neither.
+    """The host of `HOST` or `HOST:PORT`, without the brackets of an address; raises HttpError 400 for any other form.
 
-    A name that ends with a dot is the same without it. Of no characters it is "".
+    A dot at the end of a name is removed. The host of an empty string is "".
     """
     fit = _AUTHORITY.fullmatch(authority)
     if fit is None:

@@ -25,20 +25,20 @@ SET_DEATH_SIGNAL = 1  # of Linux' prctl
 
 
 class Parent:
-    """Who holds the other end of a pipe, and nobody else does: the pipe ends with that process, however it ends."""
+    """The only process with the other end of a pipe: the pipe closes when that process ends, however it ends."""
 
     def __init__(self, alive: int) -> None:
-        """`alive` is the end to read; nobody ever writes to the other one."""
+        """`alive` is the end to read; nothing is ever written to the other one."""
         self._alive = alive
 
     def end_with(self) -> None:
-        """Ends this process at once when the other one has ended: by the kernel on Linux, else by a thread."""
+        """Ends this process when the other one ends: by the kernel on Linux, else by a thread."""
         with contextlib.suppress(OSError, AttributeError):  # not on every system
             ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
         threading.Thread(target=self._wait, name="polyhead-parent", daemon=True).start()
 
     def check(self) -> None:
-        """Raises BundleError where the other process has ended, so that nothing is changed that nobody waits for."""
+        """Raises BundleError if the other process has ended: then no caller waits for the change."""
         if select.select([self._alive], [], [], 0)[0]:
             raise BundleError("the server that asked for this change has ended", do="ask the server again")
 

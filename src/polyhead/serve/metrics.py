@@ -1,4 +1,4 @@
-"""What a server counts: plain numbers, cheap to add to, and the load of the last minute."""
+"""The counts of a server, and the load of the last minute."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Group:
 
 
 class TaskCounts:
-    """By task and version: answers, what was none and why, and how long answers took."""
+    """Counts by task and version: answers, missing answers by reason, and the time of answers."""
 
     def __init__(self) -> None:
         self.answers: defaultdict[Labels, int] = defaultdict(int)
@@ -70,7 +70,7 @@ class TaskCounts:
         self._groups: dict[tuple[str, ...], _Group] = {}
 
     def ticket(self, ticket: Ticket, seconds: float) -> None:
-        """Counts a call that was answered, so long after it began."""
+        """Counts an answered call, and its seconds from begin to end."""
         loaded = ticket.loaded
         if loaded.versions is not self._versions or len(self._groups) > GROUPS:
             self.add_up()
@@ -91,13 +91,13 @@ class TaskCounts:
             self._cut(ticket, group.labels, cut)
 
     def stage(self, loaded: LoadedTasks, results: TaskResults, seconds: float) -> None:
-        """Counts how long answers took that came before the call's end."""
+        """Counts the time of answers that were sent before the call's end."""
         if results.task not in loaded.hidden:
             label = (results.task, loaded.versions.get(results.task, ""))
             self.seconds[label].add(seconds, len(results.answers))
 
     def add_up(self) -> None:
-        """Adds what was counted by sets of tasks to each task's counts."""
+        """Adds the counts of sets of tasks to each task's counts."""
         for group in self._groups.values():
             for label in group.labels:
                 self.answers[label] += group.answered
@@ -105,7 +105,7 @@ class TaskCounts:
         self._groups.clear()
 
     def _without(self, results: Sequence[Result], labels: Sequence[Labels], seconds: float | None) -> None:
-        """Counts what these results lack; tasks are counted by all results at once, since there may be many of both."""
+        """Counts missing answers, for all results at once, since there may be many tasks and results."""
         for reason in ("failed", "late", "skipped"):
             lacking = Counter(chain.from_iterable(getattr(result, reason) for result in results))
             for label in labels if lacking else ():
@@ -145,7 +145,7 @@ class Metrics:
         seconds.add(exchange.seconds)
 
     def refuse(self, status: int) -> None:
-        """Counts a connection that was closed for its limits."""
+        """Counts a connection that was closed because of a limit."""
         self.refused[status] += 1
 
     def ticket(self, ticket: Ticket) -> None:
@@ -202,7 +202,7 @@ class Load:
         second.waiting = max(second.waiting, self._waiting())
 
     def answer(self) -> LoadAnswer:
-        """The last minute; the second that is under way is left out."""
+        """The last minute, without the current second."""
         now = int(self._clock())
         seconds = [self._second(at) for at in range(now - LAST_SECONDS, now)]
         return LoadAnswer(

@@ -11,7 +11,7 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.serve.formats.base import Described, FormatsErrors, Operation, WireFormat
+from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import JSON, ErrorReply, example_of
 
 REFUSALS: Mapping[int, str] = {
@@ -34,15 +34,14 @@ def openapi_document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute])
     paths: dict[str, dict[str, Any]] = {}
     there = {(route.path, method) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     for wire_format in formats:
-        listed = wire_format.operations() if isinstance(wire_format, Described) else ()
-        listed = [operation for operation in listed if (operation.path, operation.method) in there]
+        listed = [operation for operation in wire_format.operations() if (operation.path, operation.method) in there]
         operations, own = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
         types = [each for operation in operations for each in (operation.request, operation.response)]
         schemas, named = msgspec.json.schema_components(
             [Any if each is None else each for each in types], ref_template=_REF.replace("{", own + "{")
         )
         components |= {own + name: schema for name, schema in named.items()}
-        refusal = None if isinstance(wire_format, FormatsErrors) else error
+        refusal = None if wire_format.has_own_errors else error
         for number, operation in enumerate(operations):
             entry = _entry(wire_format.name, operation, schemas[2 * number], schemas[2 * number + 1], refusal)
             paths.setdefault(operation.path, {})[operation.method.lower()] = entry
@@ -137,7 +136,7 @@ def _prose(text: str) -> str:
 
 
 def _query(entry: Mapping[str, Any]) -> str:
-    """What a line of curl says behind the path."""
+    """The query of an example with curl."""
     named = [parameter["name"] for parameter in entry.get("parameters", ()) if parameter["in"] == "query"]
     return "".join(f"?{name}=TASK" for name in named)
 

@@ -1,4 +1,4 @@
-"""One change of a bundle as an admin asks for it: the certified one, and how a process is told of it."""
+"""One certified change of a bundle for an admin, and the messages to the process that makes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ChangeOperation = Literal["put", "remove", "rollback", "prepare"]
 
 
 class Order(Value):
-    """A change that is asked for; or, to `prepare`, that the process be ready for the next one."""
+    """A requested change; the operation `prepare` makes the process ready for the next one."""
 
     operation: ChangeOperation
     root: str  # the bundle
@@ -51,7 +51,7 @@ class Order(Value):
 
 
 class ChangeSettings(Value):
-    """What the process of changes is told before its first order."""
+    """Settings of the process of changes, sent before its first order."""
 
     alive: int | None = None  # the pipe that ends with the server
     processors: tuple[int, ...] = ()  # that it may use, where a server's worker keeps to some of them
@@ -66,7 +66,7 @@ class AnswersChanged(Value):
 
 
 class CertificateSummary(Value):
-    """What a certificate says, in short; the whole lies in the bundle."""
+    """A summary of a certificate; the whole is in the bundle."""
 
     file: str
     number: int
@@ -102,7 +102,7 @@ class CertificateSummary(Value):
 
 
 class ChangeResult(Value):
-    """What became of an order."""
+    """The result of an order."""
 
     task: str
     before: str | None  # the live version; None where there was no such task
@@ -113,7 +113,7 @@ class ChangeResult(Value):
 
 
 class ChangeReply(Value):
-    """What the process of a change prints: one of the two."""
+    """The output of the process of a change: a result or an error."""
 
     outcome: ChangeResult | None = None
     error: ErrorBody | None = None
@@ -123,8 +123,8 @@ class ChangeReply(Value):
 def perform(order: Order, prover: Prover | None = None, check: Callable[[], None] = lambda: None) -> ChangeResult:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
-    `check` raises, just before anything is changed, where nobody waits for the change any longer. Raises UnknownTask,
-    IsolationError, BundleError for labels that would be lost, and what `certify.certified` raises.
+    `check` is called just before anything is changed, and raises if no caller waits any longer. Raises UnknownTask,
+    IsolationError, BundleError for labels that would be lost, and the errors of `certify.certified`.
     """
     root, name = FilePath(order.root), order.name
     by = Requester(actor=order.actor, prover=prover, check=check)
@@ -188,7 +188,7 @@ def _certified_now(root: FilePath) -> CertificateSummary | None:
 
 
 def change_reply(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:
-    """What a process of changes prints for an order as JSON: a `ChangeReply` as JSON; `check` as `perform` calls it."""
+    """The `ChangeReply` to an order, both as JSON; `check` is that of `perform`."""
     order = msgspec.json.decode(raw, type=Order)
     places = {order.root: "the bundle"} | ({order.source: "the upload"} if order.source else {})
     try:
@@ -198,14 +198,14 @@ def change_reply(raw: bytes, prover: Prover, check: Callable[[], None] = lambda:
 
 
 def status_of_change(error: PolyheadError) -> int:
-    """The status that tells of an error of a change."""
+    """The HTTP status of an error of a change."""
     if isinstance(error, UnknownTask) or not isinstance(error, BundleError):
         return status_of(error)
     return 409  # the bundle stands otherwise than the change needs it
 
 
 def lower_priority() -> None:
-    """Makes the processor serve every other process first.
+    """Gives this process the lowest priority.
 
     Linux shares the processor between sessions before it looks at the niceness of their processes ("autogroups"), so
     that of this process's session is set as well, where it leads one.
@@ -218,7 +218,7 @@ def lower_priority() -> None:
 
 
 def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:
-    """An error with a status, from its four facts; `places` are paths of this machine and what stands for them."""
+    """An error with a status, from its four facts; `places` are paths of this machine and their public names."""
 
     def cleaned(words: str) -> str:
         return replaced(words, places)

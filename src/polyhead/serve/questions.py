@@ -39,7 +39,7 @@ class DecisionQuestion(Value):
 
 
 class AnswerReading(Value, eq=False):
-    """How the answer of a task is read as that of a question."""
+    """The conversion of a task's answer to the answer of a question."""
 
     task: str
     probabilities: Callable[[Answer], tuple[float, ...]]  # one for each option, which sum to 1

@@ -121,7 +121,7 @@ async def serve(
     stopping: Callable[[], None] = lambda: None,
     until: asyncio.Event | None = None,
 ) -> None:
-    """Serves until a signal of `stop_signals`, or `until` is set; then takes no more, answers the rest, and returns.
+    """Serves until a signal of `stop_signals`, or `until` is set; then answers what was accepted, and returns.
 
     The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
     connection that is closed for its limits: the status that it was answered with, 0 for none. `stopping` is called
@@ -171,7 +171,7 @@ async def serve(
 
 
 def _stop(servers: Sequence[_Server], why: str) -> None:
-    """Takes no more, and answers the rest; what is under way is cut off where it is called again."""
+    """Refuses new requests and answers the rest; a second call also cuts off running requests."""
     for server in servers:
         server.force_exit = server.should_exit
         server.should_exit = True

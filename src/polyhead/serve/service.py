@@ -1,4 +1,4 @@
-"""What every route asks: one session, one queue, the tasks of the moment. It knows nothing of HTTP."""
+"""The service behind every route: one session, one queue, the current tasks. It is independent of HTTP."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the syste
 
 
 class TaskSelection(tuple[str, ...]):
-    """Tasks that a request asks, and the moment in which they were there: it is answered as if by then."""
+    """The tasks of a request, and the moment when they were looked up, whose versions answer."""
 
     loaded: LoadedTasks
 
@@ -124,13 +124,13 @@ class Service:
         return self._ends is not None
 
     def seconds_left(self) -> float:
-        """For what is under way, since the server was told to stop."""
+        """The seconds left to running requests since the server was told to stop."""
         self.drain()
         assert self._ends is not None
         return max(0.0, self._ends - monotonic())
 
     async def stop(self) -> None:
-        """Answers what waits, for what is left of `drain_seconds`, and ends the queue."""
+        """Answers waiting requests within the rest of `drain_seconds`, and ends the queue."""
         self.drain()
         self.is_ready, self.is_closing = False, True
         if self._trimming is not None:
@@ -160,12 +160,12 @@ class Service:
 
     @property
     def change_state(self) -> ChangeState:
-        """How far the server follows what it serves."""
+        """The state of following the bundle's changes."""
         return self.changes.state
 
     @property
     def bundles(self) -> dict[str, str] | UnsetType:
-        """Of a set the digest of each bundle's trunk, by the bundle's name."""
+        """The digest of each bundle's trunk, by the bundle's name, if a set is served."""
         return {name: each.session.bundle.digest for name, each in self.members.items()} or UNSET
 
     def home(self, task: str) -> Service:
@@ -173,11 +173,11 @@ class Service:
         return self
 
     def default_tasks(self) -> list[str]:
-        """The tasks of a request that names none: all but those that write texts, which take a time of their own."""
+        """The tasks of a request that names none: all but those that write texts, which take longer."""
         return list(_DEFAULT(self.loaded, ()))
 
     def named(self, tasks: Iterable[str] | None) -> TaskSelection:
-        """These tasks, or the default ones; raises UnknownTask for what callers may not ask.
+        """These tasks, or the default ones; raises UnknownTask for a task that callers may not ask.
 
         Give what it returns to `ask`, so that a change between the two touches nothing.
         """
@@ -327,7 +327,7 @@ class Service:
         return ticket
 
     def _left(self, seconds: float) -> float:
-        """The caller's seconds that the queue may use: those that the event loop's delay does not take.
+        """The caller's seconds less the delay of the event loop: the seconds for the queue.
 
         A request may have waited unread for one turn of the loop, and its answer may wait for another. An idle queue
         shows that the loop is on time again.
@@ -346,7 +346,7 @@ class Service:
             sleep(0.001)
 
     def _warm_new(self, loaded: LoadedTasks) -> None:
-        """The same with tasks that no caller has yet, beside the queue."""
+        """Warms tasks that callers cannot ask yet, outside the queue."""
         self.check_new(loaded)
         names = self._asked(loaded)
         for texts in every_head(self.session.tokenizer):

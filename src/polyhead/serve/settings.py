@@ -1,4 +1,4 @@
-"""What a server allows, what it does where a request leaves it open, and the mapping file of questions to tasks."""
+"""A server's limits and defaults of requests, and the file that maps questions to tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 class RequestLimits(Value):
-    """The most that one request may hold. What is beyond is refused before any text is read."""
+    """The limits of one request. A larger one is refused before any text is read."""
 
     body_bytes: Annotated[
         int, Meta(description="MiB of a request's body.", ge=1, extra={"option": "--body-mb", "scale": MIB})
@@ -46,7 +46,7 @@ class RequestLimits(Value):
 
 
 class ConnectionLimits(Value):
-    """What a caller's connection may take of the server. Whoever is slower is closed, also when reading its answer."""
+    """The limits of a connection. A slower caller is disconnected, also while it reads its answer."""
 
     open: Annotated[
         int, Meta(description="Connections that may be open at once.", ge=1, extra={"option": "--connections"})
@@ -67,7 +67,7 @@ class ConnectionLimits(Value):
 
 
 class ServeSettings(Value):
-    """All that a server is told when it starts."""
+    """All settings of a server at its start."""
 
     limits: RequestLimits = RequestLimits()
     queue: QueueLimits = QueueLimits()

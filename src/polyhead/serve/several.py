@@ -1,4 +1,4 @@
-"""A set of bundles that is served at one address: a service for each, and one that asks each for its own tasks."""
+"""A set of bundles served at one address: a service for each bundle, and one that combines their tasks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ServiceSet(Service):
 
     @property
     def change_state(self) -> ChangeState:
-        """How far the server follows its bundles: all changes, and the first refusal."""
+        """The state of following the bundles' changes: all changes, and the first refusal."""
         states = [member.change_state for member in self.members.values()]
         return ChangeState(
             is_watched=states[0].is_watched,
@@ -117,7 +117,7 @@ class ServiceSet(Service):
         return self.home(task or "") if bundle is None else self.members[bundle]
 
     def check_task(self, bundle: str, task: Task) -> None:
-        """Raises ConfigError for a task that cannot stand in this bundle beside those of the others."""
+        """Raises ConfigError for a task of this bundle that conflicts with one of another bundle."""
         parts = self.loaded.parts
         tasks = {name: part.tasks for name, part in parts.items()}
         homes_of({**tasks, bundle: {**tasks[bundle], task.name: task}}, self.sessions.cascades)
@@ -134,7 +134,7 @@ class ServiceSet(Service):
         familiar: bool = False,
         none_below: NoneBelow = None,
     ) -> Ticket:
-        """The ticket of these inputs, which each bundle in turn answered for its own tasks: see `Service.ask`."""
+        """The ticket of these inputs, answered by each bundle in turn for its tasks: see `Service.ask`."""
         loaded = tasks.loaded if isinstance(tasks, TaskSelection) else self.loaded
         assert isinstance(loaded, TasksOfSet)
         ticket = Ticket(loaded, inputs, tuple(tasks), words, end=None, done=lambda ticket: None, stage=stage)
@@ -179,14 +179,14 @@ class ServiceSet(Service):
         self.loaded.check_with(bundle, new)
 
     def _observe(self, facts: BatchFacts) -> None:
-        """Of all queues, whose threads take turns."""
+        """Passes a batch of any queue to all observers, one batch at a time."""
         with self._observing:
             for observer in self.observers:
                 observer(facts)
 
 
 def _late(tasks: Sequence[str]) -> Result:
-    """The result of an input of which nothing was read in time."""
+    """The result of an input that was not read before its deadline."""
     return Result(answers={}, receipt=NOTHING, late=tuple(tasks))
 
 

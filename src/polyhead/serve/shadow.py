@@ -1,4 +1,4 @@
-"""Candidates in the shadow of live tasks: asked beside them for a share of requests, compared, and never told of."""
+"""Shadow candidates of live tasks: they also answer a share of requests, for comparison only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TIMED, ROUNDS = 16, 7  # probes of which the cost is measured, and how often
 
 
 class AddedCost(Value):
-    """What asking the candidate too adds to a text with all other tasks, measured on probes when it came."""
+    """The cost that the candidate adds to a text with all other tasks, measured on probes when it was attached."""
 
     flops: int
     milliseconds: float  # 0 where what it adds is less than two measurements differ by
@@ -55,7 +55,7 @@ class AddedCost(Value):
 
 
 class ShadowState(Value):
-    """How a candidate answers beside the live task."""
+    """The comparison of a candidate with the live task."""
 
     task: str
     version: str  # the live one that it is compared with; a change of that begins anew
@@ -88,7 +88,7 @@ def difference_of(live: Answer, candidate: Answer) -> float | None:
 
 
 class ShadowCandidate:
-    """One candidate: what it is, and what became of it so far. Threads see it under its lock."""
+    """A candidate and its comparison so far. Threads use it under its lock."""
 
     def __init__(
         self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost, version: str
@@ -144,7 +144,7 @@ class ShadowCandidate:
             self._flips.append(change)
 
     def state(self, *, has_texts: bool) -> ShadowState:
-        """How it answers so far; with the texts of flips only where these are asked for."""
+        """The comparison so far; the texts of flips are included only on request."""
         with self._lock:
             flips = tuple(self._flips)
             shown = flips if has_texts else tuple(msgspec.structs.replace(flip, texts=None) for flip in flips)
@@ -182,7 +182,7 @@ class Shadows:
         self._comparing: threading.Thread | None = None
 
     def attach(self, staged: StagedTask, staging: Staging, *, share: float, others: Sequence[str]) -> ShadowCandidate:
-        """Loads a candidate as a hidden task, tries it, and measures what it adds beside the tasks `others`.
+        """Loads a candidate as a hidden task, tries it, and measures the cost that it adds to the tasks `others`.
 
         It blocks; `add` makes it asked. Raises the error of one that cannot answer its probes with finite numbers.
         """
@@ -243,7 +243,7 @@ class Shadows:
         self._waiting.join()
 
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
-        """The candidates to ask beside these tasks: each in its share of requests."""
+        """The candidates to ask with these tasks, each for its share of requests."""
         return tuple(
             candidate.hidden
             for name, candidate in self.candidates.items()
@@ -297,7 +297,7 @@ class Shadows:
 
 
 def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence[str], hidden: str) -> AddedCost:
-    """What a hidden task adds to a text that others are asked of: FLOPs by its plan, time measured here and now."""
+    """The cost that a hidden task adds to a text of `others`: FLOPs by its plan, and measured time."""
     tasks = {True: (*others, hidden), False: tuple(others)}
     seconds: dict[bool, list[float]] = {True: [], False: []}
     tokens = 0

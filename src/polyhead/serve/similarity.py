@@ -46,7 +46,7 @@ class OptionVector(Value, eq=False):
 
 
 class Fit(Value):
-    """How similarities become probabilities."""
+    """A fitted conversion of similarities to probabilities."""
 
     temperature: float = UNFITTED
     centre: float = CENTRE  # the cosine at which a statement about a text is as likely true as not
@@ -143,7 +143,7 @@ class Similarity:
 
 
 def words_read(question: DecisionQuestion) -> tuple[str, ...]:
-    """The texts that a question is compared by: one an option, or one for a predicate of which one side is described.
+    """The texts that represent a question: one per option, or a single one for a predicate with one described side.
 
     An option is read after the instructions, a value before its description; the values of a predicate are not read.
     Raises BadValue for an option without words.
@@ -172,7 +172,7 @@ def characters_read(question: DecisionQuestion) -> int:
 
 
 def option_text(instructions: str, value: str, description: str) -> str:
-    """What is read of an option: `INSTRUCTIONS VALUE: DESCRIPTION`, of these what there is."""
+    """The text of an option: `INSTRUCTIONS VALUE: DESCRIPTION`, without the parts that it lacks."""
     option = f"{value}: {description}" if value and description else value or description
     return f"{instructions} {option}".strip() if instructions else option
 
@@ -183,7 +183,7 @@ def plain_words(name: str) -> str:
 
 
 class Sample(Value, eq=False):
-    """What a task answers to its probes, and how near these lie to its labels' words; float64 (probes, labels)."""
+    """A task's answers to its probes, and their similarities to the labels' words; float64 (probes, labels)."""
 
     cosines: np.ndarray
     shares: np.ndarray  # probabilities; those of a task that gives several labels are divided by their sum
@@ -206,7 +206,7 @@ def fitted_to(samples: Mapping[str, Sample]) -> Fit:
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that rises is zero, or the end that is nearest to it."""
+    """The zero of an increasing function, or else the nearer end of the range."""
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) > 0 else (middle, high)

@@ -102,7 +102,7 @@ def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]
 
 
 def _added_to_trunk(loaded: LoadedTasks, name: str) -> str | Embed | None:
-    """None for a task that runs the trunk alone; its prompts; or its name where it has layers of its own."""
+    """None for a task that runs only the trunk, its prompts, or its name if it has its own layers."""
     record = loaded.records[name]
     if any(node.weights != TRUNK or node.delta for node in record.path.layers):
         return name
@@ -176,7 +176,7 @@ class Isolation:
         *,
         requested: Callable[[LoadedTasks], Sequence[str]] = lambda loaded: (),
     ) -> None:
-        """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
+        """Raises IsolationError with the tasks outside `changed` whose answers differ.
 
         In deterministic mode every bit counts, else the tolerance, within which texts that tasks write may differ.
         Hidden tasks are not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
@@ -196,7 +196,7 @@ class Isolation:
         self._known = {name: self._known[name] for name in left}
 
     def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
-        """Asks the tasks of which it is not known what they answer."""
+        """Computes the answers of tasks that have none stored."""
         records = {name: bundle.lines[name].record for name in names}
         unknown = {
             name: pinned(bundle, name, most=UNCHANGED)

@@ -1,4 +1,4 @@
-"""A task that is sent to the server: a tar of one version's files, checked member by member before anything is kept.
+"""Uploads of tasks: a tar of one version's files, each member checked before it is written.
 
 An upload is written as it comes into a private folder beside the bundle, which becomes a bundle of that one task: what
 the bundle itself gets is copied from there by the change that is certified. The folder goes at the end.
@@ -62,7 +62,7 @@ _PACK = "make the upload with `polyhead tasks pack`"
 
 
 def member_place(member: str, task: str) -> tuple[tuple[str, ...], int]:
-    """Where a member of an upload goes in a bundle of that task, and how many bytes it may have.
+    """The path in the task's bundle for a member of an upload, and its maximum size in bytes.
 
     Raises HttpError 422 for a name that is not among those of a version's files.
     """
@@ -149,7 +149,7 @@ class Receiver:
             raise refused(what, got=sorted(self.members), allowed=needed)
 
     def close(self) -> None:
-        """Removes what was received and not written."""
+        """Removes received data that was not written."""
         self._file.close()
         (self._folder / SPOOL).unlink(missing_ok=True)
 
@@ -181,7 +181,7 @@ class StagedTask(Value):
 
 
 class Staging:
-    """A private folder beside a bundle, with an unguessable name, that is this process's until `close`."""
+    """A private folder next to a bundle, with an unguessable name, used by this process until `close`."""
 
     def __init__(self, bundle: FilePath) -> None:
         """Raises HttpError 507 where none can be made."""
@@ -208,7 +208,7 @@ class Staging:
 
 
 def sweep_uploads(bundle: FilePath) -> None:
-    """Removes the folders that killed servers left beside a bundle; nothing that is in use."""
+    """Removes folders that killed servers left next to a bundle, except those in use."""
     with contextlib.suppress(OSError):
         for folder in _left_beside(bundle.resolve()):
             busy = BundleError("in use")
@@ -224,7 +224,7 @@ def _left_beside(bundle: FilePath) -> Iterator[FilePath]:
 
 
 def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
-    """Makes the files below a folder a bundle of that one task over the target's trunk, and checks everything in it.
+    """Makes a bundle of one task from the files below a folder, over the target's trunk, and checks all of it.
 
     Raises WrongTrunk that names both trunks, and another PolyheadError for what is not as its task.json says, does not
     fit the trunk or the task's labels, or is no finite number.

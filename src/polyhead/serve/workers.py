@@ -1,4 +1,4 @@
-"""Several processes that answer at the same addresses: each with a queue of its own, all on one bundle folder.
+"""Several server processes at the same addresses, each with its own queue, on one bundle folder.
 
 The parent listens and answers nothing. Each worker gets the listening sockets, a share of the processors, and two
 pipes: in one it says that it is ready, at the end of the other it sees that the parent is gone. What no process knows
@@ -36,7 +36,7 @@ PATIENCE = 1.0  # seconds that a worker waits for what another one tells
 
 
 class WorkerPlace(Value):
-    """What the parent tells a worker."""
+    """A worker's settings from its parent."""
 
     number: int  # from 1
     of: int
@@ -48,17 +48,17 @@ class WorkerPlace(Value):
 
     @classmethod
     def found(cls, environment: Mapping[str, str]) -> WorkerPlace | None:
-        """The place of this process; None where it is no worker."""
+        """The place of this process; None if it is not a worker."""
         text = environment.get(VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
     def share(self) -> list[int]:
-        """The processors of this worker: a part of its own; one that it shares where workers are more."""
+        """The processors of this worker: its own part of them, or a shared one if there are more workers."""
         own = list(self.processors[self.number - 1 :: self.of])
         return own or [self.processors[(self.number - 1) % len(self.processors)]]
 
     def take(self) -> list[socket.socket]:
-        """Keeps to its share of the processors, and gives the sockets to listen on; called before anything computes.
+        """Restricts this process to its share of the processors, before any computation; returns its sockets.
 
         Where a container's quota and not the number of processors is the limit, nobody is kept to some of them.
         """
@@ -79,7 +79,7 @@ class WorkerPlace(Value):
         return listening
 
     def path_of(self, number: int) -> FilePath:
-        """Where a worker listens for the others."""
+        """The socket path on which a worker listens for the others."""
         return FilePath(self.folder) / f"{number}.sock"
 
     def others(self) -> list[int]:
@@ -99,7 +99,7 @@ class WorkerPlace(Value):
 
 
 class Supervisor:
-    """Starts workers, starts one again that died, and ends all of them when it is told to."""
+    """Starts workers, restarts one that died, and ends all of them at a stop signal."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class CountsOfAll:
         await send({"type": "http.response.body", "body": body})
 
     async def _told_by(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-        """The counts of another worker; None where it does not tell them."""
+        """The counts of another worker; None if it does not answer."""
         try:
             return await asyncio.wait_for(_asked(self._place.path_of(number), headers), PATIENCE)
         except (OSError, ValueError, TimeoutError):

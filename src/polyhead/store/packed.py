@@ -131,7 +131,7 @@ def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
 
 
 def _numbers_of(column: FeatureColumn) -> int:
-    """How many numbers one layer of a token has."""
+    """The count of numbers in one layer of a token."""
     return column.codec.format.numbers_width(column.width, column.codec)
 
 

@@ -1,4 +1,4 @@
-"""Hashed words of texts as a store keeps them, 3 bytes a feature, and what tasks' heads make of them.
+"""Hashed words of texts in a store, 3 bytes per feature, and the outputs of tasks' heads for them.
 
 From the lowest bit: the column, of which a head with fewer columns takes the lowest bits; the sign; whether the feature
 is of letters; and how often it occurs, which normalizes a text's values once its features are read. Where that is too
@@ -36,7 +36,7 @@ def packed_words(document: Input) -> np.ndarray:
 
 
 def word_outputs(words: PackedRows, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What each task's weights (columns, outputs), float32, make of texts' words: float32 (rows, outputs).
+    """Each task's outputs for texts' words, float32 (rows, outputs), by its weights (columns, outputs), float32.
 
     The values are those of `text.hashing.hashed_text`; sums differ from `hashed_sum` by rounding alone.
     """

@@ -36,7 +36,7 @@ class _Opened:
 class StoredWriting:
     """Some versions of a bundle's tasks that write; can be sent to other processes, which open the bundle themselves.
 
-    Each text is written alone, in float32, so that no document depends on those beside it.
+    Each text is written alone, in float32, so that documents do not affect each other.
     """
 
     def __init__(self, root: FilePath, lines: Mapping[str, Live], column: FeatureColumn) -> None:
@@ -51,7 +51,7 @@ class StoredWriting:
         return chosen if chosen.tasks else None
 
     def texts(self, rows: PackedRows) -> dict[str, np.ndarray]:
-        """What each task writes of documents, str (rows,); "" for a document without a token."""
+        """Each task's texts for documents, str (rows,); "" for a document without a token."""
         loaded, column, lengths = self._opened.session().loaded, self._column, rows.lengths
         waiting = []
         for row in np.flatnonzero(lengths).tolist():

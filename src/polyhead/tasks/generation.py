@@ -18,7 +18,7 @@ LARGEST_ID = 2**31 - 1
 
 
 class GenerationRules(Value, omit_defaults=True):
-    """How a task's texts are written, in ids of tokens. Raises ConfigError for a rule that means nothing."""
+    """Rules for writing a task's texts, in ids of tokens. Raises ConfigError for an invalid rule."""
 
     start: int  # what the decoder reads first; no part of the text
     ends: tuple[int, ...]  # a text ends with any of these

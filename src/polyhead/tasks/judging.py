@@ -14,7 +14,7 @@ Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class Confusion(Value, eq=False):
-    """How often each true value got each answer."""
+    """The number of rows for each true value and answer."""
 
     of: str  # what is counted, in the plural
     truths: tuple[str, ...]
@@ -99,28 +99,21 @@ def _mean(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
     """`pearson` and `spearman` of two numbers per row, each (rows,)."""
-    orders = [_Order(values) for values in (first, second)]
+    places = [np.unique(values, return_inverse=True)[1] for values in (first, second)]  # of each distinct number
     centred = [values - values.mean() for values in (np.asarray(first, np.float64), np.asarray(second, np.float64))]
 
     def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
         linear = np.array([_correlation(centred[0], centred[1], each) for each in counts])
-        ranked = np.array([_correlation(orders[0].ranks(each), orders[1].ranks(each), each) for each in counts])
+        ranked = np.array([_correlation(_ranks(places[0], each), _ranks(places[1], each), each) for each in counts])
         return {"pearson": linear, "spearman": ranked}
 
     return recounted
 
 
-class _Order:
-    """Ranks of numbers with multiplicities; equal numbers share their mean rank."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        distinct, self.place = np.unique(values, return_inverse=True)
-        self.size = len(distinct)
-
-    def ranks(self, counts: np.ndarray) -> np.ndarray:
-        """The ranks (rows,), also of rows with multiplicity 0, where they have no effect."""
-        of_each = np.bincount(self.place, weights=counts, minlength=self.size)
-        return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[self.place])
+def _ranks(place: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Ranks (rows,) of rows with these multiplicities; equal numbers, those with one `place`, share their mean rank."""
+    of_each = np.bincount(place, weights=counts)
+    return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[place])
 
 
 def _correlation(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> float:

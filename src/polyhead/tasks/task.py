@@ -334,7 +334,7 @@ class Kind(ABC):
 
 
 class Decoded(Value, eq=False):
-    """Answers to many rows as arrays; None for those that a kind does not have."""
+    """Answers to many rows as arrays; None for arrays that a kind does not have."""
 
     label: np.ndarray | None = None  # int64 (rows,): index of the answered label
     labels: np.ndarray | None = None  # bool (rows, labels): the answered labels

@@ -79,11 +79,6 @@ def yield_strategy_checks(subject: str, strategy: Strategy, *, family: str = "be
         yield Check(subject=subject, name=name, run=partial(whole, over))
 
 
-def fitting_tasks(strategy: Strategy) -> list[Task]:
-    """The tiny tasks that the strategy does not refuse."""
-    return _fitting(_Subject(strategy=strategy, family="bert"))
-
-
 def _fitting(subject: _Subject) -> list[Task]:
     paths = _lowered(subject)[1]
     return [task for task in tiny_tasks() if task.name in paths]

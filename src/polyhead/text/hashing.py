@@ -80,7 +80,7 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
 
 
 def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
-    """How much two texts, of these words, have in common: facts by name, most of them between 0 and 1.
+    """Measures of the overlap of two texts with these words, by name; most are between 0 and 1.
 
     The share of each one's words, pairs of neighbours and 4 letters of a word that the other has, and of those of both;
     their lengths, ln(1 + words), the difference and its size; whether one has a number or a negation that the other

@@ -151,7 +151,7 @@ class Tokenizer:
         return concatenate_encodings([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
 
     def _whole(self, texts: Input, windows: Windows | None, *, offsets: bool) -> Encodings | None:
-        """What `_chunk` gives for one short text that needs no cutting and no repair, in fewer steps; else None."""
+        """The result of `_chunk` for one short text without cuts or repairs, in fewer steps; else None."""
         if len(texts) > 1 or len(texts[0]) > AT_ONCE or lone_surrogates(texts[0]):
             return None
         template = self._template(1)

@@ -37,7 +37,7 @@ def unread_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
 
 
 def _is_unread(text: str, offsets: np.ndarray, unknown: np.ndarray) -> bool:
-    """Of a text and its tokens, offsets (tokens, 2) and whether each is unknown (tokens,)."""
+    """Whether a text is unread, by its tokens' offsets (tokens, 2) and which of them are unknown (tokens,)."""
     is_letter = np.array([character.isalpha() for character in text], bool)
     before = np.concatenate([[0], np.cumsum(is_letter)])
     lengths = offsets[:, 1] - offsets[:, 0]

@@ -10,8 +10,8 @@ import torch
 from safetensors.numpy import save_file
 
 from polyhead.encoder.data import TextSettings, TrunkData
-from polyhead.encoder.names import to_hugging_face
 from polyhead.encoder.shape import Architecture, trunk_arrays
+from support.hugging_face import to_hugging_face
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "big", "red"]]
 

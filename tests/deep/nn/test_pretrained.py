@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.encoder.names import to_hugging_face
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.project import pretrained as load
 from polyhead.project.pretrained import MINILM_PACKAGE, load_trunk
 from polyhead.text.tokenize import Tokenizer
 from support.cases import cases
+from support.hugging_face import to_hugging_face
 
 
 @pytest.fixture

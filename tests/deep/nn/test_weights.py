@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from polyhead.encoder.families import FAMILIES
-from polyhead.encoder.names import check_names, from_hugging_face, to_hugging_face, trunk_names
+from polyhead.encoder.names import check_names, trunk_names
 from polyhead.encoder.shape import trunk_arrays
 from polyhead.errors import WeightsMismatch
 from polyhead.testing import tiny_trunk
+from support.hugging_face import from_hugging_face, to_hugging_face
 
 
 @pytest.fixture(params=[name for name in FAMILIES if name != "static"])

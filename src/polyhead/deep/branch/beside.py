@@ -1,4 +1,4 @@
-"""Branches beside the heads of a task: what effort 'best' tries last, within its minutes."""
+"""Branches as alternatives to a task's heads: the last trial of effort 'best', within its minutes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from polyhead.train.record.draft import Trained
 
 
 def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[Prepared, Trained]:
-    """The task's best head, or its best branch where that is worth its layers: by `[allocation]`'s c, beyond chance.
+    """The task's best head, or its best branch if it is worth its layers by `[allocation]`'s c, beyond chance.
 
     Depths are searched by halving, none deeper than what ends within the task's minutes by its estimate. Both are
     compared on the validation rows, of which a head in folds has seen none either.

@@ -100,7 +100,7 @@ class TextDecoder(nn.Module):
 
 
 class OutputBias(nn.Module):
-    """What each token's logit gains, `bias` (vocabulary,); the matrix before it is that of the word vectors."""
+    """The bias of the logits, (vocabulary,); their matrix is that of the word vectors."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()

@@ -345,36 +345,33 @@ def _together(maps: Sequence[Map]) -> Map:
     if all(dense_map is first for dense_map in maps):
         return first
     if isinstance(first, nn.LayerNorm):
-        return _Norms([dense_map for dense_map in maps if isinstance(dense_map, nn.LayerNorm)])
-    return _Products([dense_map for dense_map in maps if isinstance(dense_map, Dense)])
+        return _norms([norm for norm in maps if isinstance(norm, nn.LayerNorm)])
+    return _products([dense for dense in maps if isinstance(dense, Dense)])
 
 
-class _Products:
+def _products(maps: Sequence[Dense]) -> Map:
     """Dense maps of equal shapes as one batched product: (groups * rows, positions, inputs) to outputs."""
+    weight = torch.stack([dense.weight for dense in maps]).mT  # (groups, inputs, outputs)
+    biases: list[Tensor] = [dense.bias for dense in maps if dense.bias is not None]
+    bias = torch.stack(biases)[:, None] if biases else None  # (groups, 1, outputs)
 
-    def __init__(self, maps: Sequence[Dense]) -> None:
-        self._weight = torch.stack([dense.weight for dense in maps]).mT  # (groups, inputs, outputs)
-        biases: list[Tensor] = [dense.bias for dense in maps if dense.bias is not None]
-        self._bias = torch.stack(biases)[:, None] if biases else None  # (groups, 1, outputs)
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        grouped = inputs.reshape(len(self._weight), -1, inputs.shape[-1])
-        out = grouped @ self._weight if self._bias is None else grouped @ self._weight + self._bias
+    def product(inputs: Tensor) -> Tensor:
+        grouped = inputs.reshape(len(weight), -1, inputs.shape[-1])
+        out = grouped @ weight if bias is None else grouped @ weight + bias
         return out.view(*inputs.shape[:-1], out.shape[-1])
 
+    return product
 
-class _Norms:
+
+def _norms(norms: Sequence[nn.LayerNorm]) -> Map:
     """Layer norms of one width, each for its group of rows."""
+    gains, biases = (torch.stack([getattr(norm, name) for norm in norms]) for name in ("weight", "bias"))
 
-    def __init__(self, norms: Sequence[nn.LayerNorm]) -> None:
-        self._weight = torch.stack([norm.weight for norm in norms])
-        self._bias = torch.stack([norm.bias for norm in norms])
-        self._epsilon = norms[0].eps
+    def norm(inputs: Tensor) -> Tensor:
+        normed = functional.layer_norm(inputs, inputs.shape[-1:], eps=norms[0].eps)
+        return normed * _over_rows(gains, len(inputs))[:, None] + _over_rows(biases, len(inputs))[:, None]
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        normed = functional.layer_norm(inputs, inputs.shape[-1:], eps=self._epsilon)
-        gain, bias = (_over_rows(part, len(inputs))[:, None] for part in (self._weight, self._bias))
-        return normed * gain + bias
+    return norm
 
 
 KINDS: Mapping[plan.DeltaKind, type[DeltaModule]] = {

@@ -57,7 +57,7 @@ class LayerDelta(nn.Module):
         return None
 
     def prefix(self, rows: int) -> Prefix | None:
-        """What every position sees in addition to the text."""
+        """The keys and values that every position reads in addition to the text's."""
         return None
 
     def within(self, half: Half, out: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Layer(nn.Module):
         return self._closed(out if self.feed_forward is None else self.feed_forward(out))
 
     def _entered(self, hidden: Tensor) -> Tensor:
-        """What a delta beside the halves reads."""
+        """The input of a delta that is parallel to the halves."""
         return hidden if self.attention is None else self.attention.entered(hidden)
 
     def _closed(self, out: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class SelfAttention(nn.Module):
         return self.attended(asking, keys, seen, delta, places)
 
     def entered(self, hidden: Tensor) -> Tensor:
-        """What queries, keys and values read of the layer's input."""
+        """The input of the maps to queries, keys and values."""
         return self.norm(hidden) if self.form.norm_first and self.norm is not None else hidden
 
     def keys(self, entered: Tensor, delta: LayerDelta | None, places: RowPlaces | None) -> AttentionKeys:
@@ -261,7 +261,7 @@ class SelfAttention(nn.Module):
         return AttentionKeys(key=keys.key.repeat_interleave(each, 1), value=keys.value.repeat_interleave(each, 1))
 
     def _bias(self, query: Tensor, key: Tensor, delta: LayerDelta | None, places: RowPlaces | None) -> Tensor | None:
-        """What scores gain by distance, (rows or 1, heads, queries, keys)."""
+        """The terms of scores by distance, (rows or 1, heads, queries, keys)."""
         relative, asking = self.form.relative, query.shape[2]
         if relative is None or places is None:
             return None

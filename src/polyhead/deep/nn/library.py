@@ -1,4 +1,4 @@
-"""What foreign libraries read: arrays that torch pickled, and what `transformers` opens."""
+"""Reading by foreign libraries: arrays that torch pickled, and models that `transformers` opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tokens stand: rotations, windows and terms of relative positions for one input of a layer."""
+"""Positions of tokens: rotations, windows and terms of relative positions for one input of a layer."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class JointCourse:
             return self._learned(fitted)
 
     def feed(self) -> MixedFeed:
-        """What updates read."""
+        """The feed that updates read."""
         return MixedFeed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place)
 
     def rate(self, name: str) -> float:

@@ -65,7 +65,7 @@ class Lineage(Value):
 
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:
-    """Writes it beside the trunk of the bundle at `root`."""
+    """Writes it next to the trunk of the bundle at `root`."""
     replace_file(root / TRUNK / LINEAGE, to_json(lineage))
 
 

@@ -1,4 +1,4 @@
-"""What tasks that are trained together cannot do, told before training."""
+"""Limits of tasks that are trained together, checked before training."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from polyhead.train.runs import ProcessRank, stream
 
 
 class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a task a whole run is expected to read; a pass is every batch of the task once."""
+    """The expected passes over a task in a whole run; a pass is every batch of the task once."""
 
     task: str
     examples: int

@@ -105,7 +105,7 @@ class JointModel(nn.Module):
         return outputs
 
     def states(self, task: str, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
-        """What a decoder reads of texts: states float32 (rows, tokens, width), and which of them are there."""
+        """The states of texts that a decoder reads, float32 (rows, tokens, width), and their mask."""
         texts = on(batch, str(self.words.device))
         with torch.autocast(texts.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
             value = self.model.stored(self.plans[task], texts)[task]

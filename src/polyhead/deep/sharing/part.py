@@ -119,7 +119,7 @@ class PooledPart(nn.Module):
 
 
 def with_neighbours(words: Tensor, mask: Tensor, window: int) -> Tensor:
-    """Each word beside its neighbours, (rows, words, (2 window + 1) width): zeros beyond ends and for unread words.
+    """Words joined with their neighbours, (rows, words, (2 window + 1) width): zeros past ends and for unread words.
 
     `words` (rows, words, width), `mask` (rows, words).
     """

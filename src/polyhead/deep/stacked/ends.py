@@ -7,7 +7,6 @@ which others are computed with it, so deterministic mode leaves every task its o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -24,7 +23,7 @@ from polyhead.plan import Path, Pool
 
 
 def is_stacked(path: Path) -> bool:
-    """Whether such a task's pooler and head can stand beside others."""
+    """Whether such a task's pooler and head can be joined with others."""
     is_known = path.pool.positions in (*VECTORS, "attention", "tokens")
     return path.head.decoder is msgspec.UNSET and is_known and DeviceCodecs.can(path.pool)
 
@@ -35,7 +34,7 @@ class StackedEnds:
     def __init__(self, members: Sequence[StackMember], *, width: int, edge: int, codecs: DeviceCodecs) -> None:
         """`edge` is that of `BatchPositions`: at least as many neighbours as a head reads."""
         self._codecs, self._edge, self._spans = codecs, edge, value_spans(members, width)
-        self._ends: list[_End] = []
+        self._ends: list[_Vectors | _Attention | _Words] = []
         for form in dict.fromkeys(member.form for member in members):
             alike = [member for member in members if member.form == form]
             if form.positions in VECTORS:
@@ -61,13 +60,6 @@ class StackedEnds:
         return [end.answers(read) for end in self._ends]
 
 
-class _End(Protocol):
-    """Poolers and heads that are computed together."""
-
-    def answers(self, read: HeadReads) -> StackAnswers:
-        """Their tasks' outputs."""
-
-
 class _Vectors:
     """Heads over one vector a text: all without a hidden layer, or those with one over one value."""
 
@@ -88,7 +80,7 @@ class _Vectors:
 
 
 def _spread(slot: Slot, own: slice, columns: slice) -> Slot:
-    """The slot over more columns than its own, with zeros for others'; of averaged layers each has its share."""
+    """The slot widened to all columns, with zeros for those of others; each of averaged layers has its share."""
     times = (own.stop - own.start) // len(slot.first)
     first = np.concatenate([slot.first / times] * times)
     more = ((own.start - columns.start, columns.stop - own.stop), (0, 0))

@@ -36,7 +36,7 @@ class StackMember(NamedTuple):
 
     @property
     def form(self) -> StackForm:
-        """What it has in common with those that it stands beside."""
+        """The properties that it shares with the members of its stack."""
         pool, head = self.path.pool, self.path.head
         hidden = 0 if head.separate else head.hidden
         is_plain = pool.positions in VECTORS and not hidden
@@ -58,7 +58,7 @@ class StackMember(NamedTuple):
 
 
 class StackForm(NamedTuple):
-    """What members must have alike for their heads to be one product."""
+    """The properties that members must share for their heads to be one product."""
 
     positions: str
     read: Pool | None  # None: whatever is read of a text's vectors, for heads without a hidden layer
@@ -89,7 +89,7 @@ class StackAnswers(NamedTuple):
 
 
 class _Heads:
-    """What follows the first maps of several slots: nothing, or an activation and the second maps."""
+    """The parts after the first maps of several slots: none, or an activation and the second maps."""
 
     def __init__(self, members: Sequence[StackMember], device: torch.device) -> None:
         self._names, self.labels = [member.name for member in members], [member.slot.width for member in members]

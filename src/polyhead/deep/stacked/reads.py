@@ -1,4 +1,4 @@
-"""What poolers read of texts' states, or of kept values: every task's value once, coded on the device."""
+"""The inputs of poolers from texts' states or stored values: every task's value once, coded on the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polyhead.plan import Pool
 
 
 class BatchPositions(msgspec.Struct, frozen=True, eq=False):
-    """What poolers need to know of a batch's positions, on the device."""
+    """A batch's positions in the forms that poolers need, on the device."""
 
     keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
     share: Tensor  # (rows, 1, tokens) float32: 1 / length, or 0 for padding
@@ -72,7 +72,7 @@ def value_spans(members: Sequence[StackMember], width: int) -> dict[Pool, ValueS
 
 
 class HeadReads(Protocol):
-    """What ends read of a batch."""
+    """The inputs of ends from a batch."""
 
     edge: int  # places of no word on each side of a text's words
 

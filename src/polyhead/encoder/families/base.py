@@ -1,10 +1,10 @@
-"""What a family of encoders is: how its config.json becomes a shape, and how checkpoints name its arrays."""
+"""Families of encoders: the conversion of config.json to a shape, and the names of arrays in checkpoints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class EncoderConfig:
         self.config, self.source, self.shape_of = config, source, shape_of
 
     def get(self, key: str, default: object = None) -> object:
-        """The setting; the default where it is absent or null."""
+        """The setting; the default if it is absent or null."""
         value = self.config.get(key)
         return default if value is None else value
 
@@ -65,7 +65,7 @@ class EncoderConfig:
         return value
 
     def table(self, key: str) -> Mapping[str, object]:
-        """The setting as an object; empty where it is absent."""
+        """The setting as an object; empty if it is absent."""
         value = self.get(key, {})
         if not isinstance(value, Mapping):
             raise self.refused(key, value, "an object")
@@ -154,9 +154,22 @@ class ClassifierForm(Value):
         }
 
 
-def question_answering(model_type: str) -> ClassifierForm:
-    """The form of `...ForQuestionAnswering`: one dense map from each token to the numbers of a beginning and an end."""
-    return ClassifierForm(model_type=model_type, output="qa_outputs")
+TWO_MAPS = {"hidden": "classifier.dense", "output": "classifier.out_proj"}  # of a classifier with its own dense layer
+
+
+def classifier_forms(
+    classes: str, model_type: str, sequence: Mapping[str, Any], choice: Mapping[str, Any] | None = None
+) -> dict[str, ClassifierForm]:
+    """The forms by class: `sequence` holds the fields of `<classes>ForSequenceClassification` beside `model_type`.
+
+    `...ForTokenClassification` is one dense map. With `choice`, the fields of `...ForMultipleChoice`, there is also
+    `...ForQuestionAnswering`, one dense map from each token to the numbers of a beginning and an end.
+    """
+    forms = {"SequenceClassification": {"output": "classifier", **sequence}}
+    forms["TokenClassification"] = {"output": "classifier"}
+    if choice is not None:
+        forms |= {"QuestionAnswering": {"output": "qa_outputs"}, "MultipleChoice": {"output": "classifier", **choice}}
+    return {f"{classes}For{name}": ClassifierForm(model_type=model_type, **fields) for name, fields in forms.items()}
 
 
 class DecoderForm(Value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
+from polyhead.encoder.families.base import TWO_MAPS, EncoderFamily, classifier_forms, register_encoder_family
 
 KEYS = {
     "layers": "num_hidden_layers",
@@ -43,18 +43,7 @@ TABLE = (
     *SECOND_HALF,
 )
 
-
-def _tokens(model_type: str) -> ClassifierForm:
-    return ClassifierForm(model_type=model_type, output="classifier")
-
-
-def _pooled(model_type: str, pooler: str) -> ClassifierForm:
-    return ClassifierForm(model_type=model_type, hidden=pooler, output="classifier")
-
-
-def _two_maps(model_type: str) -> ClassifierForm:
-    return ClassifierForm(model_type=model_type, hidden="classifier.dense", output="classifier.out_proj")
-
+BERT_POOLER, ROBERTA_POOLER = {"hidden": "bert.pooler.dense"}, {"hidden": "roberta.pooler.dense"}
 
 register_encoder_family(
     EncoderFamily(
@@ -64,12 +53,8 @@ register_encoder_family(
         defaults=DEFAULTS,
         only=ONLY,
         table=TABLE,
-        classifiers={  # the dense layer of the first is the encoder's pooler
-            "BertForSequenceClassification": _pooled("bert", "bert.pooler.dense"),
-            "BertForTokenClassification": _tokens("bert"),
-            "BertForQuestionAnswering": question_answering("bert"),
-            "BertForMultipleChoice": _pooled("bert", "bert.pooler.dense"),
-        },
+        # The dense layer of the first is the encoder's pooler.
+        classifiers=classifier_forms("Bert", "bert", BERT_POOLER, BERT_POOLER),
     )
 )
 register_encoder_family(
@@ -82,16 +67,8 @@ register_encoder_family(
         # Positions are counted from the padding index + 1.
         more=lambda settings, shape: {"first_position": settings.count("pad_token_id", 1) + 1},
         table=TABLE,
-        classifiers={
-            "RobertaForSequenceClassification": _two_maps("roberta"),
-            "XLMRobertaForSequenceClassification": _two_maps("xlm-roberta"),
-            "RobertaForTokenClassification": _tokens("roberta"),
-            "XLMRobertaForTokenClassification": _tokens("xlm-roberta"),
-            "RobertaForQuestionAnswering": question_answering("roberta"),
-            "XLMRobertaForQuestionAnswering": question_answering("xlm-roberta"),
-            "RobertaForMultipleChoice": _pooled("roberta", "roberta.pooler.dense"),
-            "XLMRobertaForMultipleChoice": _pooled("xlm-roberta", "roberta.pooler.dense"),
-        },
+        classifiers=classifier_forms("Roberta", "roberta", TWO_MAPS, ROBERTA_POOLER)
+        | classifier_forms("XLMRoberta", "xlm-roberta", TWO_MAPS, ROBERTA_POOLER),
     )
 )
 register_encoder_family(
@@ -102,15 +79,11 @@ register_encoder_family(
         defaults=DEFAULTS | {"embedding_width": None},
         only=ONLY,
         table=(*TABLE, ("embeddings_project", "embeddings.project")),
-        classifiers={
-            "ElectraForSequenceClassification": ClassifierForm(
-                model_type="electra", hidden="classifier.dense", output="classifier.out_proj", activation="gelu"
-            ),
-            "ElectraForTokenClassification": _tokens("electra"),
-            "ElectraForQuestionAnswering": question_answering("electra"),
-            "ElectraForMultipleChoice": ClassifierForm(
-                model_type="electra", hidden="sequence_summary.summary", output="classifier", activation="gelu"
-            ),
-        },
+        classifiers=classifier_forms(
+            "Electra",
+            "electra",
+            {**TWO_MAPS, "activation": "gelu"},
+            {"hidden": "sequence_summary.summary", "activation": "gelu"},
+        ),
     )
 )

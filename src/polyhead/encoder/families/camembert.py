@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
-from polyhead.encoder.families.bert import DEFAULTS, KEYS, ONLY, TABLE
+from polyhead.encoder.families.base import TWO_MAPS, EncoderFamily, classifier_forms, register_encoder_family
+from polyhead.encoder.families.bert import DEFAULTS, KEYS, ONLY, ROBERTA_POOLER, TABLE
 
 register_encoder_family(
     EncoderFamily(
@@ -16,15 +16,6 @@ register_encoder_family(
         # Positions are counted from the padding index + 1.
         more=lambda settings, shape: {"first_position": settings.count("pad_token_id", 1) + 1},
         table=TABLE,
-        classifiers={
-            "CamembertForSequenceClassification": ClassifierForm(
-                model_type="camembert", hidden="classifier.dense", output="classifier.out_proj"
-            ),
-            "CamembertForTokenClassification": ClassifierForm(model_type="camembert", output="classifier"),
-            "CamembertForQuestionAnswering": question_answering("camembert"),
-            "CamembertForMultipleChoice": ClassifierForm(
-                model_type="camembert", hidden="roberta.pooler.dense", output="classifier"
-            ),
-        },
+        classifiers=classifier_forms("Camembert", "camembert", TWO_MAPS, ROBERTA_POOLER),
     )
 )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import (
-    ClassifierForm,
-    EncoderConfig,
-    EncoderFamily,
-    question_answering,
-    register_encoder_family,
-)
+from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, classifier_forms, register_encoder_family
 from polyhead.encoder.families.bert import EMBEDDINGS, KEYS, SECOND_HALF
 from polyhead.encoder.shape import Architecture, Relative
 
 _NORMS = {"none": False, "layer_norm": True}
+POOLED = {"hidden": "pooler.dense", "activation": "gelu"}
 
 
 def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
@@ -68,15 +63,6 @@ register_encoder_family(
             *SECOND_HALF,
         ),
         surplus=("embeddings.position.weight",),  # v3 was saved with a table that it does not read
-        classifiers={
-            "DebertaV2ForSequenceClassification": ClassifierForm(
-                model_type="deberta-v2", hidden="pooler.dense", output="classifier", activation="gelu"
-            ),
-            "DebertaV2ForTokenClassification": ClassifierForm(model_type="deberta-v2", output="classifier"),
-            "DebertaV2ForQuestionAnswering": question_answering("deberta-v2"),
-            "DebertaV2ForMultipleChoice": ClassifierForm(
-                model_type="deberta-v2", hidden="pooler.dense", output="classifier", activation="gelu"
-            ),
-        },
+        classifiers=classifier_forms("DebertaV2", "deberta-v2", POOLED, POOLED),
     )
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
+from polyhead.encoder.families.base import EncoderFamily, classifier_forms, register_encoder_family
+
+HEAD = {"hidden": "pre_classifier", "activation": "relu"}
 
 register_encoder_family(
     EncoderFamily(
@@ -33,15 +35,6 @@ register_encoder_family(
             ("transformer.layer.{}.ffn.lin2", "layers.{}.feed_forward.outer"),
             ("transformer.layer.{}.output_layer_norm", "layers.{}.feed_forward.norm"),
         ),
-        classifiers={
-            "DistilBertForSequenceClassification": ClassifierForm(
-                model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
-            ),
-            "DistilBertForTokenClassification": ClassifierForm(model_type="distilbert", output="classifier"),
-            "DistilBertForQuestionAnswering": question_answering("distilbert"),
-            "DistilBertForMultipleChoice": ClassifierForm(
-                model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
-            ),
-        },
+        classifiers=classifier_forms("DistilBert", "distilbert", HEAD, HEAD),
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, classifier_forms, register_encoder_family
 from polyhead.encoder.shape import Architecture
 
 
@@ -65,11 +65,8 @@ register_encoder_family(
             ("layers.{}.mlp.down_proj", "layers.{}.feed_forward.outer"),
             ("norm", "layers.{last}.norm"),
         ),
-        classifiers={
-            "EuroBertForSequenceClassification": ClassifierForm(
-                model_type="eurobert", hidden="dense", output="classifier", activation="gelu", settings=_pooled
-            ),
-            "EuroBertForTokenClassification": ClassifierForm(model_type="eurobert", output="classifier"),
-        },
+        classifiers=classifier_forms(
+            "EuroBert", "eurobert", {"hidden": "dense", "activation": "gelu", "settings": _pooled}
+        ),
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import EncoderFamily, classifier_forms, register_encoder_family
 from polyhead.encoder.families.bert import EMBEDDINGS, KEYS
 
 THETA = {"gte": 160_000.0, "new": 10_000.0}  # where the config states none
@@ -51,11 +51,6 @@ register_encoder_family(
             ("encoder.layer.{}.mlp_ln", "layers.{}.feed_forward.norm"),
             *IN_MEMORY,
         ),
-        classifiers={
-            "GteForSequenceClassification": ClassifierForm(
-                model_type="gte", hidden="gte.pooler.dense", output="classifier"
-            ),
-            "GteForTokenClassification": ClassifierForm(model_type="gte", output="classifier"),
-        },
+        classifiers=classifier_forms("Gte", "gte", {"hidden": "gte.pooler.dense"}),
     )
 )

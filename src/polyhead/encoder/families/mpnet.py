@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderFamily, question_answering, register_encoder_family
+from polyhead.encoder.families.base import TWO_MAPS, EncoderFamily, classifier_forms, register_encoder_family
 from polyhead.encoder.families.bert import DEFAULTS, EMBEDDINGS, KEYS, SECOND_HALF
 from polyhead.encoder.shape import Relative
 
@@ -31,15 +31,6 @@ register_encoder_family(
             ("encoder.layer.{}.attention.LayerNorm", "layers.{}.attention.norm"),
             *SECOND_HALF,
         ),
-        classifiers={
-            "MPNetForSequenceClassification": ClassifierForm(
-                model_type="mpnet", hidden="classifier.dense", output="classifier.out_proj"
-            ),
-            "MPNetForTokenClassification": ClassifierForm(model_type="mpnet", output="classifier"),
-            "MPNetForQuestionAnswering": question_answering("mpnet"),
-            "MPNetForMultipleChoice": ClassifierForm(
-                model_type="mpnet", hidden="mpnet.pooler.dense", output="classifier"
-            ),
-        },
+        classifiers=classifier_forms("MPNet", "mpnet", TWO_MAPS, {"hidden": "mpnet.pooler.dense"}),
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.base import EncoderConfig, EncoderFamily, classifier_forms, register_encoder_family
 from polyhead.encoder.families.bert import EMBEDDINGS, KEYS
 from polyhead.encoder.families.gte import ATTENTION, IN_MEMORY
 from polyhead.encoder.shape import Architecture, Rotary
@@ -83,11 +83,6 @@ register_encoder_family(
             ("encoder.layers.{}.norm2", "layers.{}.feed_forward.norm"),
             *IN_MEMORY,
         ),
-        classifiers={
-            "NomicBertForSequenceClassification": ClassifierForm(
-                model_type="nomic_bert", hidden="nomic_bert.pooler.dense", output="classifier"
-            ),
-            "NomicBertForTokenClassification": ClassifierForm(model_type="nomic_bert", output="classifier"),
-        },
+        classifiers=classifier_forms("NomicBert", "nomic_bert", {"hidden": "nomic_bert.pooler.dense"}),
     )
 )

@@ -1,6 +1,6 @@
-"""The backends that run plans: what each can do, and how it is opened. `register_backend` adds another.
+"""The backends that run plans: their abilities, and how to open them. `register_backend` adds another.
 
-Those that come with the package import their libraries when they are opened.
+The package's backends import their libraries when they are opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenOptions(Value, eq=False):
-    """How a backend is to compute."""
+    """Options for opening a backend."""
 
     precision: str | None  # of the trunk, one of the backend's; None: see `trained`
     trained: str | None = None  # where tasks were trained in one precision: taken if this machine has it
@@ -60,7 +60,7 @@ class BackendKind(ABC):
         return "bfloat16" in self.precisions
 
     def label(self) -> dict[str, str]:
-        """What computes here, and in how many threads: what may change the bits of outputs."""
+        """The library and its number of threads, which may change the bits of outputs."""
         return {self.package: importlib.metadata.version(self.package), "threads": str(processors())}
 
 
@@ -252,7 +252,7 @@ TRAINING_BACKEND = Torch.name
 
 
 def training_backend() -> str:
-    """The backend that trains where it is installed, else the default."""
+    """The training backend if it is installed, else the default."""
     return TRAINING_BACKEND if is_installed(Torch.package) else default_backend()
 
 

@@ -44,7 +44,7 @@ class FeatureBatch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class StageResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What became known at one point of a run: each task of the plan stands in one stage, once."""
+    """The results of one stage of a run: each task of the plan is in exactly one stage."""
 
     outputs: dict[str, np.ndarray]  # as `Backend.run` gives them
     failed: dict[str, Exception]  # tasks whose own layers, pooler or head failed, and why
@@ -52,7 +52,7 @@ class StageResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner(Protocol):
-    """What runs plans: a backend, or its tasks of one moment."""
+    """Runs plans: a backend, or a view of its tasks at one moment."""
 
     packs: bool  # reads no padding, so that a batch costs its tokens
     breadth: int  # how many times as many tokens as on a processor a batch should have
@@ -65,17 +65,17 @@ class Runner(Protocol):
         """
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
-        """The same outputs as soon as each is known, those that need the fewest layers first.
+        """The same outputs as soon as each is known, in the order of the layers that they need.
 
-        What fails for one task is given in its place and stops no other; what fails for all is raised. Layers which
-        only tasks that are not yet given need are not run until asked for.
+        An error of one task is returned in its place; an error of all is raised. Layers that only later tasks need are
+        run when the next stage is requested.
         """
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Outputs (rows, labels) of a task over pairs read separately, from the features of both texts."""
 
     def decoder(self, task: str) -> DecoderStep:
-        """What writes the texts of a task that generates, from the states that `run` gives."""
+        """The decoder of a task that writes texts; it reads the states that `run` returns."""
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
         """The stored value of each path before its codec, from one pass: float32 (positions, layers, width).
@@ -114,7 +114,7 @@ class ChangingBackend(Backend, Protocol):
     """
 
     def now(self) -> Runner:
-        """The tasks of this moment, which it answers whatever comes and goes; what nobody else needs goes with it."""
+        """A view of the current tasks, unaffected by later changes; arrays that only it needs are freed with it."""
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others; what they have in common with those before stays as it is."""
@@ -179,7 +179,7 @@ def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndar
 
 
 class ProcessGuard:
-    """The process that makes it; a backend that says it `forks` has no threads of its own, and goes on in any other."""
+    """The process that made a backend; one that `forks` has no threads, and works in other processes too."""
 
     def __init__(self, backend: Runner) -> None:
         self._pid = None if getattr(backend, "forks", False) else os.getpid()
@@ -197,7 +197,7 @@ class ProcessGuard:
 
 
 class ForkGuard:
-    """The threads that torch keeps for products: of a process that was forked after they began, they are gone."""
+    """The threads that torch keeps for products, which a process forked after their start does not have."""
 
     def __init__(self) -> None:
         self._has_threads = self._is_lost = False

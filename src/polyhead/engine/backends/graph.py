@@ -162,7 +162,7 @@ class GraphBackend:
             list(pool.map(compiled, self._needed(self._loaded)))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        """Compiles what is new, then swaps; graphs of what stays are kept."""
+        """Compiles new tasks, then swaps; the graphs of unchanged tasks are kept."""
         with self._changing:
             loaded = self._loaded
             try:

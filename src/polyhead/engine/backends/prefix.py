@@ -16,7 +16,7 @@ POSITIONS = ("all", "first", "mean")  # of stored values that follow from a text
 
 
 def stored_paths(paths: Sequence[Path]) -> list[Path]:
-    """The stored form of each path; raises BackendError where it does not follow from a text and the trunk alone."""
+    """The stored form of each path; raises BackendError if it depends on more than a text and the trunk."""
     stored = [path.stored() for path in paths]
     for path in stored:
         _check_trunk(path)
@@ -63,7 +63,7 @@ def _check_trunk(path: Path) -> None:
 
 
 def depth_of(path: Path) -> int:
-    """How many layers the path runs."""
+    """The number of layers that the path runs."""
     return path.depth
 
 
@@ -80,7 +80,7 @@ def is_averaged(pool: Pool) -> bool:
 
 
 def stored_layers(path: Path) -> int:
-    """How many layers of a token are kept for a path."""
+    """The number of layers per token that are stored for a path."""
     pool = path.stored().pool
     return 1 if is_averaged(pool) else len(layers_read(path.stored()))
 

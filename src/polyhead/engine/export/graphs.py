@@ -32,7 +32,7 @@ _STATE = "state_"
 
 
 class BuiltGraph(msgspec.Struct, frozen=True):
-    """A model whose larger arrays stand beside it, by name."""
+    """A model, and its larger arrays by name."""
 
     model: onnx.ModelProto
     arrays: dict[str, np.ndarray]
@@ -117,7 +117,7 @@ def ready_to_pool(trunk: TrunkData, loaded: LoadedTask, task: Task) -> tuple[Tex
 
 
 def _hashed_words(ops: OnnxOps, weights: np.ndarray) -> Tensor:
-    """What the words of each row add, (rows, outputs): their values times their columns' weights (columns, outputs)."""
+    """Each row's hashed words times the `weights` (columns, outputs) of their columns, (rows, outputs)."""
     columns = ops.input(COLUMNS, "int", ("rows", "features"))
     values = ops.input(VALUES, "float", ("rows", "features"))
     read = ops.gather(ops.constant(weights), columns)  # (rows, features, outputs)
@@ -132,7 +132,7 @@ def pair_graph(loaded: LoadedTask, task: Task) -> BuiltGraph:
 
 
 def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Tensor]:
-    """The states that the file has, by depth: those that it is given and those that it computes."""
+    """The file's states by depth: its inputs and those that it computes."""
     shape, arrays, states = trunk.architecture, _owners(loaded, trunk), dict[int, Tensor]()
     for depth in depths_read(path):
         states[depth] = ops.input(_state(depth), "float", ("rows", "tokens", shape.width))
@@ -170,7 +170,7 @@ def built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], la
 
 
 def reads_states(inputs: Collection[str]) -> bool:
-    """Whether a file with these inputs goes on from the trunk's states; else it runs the trunk's layers itself."""
+    """Whether a file with these inputs reads the trunk's states; else it runs the trunk's layers itself."""
     return any(name.startswith(_STATE) for name in inputs)
 
 

@@ -32,7 +32,7 @@ class ModelFile(Value):
 
 
 class TaskFiles(Value):
-    """How one task is answered: its model, and what it reads of the trunk's outputs and of the text."""
+    """The files of one task: its model, and the trunk outputs and parts of the text that it reads."""
 
     task: Task
     reads: InputType  # text: one; pair: two as one input; question: a pair for each option

@@ -1,4 +1,4 @@
-"""What graphs of an export read, computed inside a file from what a user has: token ids, a mask, segments, words."""
+"""Inputs of an export's graphs, computed inside the file from token ids, a mask, segments and words."""
 
 from __future__ import annotations
 

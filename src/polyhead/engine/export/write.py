@@ -129,7 +129,7 @@ class _Writing(msgspec.Struct, frozen=True):
     show: Callable[[str], None]
 
     def export(self, names: Iterable[str]) -> Export:
-        """All files but those that tell about them; nothing is compared yet."""
+        """Writes all files except the descriptions of them; nothing is compared yet."""
         bundle, tokenizer = self.session.bundle, self.session.tokenizer
         self.folder.mkdir(parents=True)
         tokenizer_sha256 = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
@@ -195,7 +195,7 @@ class _Writing(msgspec.Struct, frozen=True):
 
 
 def _checked(folder: FilePath, export: Export, session: Session, show: Callable[[str], None]) -> Export:
-    """With what was measured; raises BackendError for a task whose answers differ."""
+    """The record with the measured differences; raises BackendError for a task whose answers differ."""
     exported, tasks = ExportedModel(folder, export), {}
     for name, files in export.tasks.items():
         show(f"comparing {name}")
@@ -231,7 +231,7 @@ def write_model(
 ) -> dict[str, str]:
     """Writes the model with its arrays, those of more than `largest` bytes together to `<name>.data` beside it.
 
-    Gives the SHA-256, in hex, of each file by its name.
+    Returns the SHA-256, in hex, of each file by its name.
     """
     apart = {name: array for name, array in arrays.items() if array.nbytes > INLINE}
     whole = onnx.ModelProto()
@@ -350,7 +350,7 @@ def export_differences(exported: ExportedModel, files: TaskFiles, session: Sessi
 
 
 def _written_difference(exported: ExportedModel, files: TaskFiles, session: Session, texts: Input) -> float:
-    """Of the scores of the tokens that the session's decoder would write first, one after another."""
+    """The largest difference of the scores of the tokens that the session's decoder would write first."""
     name, backend = files.task.name, session.backend
     path = session.bundle.tasks[name].path
     (encoded,) = session.tokenizer.encode([texts])

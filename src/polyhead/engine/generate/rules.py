@@ -1,4 +1,4 @@
-"""What rules of generation do to the scores of each next token, in the order in which `transformers` applies them."""
+"""Rules of generation, applied to the scores of each next token in the order of `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy and beam search over a decoder's steps, as `transformers` searches; no text depends on those beside it."""
+"""Greedy and beam search over a decoder's steps, equal to that of `transformers`; texts do not affect each other."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def write(
     *,
     is_late: Callable[[], bool] = lambda: False,
 ) -> list[Written | None]:
-    """What a decoder writes from states (texts, tokens, width) that are read where `mask` is True.
+    """The tokens that a decoder writes from states (texts, tokens, width), of which it reads those under `mask`.
 
-    None stands for texts that were not finished when it was late, which is asked first and before each step.
+    None stands for texts that were not finished in time, which is checked first and before each step.
     """
     if not len(states) or is_late():
         return [None] * len(states)
@@ -79,7 +79,7 @@ class _Search(ABC):
 
     @abstractmethod
     def choose(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each text is done, bool (texts,), and of each row that goes on its parent, (texts, beams)."""
+        """Whether each text is done, bool (texts,), and the parent of each continuing row, (texts, beams)."""
 
     @abstractmethod
     def written(self, text: int) -> np.ndarray:
@@ -157,7 +157,7 @@ class _Beams(_Search):
         self._lengths = _of(np.concatenate([self._lengths, np.full(best.shape, self.steps)], axis=1), chosen)
 
     def _weigh(self) -> None:
-        """Whether a row that goes on may still be better than the worst finished one."""
+        """Whether a continuing row may still exceed the worst finished one."""
         rules = self.rules
         never = rules.early_stopping == "never" and rules.length_penalty > 0
         length = np.float32((rules.tokens if never else self.steps) ** rules.length_penalty)
@@ -174,7 +174,7 @@ class _Beams(_Search):
 
 
 def _of(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Of each text (texts, rows, ...) the rows at these places, (texts, chosen, ...)."""
+    """The rows (texts, chosen, ...) of each text at these places in (texts, rows, ...)."""
     return np.take_along_axis(values, places.reshape(*places.shape, *(1,) * (values.ndim - 2)), axis=1)
 
 
@@ -197,7 +197,7 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _not_finite() -> BackendError:
-    """The error of a text of which any token would be an equally good next one."""
+    """The error for a text whose scores of the next token are not finite."""
     return BackendError(
         "a decoder gave scores of tokens that are not finite",
         got="NaN or infinity",

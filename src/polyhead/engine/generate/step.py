@@ -8,14 +8,14 @@ import numpy as np
 
 
 class DecoderCache(Protocol):
-    """What a decoder keeps of the states that it reads and of the tokens that it read."""
+    """A decoder's keys and values of the encoder states and of earlier tokens."""
 
     def only(self, texts: np.ndarray, rows: np.ndarray) -> DecoderCache:
-        """That of some texts, int64 (texts,), each with rows of before, int64 (texts * beams,), in a new order."""
+        """The cache of some texts, int64 (texts,), with earlier rows, int64 (texts * beams,), in a new order."""
 
 
 class DecoderStep(Protocol):
-    """A task's decoder. Several threads may write with it, each with caches of its own."""
+    """A task's decoder. Several threads may write with it, each with its own caches."""
 
     def begin(self, states: np.ndarray, mask: np.ndarray) -> Any:
         """The `DecoderCache` of texts with these states, float32 (texts, tokens, width), read where `mask` is True."""

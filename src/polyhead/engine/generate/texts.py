@@ -1,6 +1,6 @@
-"""Texts of tasks that generate: states of some batches are kept, and what they become is written in batches of its own.
+"""Texts of tasks that generate: states of several batches are kept, and their texts are written in separate batches.
 
-No text depends on those beside it but in what rounding does; in deterministic mode each is written alone.
+Texts affect each other only by rounding; in deterministic mode each is written alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TextStates(Value, eq=False):
 
 
 class WrittenText(Value, eq=False):
-    """What was written of one input; without either it was late."""
+    """The text or the error of one input; without either it was late."""
 
     row: int
     tokens: int  # of the input, read

@@ -124,7 +124,7 @@ def marked_html(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _spans(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-    """What an answer marks in the text; None for an answer that marks nothing by its kind."""
+    """The spans that an answer marks in the text; None for kinds without spans."""
     if (spans := answer.get("spans", answer.get("words"))) is not None:
         return [span for span in spans if span.get("label") != "O"]
     if {"start", "end"} <= answer.keys():

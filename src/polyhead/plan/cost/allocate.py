@@ -213,17 +213,17 @@ class LayerPrices(Value):
 
     @property
     def known(self) -> dict[Unit, LayerPrice]:
-        """Those that are known."""
+        """The known ones."""
         prices: dict[Unit, LayerPrice | None] = {"layers": self.layers, "flops": self.flops, "bytes": self.bytes}
         return {unit: price for unit, price in prices.items() if price is not None}
 
     def costs(self, chosen: Mapping[str, AllocationOption]) -> dict[Unit, int]:
-        """What a choice costs in each unit."""
+        """The cost of a choice in each unit."""
         return {unit: allocation_of(chosen, price).cost for unit, price in self.known.items()}
 
 
 class AllocationReport(Value):
-    """A choice, what it costs, and what no choice beats in the unit that was asked for and in score."""
+    """A choice, its cost, and the choices that no other beats in both the wanted unit and score."""
 
     how: str
     unit: Unit
@@ -249,10 +249,9 @@ def allocate(
     tokens: int,
     how: str = "",
 ) -> AllocationReport:
-    """The choice by a rule, or the best within a budget; `how` says in words which it was.
+    """The choice by a rule, or the best within a budget; `how` describes which of them.
 
-    Raises ConfigError for a unit that needs the trunk's shape where it is not known, and for a budget that nothing is
-    within.
+    Raises ConfigError for a unit that needs an unknown shape of the trunk, and for a budget below every choice.
     """
     prices = LayerPrices(layers=LayerPrice(shared=1, private=1, unit="layers"))
     if (shape := content.trunk) is not None:

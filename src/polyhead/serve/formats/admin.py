@@ -1,6 +1,6 @@
-"""Changing tasks over HTTP, where that is allowed: uploads, removals, rollbacks, and candidates in the shadow.
+"""Changes of tasks over HTTP, if allowed: uploads, removals, rollbacks, and shadow candidates.
 
-Every change is the certified one that `polyhead tasks` makes, in a process of its own; then this server takes it over.
+Every change is the certified one of `polyhead tasks`, made in a separate process; then this server loads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.event_loop import off_loop
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.orders import ChangeResult
@@ -63,14 +63,14 @@ class PastChange(Value):
 
 
 class ChangesAnswer(Value):
-    """What changed, newest first, and how far this server follows."""
+    """The changes, newest first, and the state of this server."""
 
     server: ChangeState
     versions: dict[str, str]  # that answer now
     changes: list[PastChange]
 
 
-class AdminFormat:
+class AdminFormat(WireFormat):
     """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`; all want the key of an admin."""
 
     name = "admin"
@@ -89,7 +89,7 @@ class AdminFormat:
         ]
 
     def operations(self) -> Sequence[Operation]:
-        """What each route takes and gives; uploads are tar files."""
+        """An entry for each route; uploads are tar files."""
         statuses = {403: "No admin asks", 409: "Another change is being made"}
         return [
             Operation(
@@ -117,9 +117,9 @@ async def _admitted(
 
 
 def check_admitted(request: Request) -> None:
-    """Raises HttpError 403 unless an admin's key was checked, or a program of this machine asks a server without keys.
+    """Raises HttpError 403 unless an admin's key was checked, or a local program asks a server without keys.
 
-    A browser may be led to ask by any page: without a key it is refused by what it says of the page, or of the host.
+    Any web page could make a browser send a request: without a key it is refused by its headers about page or host.
     """
     if request.scope.get(ADMIN_KEY):
         return

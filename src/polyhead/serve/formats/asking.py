@@ -1,4 +1,4 @@
-"""What formats share that ask one task or want vectors: which task is meant, answers, labels and spans, costs."""
+"""Shared parts of formats that ask one task or for vectors: the requested task, answers, labels, spans and costs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Vectors(Value, eq=False):
 
 
 def for_task(app: ASGIApp, task: str) -> ASGIApp:
-    """The same application for a port of its own, where requests that name no task mean this one."""
+    """The same application for another port, where requests without a task mean this one."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -95,7 +95,7 @@ def requested_task(service: Service, request: Request, named: str | None = None)
 
 
 def named_task(request: Request) -> str | None:
-    """The task that a request itself names beside its body: `?task=`, or the header `X-Polyhead-Task`."""
+    """The task that a request names outside its body: in `?task=`, or the header `X-Polyhead-Task`."""
     return request.query_params.get("task") or request.headers.get(TASK_HEADER)
 
 
@@ -112,17 +112,22 @@ async def answers_of(
     (task,) = requested
     service.check_inputs(inputs, requested)
     ticket = await service.ask(inputs, requested, is_gone=gone(request))
+    return TaskAnswers(
+        task=ticket.loaded.tasks[task],
+        inputs=inputs,
+        answers=ticket_answers(ticket, task),
+        ticket=ticket,
+        costs=costs_of(ticket),
+    )
+
+
+def ticket_answers(ticket: Ticket, task: str) -> list[Answer]:
+    """The task's answers to all inputs of a ticket; raises the reason for the first that has none."""
     results = ticket_results(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:
         raise no_answer(results[missing], missing, task)
-    return TaskAnswers(
-        task=ticket.loaded.tasks[task],
-        inputs=inputs,
-        answers=[result.answers[task] for result in results],
-        ticket=ticket,
-        costs=costs_of(ticket),
-    )
+    return [result.answers[task] for result in results]
 
 
 async def vectors_of(service: Service, request: Request, texts: Sequence[str]) -> Vectors:
@@ -157,7 +162,7 @@ def no_answer(result: Result, number: int, task: str, *, titled: str | None = No
 
 
 def costs_of(ticket: Ticket) -> RequestCost:
-    """What an answered ticket cost, and which versions answered: in a format's place for extensions."""
+    """The cost of an answered ticket, and the versions that answered, for a format's extension field."""
     cost = total_cost([result.receipt for result in ticket_results(ticket)], cached=ticket.cached)
     return msgspec.structs.replace(cost, versions=versions_served(ticket))
 
@@ -251,9 +256,9 @@ def check_span_labels(task: Task, *, spans: bool, route: str) -> None:
 
 
 def label_scores(task: Task, answer: Answer) -> list[ScoredLabel]:
-    """Every label with its score in the task's order: probabilities, which sum to 1 for `single_label` alone.
+    """Every label with its probability in the task's order; they sum to 1 only for `single_label`.
 
-    A regression task has one, its own name with the number that it answers, in the task's range.
+    A regression task has one entry: its name, with the number that it answers, in the task's range.
     """
     kind = kind_of(task)
     if kind.scores == "range":
@@ -293,7 +298,7 @@ def pipelined(answered: TaskAnswers) -> list[Sequence[ScoredLabel | SpanAnswer]]
 
 
 async def cut_at(answered: TaskAnswers, number: int) -> int | None:
-    """Where the text of an input ends that was read, in code points; None where all of it was."""
+    """The end of the part of an input's text that was read, in code points; None if all of it was."""
     result, (text, *others) = answered.ticket.results[number], texts_of(task_input(answered.inputs[number]))
     if result is None or not result.receipt.cut or others:
         return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.registry import Registry
+from polyhead.serve.http import error_response
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -23,17 +24,8 @@ class Wire(Value, forbid_unknown_fields=False):
     """Base of what clients of other services send: fields that are not known are left unread."""
 
 
-class WireFormat(Protocol):
-    """The routes of one format. It may also be `Described` and `FormatsErrors`."""
-
-    name: str
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-
-
 class Operation(Value, eq=False):
-    """What a route takes and gives, for the OpenAPI file, whose keys open it, and who answers it."""
+    """A route: its request and answer for the OpenAPI file, the keys that open it, and its handler."""
 
     method: str
     path: str  # as its route has it: "/v1/tasks/{name}"
@@ -59,32 +51,34 @@ def post(path: str, handler: Handler, summary: str, **more: Any) -> Operation:
     return Operation(method="POST", path=path, handler=handler, summary=summary, **more)
 
 
-def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
-    """The routes of the operations that have a handler, which asks the service."""
-    return [
-        Route(each.path, partial(each.handler, service), methods=[each.method])
-        for each in operations
-        if each.handler is not None
-    ]
+class WireFormat:
+    """The routes of one format, and the form in which its clients read errors."""
 
-
-@runtime_checkable
-class Described(Protocol):
-    """A format that says what its routes take and give. Routes that it leaves out need a key, and no admin key."""
+    name: ClassVar[str]
 
     def operations(self) -> Sequence[Operation]:
-        """An entry for each route and method."""
+        """An entry for each route and method. Routes without an entry need a key, and no admin key."""
+        return ()
 
-
-@runtime_checkable
-class FormatsErrors(Protocol):
-    """A wire format whose clients read errors in a form of its own."""
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service: by default those of the operations that have a handler."""
+        return [
+            Route(each.path, partial(each.handler, service), methods=[each.method])
+            for each in self.operations()
+            if each.handler is not None
+        ]
 
     def error_response(self, error: Exception) -> Response:
-        """An error as these clients read it, whoever raised it on the way to one of the format's routes.
+        """An error as clients read it, whoever raised it on the way to one of the format's routes.
 
         See `polyhead.serve.http` for an error's status, facts and headers.
         """
+        return error_response(error)
+
+    @property
+    def has_own_errors(self) -> bool:
+        """Whether errors have another form than the server's own."""
+        return type(self).error_response is not WireFormat.error_response
 
 
 FORMATS: Registry[WireFormat] = Registry("wire format")

@@ -1,4 +1,4 @@
-"""`/classify`, which three kinds of servers have under one path: each request is answered in the form of its own.
+"""`/classify`, a path of three kinds of servers: each request is answered in the form of its own kind.
 
 `inputs` is that of vLLM's semantic router and of pipelines of transformers, `input` that of Infinity or vLLM.
 """
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.engine.familiar import KEY, NONE
 from polyhead.errors import BadValue
@@ -23,7 +22,6 @@ from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import (
     LATE,
     ScoredLabel,
-    SpanAnswer,
     TaskAnswers,
     answers_of,
     check_span_labels,
@@ -38,7 +36,7 @@ from polyhead.serve.formats.asking import (
     requested_task,
     text_list,
 )
-from polyhead.serve.formats.base import Handler, Operation, Wire, post, routes_of
+from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, post
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
@@ -113,24 +111,13 @@ class RankedAnswer(Value):
     object: Literal["classify"] = "classify"
 
 
-class PartOfSpans(Value):
-    """Spans of a text of which not all was read, as `token_spans.v1` tells it."""
-
-    spans: Sequence[SpanAnswer]
-    truncated_at: int  # code points
-
-
-class ClassifyFormat:
+class ClassifyFormat(WireFormat):
     """`/classify`; `/vllm/classify` and `/infinity/classify` answer in one of these forms whatever the body says."""
 
     name = "classify"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives."""
+        """An entry for each route."""
         both = "Labels of texts, in the form of the server that the body is written for."
 
         def of(path: str, handler: Handler, summary: str, field: str, answer: Any = None) -> Operation:
@@ -177,7 +164,7 @@ async def _router(service: Service, request: Request, asked: ClassifyRequest) ->
     if answered.costs.cut and has_spans(answered.task):
         for number, row in enumerate(rows):
             if (end := await cut_at(answered, number)) is not None:
-                rows[number] = PartOfSpans(spans=row, truncated_at=end)
+                rows[number] = {"spans": row, "truncated_at": end}  # in code points, as `token_spans.v1` says it
     rows = await off_loop(size, raw, rows)
     return json_content(rows if isinstance(asked.inputs, list) else rows[0], headers=list_headers(answered))
 

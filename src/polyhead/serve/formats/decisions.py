@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.errors import PolyheadError
 from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.event_loop import off_loop
-from polyhead.serve.formats.base import Operation, Wire, post, routes_of
+from polyhead.serve.formats.base import Operation, Wire, WireFormat, post
 from polyhead.serve.formats.messages import Item, Part, conversation_text, words_of_parts
 from polyhead.serve.formats.systemone import answered_by, chosen_of, decided_body
 from polyhead.serve.http import (
@@ -40,7 +39,7 @@ ERROR_TYPES: Mapping[int, str] = {
 
 
 class Predicate(Wire, tag_field="type", tag="predicate"):
-    """How likely a statement is true."""
+    """A statement, answered with the probability that it is true."""
 
     instructions: str | list[Part]
     name: str | None = None
@@ -99,17 +98,13 @@ class InvalidField(HttpError):
         self.param = param
 
 
-class DecisionsFormat:
+class DecisionsFormat(WireFormat):
     """The route of OpenAI's decisions."""
 
     name = "decisions"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What the route takes."""
+        """The entry of the route."""
         summary = "Typed questions about an input, each answered by the task of its name."
         statuses = {400: "The request cannot be answered"}
         return [post(PATH, _decide, summary, request=DecisionsRequest, statuses=statuses)]

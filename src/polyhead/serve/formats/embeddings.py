@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import Vectors, check_dimensions, short_trunk_name, text_list, vectors_of
-from polyhead.serve.formats.base import Operation, Wire, post, routes_of
+from polyhead.serve.formats.base import Operation, Wire, WireFormat, post
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
@@ -57,7 +56,7 @@ class EmbeddingsAnswer(Value):
     object: Literal["list"] = "list"
 
 
-class EmbeddingsFormat:
+class EmbeddingsFormat(WireFormat):
     """`/v1/embeddings`, and `/embeddings` for clients of Infinity.
 
     Vectors are the mean of the trunk's last states over all tokens, divided by their length, as sentence-transformers
@@ -66,12 +65,8 @@ class EmbeddingsFormat:
 
     name = "embeddings"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What both take and give."""
+        """An entry for each path."""
         summary, types = "Vectors of texts, as OpenAI's clients ask for them.", (EmbeddingsRequest, EmbeddingsAnswer)
         return [post(path, _embeddings, summary, request=types[0], response=types[1]) for path in PATHS]
 
@@ -88,21 +83,20 @@ async def _embeddings(service: Service, request: Request) -> Response:
 
 
 def _response(service: Service, requested: EmbeddingsRequest, vectors: Vectors) -> Response:
-    form = _in_base64 if requested.encoding_format == "base64" else _as_numbers
+    is_base64 = requested.encoding_format == "base64"
     rows = vectors.normalized(requested.dimensions or None)
     tokens = vectors.costs.tokens
     return json_content(
         EmbeddingsAnswer(
-            data=raw(Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)),
+            data=raw(
+                Embedding(embedding=_in_base64(row) if is_base64 else row.tolist(), index=index)
+                for index, row in enumerate(rows)
+            ),
             model=short_trunk_name(service),
             usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
             x_receipt=vectors.costs,
         )
     )
-
-
-def _as_numbers(row: np.ndarray) -> list[float]:
-    return list(row.tolist())
 
 
 def _in_base64(row: np.ndarray) -> str:

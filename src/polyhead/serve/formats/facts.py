@@ -34,7 +34,7 @@ class Tasks(Value):
 
 
 class TaskCalibration(Value, omit_defaults=True):
-    """How sure a task is. Errors are expected calibration errors; what nobody measured is left out."""
+    """The calibration of a task. Errors are expected calibration errors; unmeasured ones are left out."""
 
     error: float | None = None  # of `scores`, on rows that training held out
     rows: int | None = None  # that many
@@ -108,7 +108,7 @@ def _task_facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
 
 
 def _calibration(bundle: Bundle, loaded: LoadedTasks, name: str) -> TaskCalibration | None:
-    """How sure the task is; None also of a task whose files are gone already."""
+    """The calibration; None also if the task's files were removed."""
     notes, own = ScoreNotes(), loaded.calibrations.get(name)
     with suppress(BundleError):
         notes = bundle.score_notes(name) if name in bundle.tasks else notes
@@ -126,7 +126,7 @@ def _calibration(bundle: Bundle, loaded: LoadedTasks, name: str) -> TaskCalibrat
 
 
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
-    """The score; None also of a task whose files are gone already, while it answers its last requests."""
+    """The score; None also if the task's files were removed while it answers its last requests."""
     with suppress(BundleError):
         return bundle.headline(name) if name in bundle.tasks else None
     return None

@@ -1,4 +1,4 @@
-"""What who runs the server asks: whether it lives and is warm, what it counts, and which routes it has."""
+"""Routes for operators: health, metrics, and the description of all routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from polyhead._version import __version__
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import exposition_text, families_of
-from polyhead.serve.formats.base import Operation, WireFormat, get, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, get
 from polyhead.serve.http import JSON, json_content
 from polyhead.serve.openapi import openapi_document, routes_html
 from polyhead.serve.service import Service
@@ -28,7 +28,7 @@ REFUSED = "what lies on disk cannot be taken over: the server's log says why, an
 
 
 class Health(Value):
-    """How the server is."""
+    """The state of the server."""
 
     status: Literal["starting", "ready", "stopping"]
     version: str
@@ -42,14 +42,10 @@ class Health(Value):
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
-class HealthFormat:
+class HealthFormat(WireFormat):
     """`/health`, `/metrics`, `/openapi.json`, `/docs`."""
 
     name = "health"
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes."""
-        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""
@@ -81,7 +77,7 @@ async def _health(service: Service, request: Request) -> Response:
 
 
 def _without_reason(state: ChangeState) -> ChangeState:
-    """How far it follows, but not why a change was refused: that may name tasks and labels, and anyone sees this."""
+    """The state without the reason of a refusal, which may name tasks and labels: anyone can read this."""
     if state.refusal is None:
         return state
     refusal = msgspec.structs.replace(state.refusal, error=REFUSED)

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead._version import __version__
 from polyhead.engine.inputs import AnyInput, input_types_of
@@ -35,9 +34,8 @@ from polyhead.serve.formats.asking import (
     text_list,
     vectors_of,
 )
-from polyhead.serve.formats.base import Handler, Operation, Wire, get, post, routes_of
+from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, get, post
 from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
-from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -47,14 +45,14 @@ TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(exampl
 
 
 class ReadOptions(Wire):
-    """What every request may say about how its texts are read."""
+    """Options of every request for reading its texts."""
 
     truncate: bool | None = None  # False refuses texts that the trunk does not read whole
     truncation_direction: Literal["left", "Left", "right", "Right"] | None = None
     prompt_name: str | None = None
 
     def check(self) -> None:
-        """Raises BadValue for what is not done here."""
+        """Raises BadValue for options that are not supported."""
         if self.truncation_direction in ("left", "Left"):
             raise BadValue("texts are cut at their end", got="truncation_direction 'left'", allowed="'right'")
         if self.prompt_name is not None:
@@ -121,7 +119,7 @@ class Rank(Value, omit_defaults=True):
 
 
 class PipelineParameters(Wire):
-    """How a pipeline's answer is given."""
+    """Options of a pipeline's answer."""
 
     top_k: int | None = None
     function_to_apply: str | None = None
@@ -137,28 +135,17 @@ class PipelineRequest(Wire):
     parameters: PipelineParameters | None = None
 
 
-class TeiError(Value):
-    """An error as text-embeddings-inference tells it."""
-
-    error: str
-    error_type: str
-
-
-class InferenceApiFormat:
+class InferenceApiFormat(WireFormat):
     """`/predict`, `/embed`, `/similarity`, `/rerank`, `/info`, `/models/{task}`, and the same of one task at `/`."""
 
     name = "inference-api"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def error_response(self, error: Exception) -> Response:
         """An error of the guard as these clients read it."""
-        return tei_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+        return tei_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
 
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives."""
+        """An entry for each route."""
         pipeline = "A task's answers, as a pipeline of transformers gives them."
         predict = "Labels of texts or pairs, as text-embeddings-inference answers."
         rerank = "Texts in the order of how well they fit a query."
@@ -186,7 +173,7 @@ def tei_error(error: PolyheadError) -> Response:
     """An error as text-embeddings-inference tells it."""
     kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
     kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
-    return json_content(TeiError(error=str(error), error_type=kind), status_of(error), headers_of(error))
+    return json_content({"error": str(error), "error_type": kind}, status_of(error), headers_of(error))
 
 
 async def _predict(service: Service, request: Request) -> Response:
@@ -205,7 +192,7 @@ async def _predict(service: Service, request: Request) -> Response:
 
 
 def _rows(answered: TaskAnswers) -> list[Any]:
-    """What a pipeline gives of each input, in JSON."""
+    """The answers of a pipeline, one per input, in JSON."""
     return raw(pipelined(answered))
 
 
@@ -289,7 +276,7 @@ async def _rerank(service: Service, request: Request) -> Response:
 
 
 def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
-    """The regression task over pairs that a request means; None where it names none and the default is another."""
+    """The requested regression task over pairs; None if none is named and the default is of another kind."""
     named = named_task(request)
     try:
         requested = requested_task(service, request)
@@ -324,7 +311,7 @@ async def _pipeline(service: Service, request: Request) -> Response:
 
 
 def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:
-    """What a pipeline gives of each input, but for what the request does not want, in JSON."""
+    """The answers of a pipeline, one per input, limited as the request asks, in JSON."""
     ignored = frozenset(parameters.ignore_labels or ())
     return raw([part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered))
 

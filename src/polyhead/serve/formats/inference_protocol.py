@@ -15,7 +15,7 @@ from polyhead.engine.tickets import Ticket
 from polyhead.errors import PolyheadError
 from polyhead.serve.checks import size_of
 from polyhead.serve.event_loop import off_loop
-from polyhead.serve.formats.base import Operation, get, post, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, get, post
 from polyhead.serve.formats.models import (
     ALL,
     EXTENSIONS,
@@ -28,14 +28,13 @@ from polyhead.serve.formats.models import (
 )
 from polyhead.serve.formats.tensors import LENGTH_HEADER, InferRequest, answer_with, request_in
 from polyhead.serve.http import HttpError, gone, headers_of, json_content, status_of
-from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Service
 
 CHANGES = {403: "The server takes no changes.", 501: "Changes are made elsewhere."}
 PACKED = {415: "The body is packed."}
 
 
-class InferenceProtocol:
+class InferenceProtocol(WireFormat):
     """`/v2` and all below it."""
 
     name = "inference-protocol"
@@ -44,14 +43,14 @@ class InferenceProtocol:
         """All routes, which ask this service."""
         rest = partial(_nothing, service)
         methods = ["GET", "POST", "PUT", "DELETE"]
-        return [*routes_of(service, self.operations()), Route("/v2/{rest:path}", rest, methods=methods)]
+        return [*super().routes(service), Route("/v2/{rest:path}", rest, methods=methods)]
 
     def error_response(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
-        return protocol_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+        return protocol_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
 
     def operations(self) -> Sequence[Operation]:
-        """What each takes and gives; probes need no key."""
+        """An entry for each route; probes need no key."""
         late, ready = {504: "It was not done by the deadline.", **PACKED}, "200 where the model answers."
         probe: dict[str, Any] = {"access": "open", "media": "", "statuses": {503: "It is not."}}
         change = "/v2/repository/models/{name}/{change}"

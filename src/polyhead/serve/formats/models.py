@@ -18,7 +18,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, UnknownTask
 from polyhead.serve.checks import check_deadline
-from polyhead.serve.formats.asking import costs_of, no_answer, ticket_results
+from polyhead.serve.formats.asking import costs_of, ticket_answers, ticket_results
 from polyhead.serve.formats.tensors import TEXT, InferRequest, Tensor, TensorFacts, tensor_texts
 from polyhead.serve.http import check_parts
 from polyhead.serve.service import Service, TaskSelection
@@ -62,7 +62,7 @@ class ServedModel(Value, eq=False):
 
 
 def model_named(service: Service, name: str, version: str | None = None) -> ServedModel:
-    """The model of this name; raises UnknownTask for what is not served, or not in that version."""
+    """The model of this name; raises UnknownTask if it is not served, or not in this version."""
     is_all = name == ALL and ALL not in service.loaded.tasks
     names = service.named(None if is_all else [name])
     live = "" if is_all else names.loaded.versions.get(name, "")
@@ -107,7 +107,7 @@ class Inference(Value, eq=False):
         return [tensor for tensor in tensors if not wanted or tensor.facts.name in wanted]
 
     def facts(self, ticket: Ticket) -> dict[str, Any]:
-        """What an answer says beside its tensors."""
+        """The parameters of an answer, in addition to its tensors."""
         version = "" if self.model.is_all else ticket.loaded.versions.get(self.model.name, "")
         facts = {"model_name": self.model.name, "model_version": version}
         own = {} if self.asked.id is None else {"id": self.asked.id}
@@ -154,11 +154,7 @@ def _json(text: str, number: int) -> object:
 
 
 def _tensors_of(ticket: Ticket, task: str) -> list[Tensor]:
-    results = ticket_results(ticket)
-    missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
-    if missing is not None:
-        raise no_answer(results[missing], missing, task)
-    return _tensors(ticket.loaded.tasks[task], [result.answers[task] for result in results])
+    return _tensors(ticket.loaded.tasks[task], ticket_answers(ticket, task))
 
 
 @lru_cache(maxsize=4096)

@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
-from polyhead.serve.formats.base import Operation, post, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, post
 from polyhead.serve.formats.systemone import InvalidRequest, SystemOneRequest, answer_state
 from polyhead.serve.http import body_of, headers_of, json_content, status_of
-from polyhead.serve.service import Service
 
 PATH = "/api/alpha/decisions"
 
 
-class OpenRouterFormat:
+class OpenRouterFormat(WireFormat):
     """The route of OpenRouter's decisions."""
 
     name = "openrouter"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What the route takes."""
+        """The entry of the route."""
         return [post(PATH, answer_state, "The same as `/v1/systemone`.", request=SystemOneRequest)]
 
     def error_response(self, error: Exception) -> Response:

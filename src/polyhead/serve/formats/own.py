@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE, check_none_below
@@ -24,7 +23,7 @@ from polyhead.serve.checks import characters_of, check_deadline, forget_results,
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.explain import Why, explain_request
-from polyhead.serve.formats.base import Operation, get, post, routes_of
+from polyhead.serve.formats.base import Operation, WireFormat, get, post
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Service, TaskSelection
@@ -55,7 +54,7 @@ _LISTED = {"type": "array", "items": {"anyOf": _FORMS}, "minItems": 1}
 
 
 class Options(Value):
-    """How a request is answered."""
+    """Options of a request."""
 
     deadline: float | None = None  # seconds; tasks that are not done by then are late
     receipt: bool = True  # whether each result says what it cost
@@ -98,17 +97,13 @@ class PredictAnswer(Value, omit_defaults=True):
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
 
 
-class OwnFormat:
+class OwnFormat(WireFormat):
     """`/v1/predict`, `/v1/predict/stream`, `/v1/tasks`."""
 
     name = "polyhead"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What each route takes and gives."""
+        """An entry for each route."""
         answer = "Answers tasks for texts, pairs and questions: one pass of the encoder an input."
         stream = "The same, each task's answers as soon as they are done: a line each, or a server-sent event."
         return [
@@ -194,7 +189,7 @@ def _response(service: Service, ticket: Ticket, options: Options, size: int) -> 
 
 
 def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each result, of which nothing is kept once the next is asked for."""
+    """Each result; it is released when the next is requested."""
     for number in range(len(results)):
         result, results[number] = results[number], {}
         yield result
@@ -243,7 +238,7 @@ def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
 
 
 def _result(result: Result, answers: dict[str, Answer], options: Options) -> dict[str, Any]:
-    """What there is of a result: failures, and tasks that do not fit, only where there are any."""
+    """A result; failures and tasks that do not fit are included only if there are any."""
     fields: dict[str, Any] = {"answers": answers}
     for name in ("skipped", "failed", "late"):
         if value := getattr(result, name):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.engine.queue import BatchFacts
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import json_content
 from polyhead.serve.metrics import Load
 from polyhead.serve.service import Service
@@ -49,7 +49,7 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class PageFormat:
+class PageFormat(WireFormat):
     """`/`, `/page/…` and `/v1/load`."""
 
     name = "page"
@@ -69,7 +69,7 @@ class PageFormat:
         return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
 
     def operations(self) -> Sequence[Operation]:
-        """The page needs no key, what it asks for does."""
+        """An entry for each path: the page needs no key, its data do."""
         paths = ["/", *(f"/page/{name}" for name in page_files())]
         opened = [Operation(method="GET", path=path, summary="", access="open", is_listed=False) for path in paths]
         return [*opened, Operation(method="GET", path="/v1/load", summary="The load of the last minutes.")]

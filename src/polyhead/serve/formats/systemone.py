@@ -11,13 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
 from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.event_loop import LARGE, off_loop
-from polyhead.serve.formats.base import Operation, Wire, get, post, routes_of
+from polyhead.serve.formats.base import Operation, Wire, WireFormat, get, post
 from polyhead.serve.http import (
     REQUIRED,
     HttpError,
@@ -62,7 +61,7 @@ Words = str | dict[str, Any] | list[Any]
 
 
 class Outcomes(Wire, forbid_unknown_fields=True):
-    """What counts as a yes, and what as a no."""
+    """Descriptions of a yes and of a no."""
 
     holds: Words | None = msgspec.field(default=None, name="true")
     fails: Words | None = msgspec.field(default=None, name="false")
@@ -104,25 +103,21 @@ class SystemOneRequest(Wire):
 
 
 class InvalidRequest(PolyheadError):
-    """A request that cannot be answered: each fault, and where it is."""
+    """An error for an invalid request: each fault, with its place."""
 
     def __init__(self, *faults: tuple[Sequence[str | int], str, str]) -> None:
-        """A fault is its place below the body, what is wrong, and a word for that."""
+        """A fault is its place below the body, a message, and its kind."""
         self.faults = faults
         super().__init__("; ".join(message for _, message, _ in faults))
 
 
-class SystemOneFormat:
+class SystemOneFormat(WireFormat):
     """The routes of System One; the list of models is OpenAI's too."""
 
     name = "systemone"
 
-    def routes(self, service: Service) -> Sequence[BaseRoute]:
-        """All routes, which ask this service."""
-        return routes_of(service, self.operations())
-
     def operations(self) -> Sequence[Operation]:
-        """What both take and give."""
+        """An entry for each route."""
         summary = "Typed questions about a state, each answered by the task of its id."
         listed = get(MODELS, _models, "The models that may be named.")
         return [post(PATH, answer_state, summary, request=SystemOneRequest), listed]
@@ -196,7 +191,7 @@ def _response(
 
 
 def _decoded(body: bytes) -> SystemOneRequest:
-    """The request; raises Invalid for what is none."""
+    """The request; raises InvalidRequest for an invalid body."""
     try:
         check_parts(body)
         return _DECODER.decode(body)
@@ -207,7 +202,7 @@ def _decoded(body: bytes) -> SystemOneRequest:
 
 
 def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
-    """The questions; raises Invalid that names every one that is none."""
+    """The questions; raises InvalidRequest with every invalid one."""
     questions, faults = dict[str, Question](), list[tuple[Sequence[str | int], str, str]]()
     for name, each in given.items():
         try:
@@ -220,7 +215,7 @@ def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
 
 
 def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[DecisionQuestion]:
-    """The same as they are answered; raises Invalid that names every one of another size than is allowed."""
+    """The questions in the form in which they are answered; raises InvalidRequest with each of a wrong size."""
     requested, faults = list[DecisionQuestion](), list[tuple[Sequence[str | int], str, str]]()
     for name, question in questions.items():
         try:
@@ -262,7 +257,7 @@ def _words(value: Words | None, place: Sequence[str | int]) -> str:
 
 
 def _check(names: Mapping[str, object], answered: Decided) -> None:
-    """Raises Invalid that names each question which no task answers, or the error of a task that failed."""
+    """Raises InvalidRequest with each question that no task answers, or the error of a failed task."""
     errors = {
         name: error for name, error in zip(names, answered.answers, strict=True) if isinstance(error, PolyheadError)
     }
@@ -287,7 +282,7 @@ def _answer(requested: DecisionQuestion, decision: Decision, question: Question)
 
 
 def chosen_of(requested: DecisionQuestion, decision: Decision, probabilities: object) -> dict[str, Any]:
-    """The answer to a choice or a score, with the probabilities as a format writes them."""
+    """The answer to a choice or a score; `probabilities` are in the format's own form."""
     shares = decision.probabilities
     if requested.form == "choice":
         said = {"choice": requested.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
@@ -297,13 +292,13 @@ def chosen_of(requested: DecisionQuestion, decision: Decision, probabilities: ob
 
 
 def answered_by(decision: Decision) -> dict[str, Any]:
-    """Who answered, and how familiar the text is to it, in fields of an extension."""
+    """The task that answered, and how familiar the text is to it, in extension fields."""
     said = {"x_task": decision.task, "x_familiar": decision.familiar, "x_none_of_these": decision.none_of_these}
     return {"x_answered_by": decision.answered_by, **{key: value for key, value in said.items() if value is not None}}
 
 
 def decided_body(service: Service, answers: object, decided: Decided, **usage: object) -> dict[str, Any]:
-    """The body of the answers to all questions, with what a format tells of their cost besides tokens."""
+    """The body of the answers to all questions; `usage` holds further fields of their cost."""
     return {
         "model": model_name(service),
         "answers": answers,
@@ -314,7 +309,7 @@ def decided_body(service: Service, answers: object, decided: Decided, **usage: o
 
 
 def _fault(error: msgspec.ValidationError, *place: str) -> tuple[Sequence[str | int], str, str]:
-    """What msgspec says is wrong, and where."""
+    """The place, message and kind of an error of msgspec."""
     fault = fault_of(error)
     kind = "missing" if fault.what == REQUIRED else "value_error" if "nvalid value" in fault.what else "type_error"
     return [*place, *fault.place], fault.what, kind

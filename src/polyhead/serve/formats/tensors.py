@@ -25,7 +25,7 @@ TEXT, DTYPES = "BYTES", {"FP32": "<f4", "FP64": "<f8"}
 
 
 class TensorParameters(Wire):
-    """Where a tensor's data are."""
+    """The location of a tensor's data."""
 
     binary_data_size: int | None = None
     binary_data: bool | None = None
@@ -54,7 +54,7 @@ class AskedOutput(Wire):
 
 
 class InferParameters(Wire):
-    """How a request is answered."""
+    """Options of a request."""
 
     binary_data_output: bool = False
     timeout: int | None = None  # microseconds
@@ -90,7 +90,7 @@ _DECODER = msgspec.json.Decoder(InferRequest)
 
 
 def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes]:
-    """A request and the binary data behind its JSON; raises HttpError for what is neither."""
+    """A request and the binary data after its JSON; raises HttpError for an invalid body."""
     size = len(body)
     if json_bytes is not None:
         size = int(json_bytes) if re.fullmatch("[0-9]{1,18}", json_bytes) else -1

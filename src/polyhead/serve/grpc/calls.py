@@ -46,7 +46,7 @@ Method = Callable[[bytes, Any], Awaitable[bytes]]
 
 
 class Calls:
-    """The calls of one service. `observers` are told of each that was answered, as of requests over HTTP."""
+    """The calls of one service. `observers` are called after each answered call, as for HTTP requests."""
 
     def __init__(self, service: Service, *, keys: AccessKeys, observers: Sequence[Observer]) -> None:
         self._service, self._keys, self._observers = service, keys, observers
@@ -130,7 +130,7 @@ def _message(name: str, /, **fields: Any) -> bytes:
 
 
 def _exchange_of(name: str, context: Any) -> Exchange:
-    """The call as requests over HTTP are told of; its headers are the metadata that are texts."""
+    """The call in the form of an HTTP request; its headers are the textual metadata."""
     given = context.invocation_metadata() or ()
     headers = [(key.encode(), value.encode()) for key, value in given if isinstance(value, str)]
     exchange = Exchange({"type": "grpc", "method": "POST", "headers": headers})

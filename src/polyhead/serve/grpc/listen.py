@@ -1,4 +1,4 @@
-"""Listening for calls over gRPC, beside the HTTP server and on its event loop."""
+"""A gRPC server on the event loop of the HTTP server."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def grpc_listening(
     is_shared: bool = False,
     ready: Callable[[int], None] = lambda port: None,
 ) -> AsyncIterator[None]:
-    """Answers calls at this address while it is entered; port 0 takes a free one, which `ready` is told.
+    """A context in which calls at this address are answered; port 0 takes a free one, which is passed to `ready`.
 
-    `is_shared`: by several processes. At the end no call is taken any more, and those under way are answered in the
-    seconds that the service has left. Raises ConfigError for an address that is taken.
+    `is_shared`: by several processes. At the end new calls are refused, and running ones are answered in the seconds
+    that the service has left. Raises ConfigError for an address in use.
     """
     import grpc
 

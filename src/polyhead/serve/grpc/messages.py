@@ -1,4 +1,4 @@
-"""The protocol's messages: what is read and written of them, and requests and answers as the server has them."""
+"""The protocol's messages, and their conversion to the server's requests and answers."""
 
 from __future__ import annotations
 

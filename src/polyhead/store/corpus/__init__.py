@@ -1,7 +1,6 @@
-"""Stores of whole corpora: documents' features in fragments, and columns of results beside them.
+"""Stores of whole corpora: fragments with documents' features, and columns of results.
 
-A store is known by its location: a Lance dataset where the name ends in .lance or names an object store, else plain
-files.
+The location decides the kind of store: a Lance dataset if it ends in .lance or is in an object store, else plain files.
 """
 
 from __future__ import annotations

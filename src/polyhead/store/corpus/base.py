@@ -24,10 +24,7 @@ from polyhead.store.corpus.joining import fragment_groups, with_joined
 from polyhead.values import Value
 
 WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
-FILE_KEYS = (
-    "texts",
-    "columns",
-)  # of `Schema.source`: the first file that was extracted, and the columns that were named
+FILE_KEYS = ("texts", "columns")  # of `Schema.source`: the first file that was extracted, and the named columns
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -67,12 +64,12 @@ class Schema(Value, omit_defaults=True):
 
     @property
     def origin(self) -> dict[str, str]:
-        """What all features of the store must have in common: its source without the file that it was made from."""
+        """The part of the source that all features of the store share: all but the file that it was made from."""
         return {name: value for name, value in self.source.items() if name not in FILE_KEYS}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is kept of a document, one item after another: tokens, by the digests of features, and words."""
+        """The stored items of a document: tokens, by the digests of features, and words."""
         return (*(column.digest for column in self.features), *([WORDS] if self.words else ()))
 
     def item_bytes(self, name: str) -> int:

@@ -40,7 +40,7 @@ Show = Callable[[str], None]
 
 
 class BackfillRequest(Value):
-    """What to fill, and by which executor."""
+    """The part of a store to fill, and the executor."""
 
     tasks: tuple[str, ...] = ()  # empty: every task that the store can answer
     all_scores: Annotated[

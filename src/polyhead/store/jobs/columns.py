@@ -5,12 +5,12 @@ A job adds the answer of each task, its scores, and the reason for a missing ans
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from polyhead.arguments import twice_in
 from polyhead.data.columns import no_column
 from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
 from polyhead.engine.answers import Result
@@ -259,13 +259,13 @@ def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answer
         do = "name its columns; one with a comma in its name has a --keep of its own"
         raise ConfigError(what, allowed=columns, do=do)
     kept = tuple(dict.fromkeys(names))
-    if twice := _twice(added):
+    if twice := twice_in(added):
         raise ConfigError(
             "columns that are added would have the same names, which --prefix does not change",
             got=twice,
             do=f"name other tasks with --tasks{', or leave out --scores' if answers.scores else ''}",
         )
-    if twice := _twice((*kept, *added)):
+    if twice := twice_in((*kept, *added)):
         raise ConfigError(
             "columns of the file and columns that are added have the same names",
             got=twice,
@@ -287,7 +287,3 @@ def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:
     """The column of this name; if there is none, the names separated by commas."""
     several = tuple(name.strip() for name in argument.split(",") if name.strip())
     return (argument,) if argument in columns or not several else several
-
-
-def _twice(names: Sequence[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]

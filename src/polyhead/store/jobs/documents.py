@@ -57,7 +57,6 @@ def texts_by_id(
 
     The second and later windows of a text have their own ids, and no text here. Raises DataError for an unreadable
     file.
-    cannot be read.
     """
     texts, wanted = dict[str, Input](), set(ids)
     for document in documents_of(source, roles, show) if wanted else ():

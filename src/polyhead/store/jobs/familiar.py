@@ -1,4 +1,4 @@
-"""How familiar a store's documents are to tasks, from the mean vectors that the store keeps."""
+"""Familiarity of a store's documents to tasks, from the mean vectors in the store."""
 
 from __future__ import annotations
 

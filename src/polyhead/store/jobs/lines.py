@@ -178,7 +178,7 @@ def _of_json(row: object, number: int) -> InputLine:
 def check_input_lines(path: str, form: str, *, do: str) -> None:
     """Raises DataError, with `do`, for a file whose lines are no inputs, as its name or its beginning says.
 
-    `form` is how its lines are to be read: "auto", "text" or "json". A pipe is left alone: what is read is gone.
+    `form` of the lines: "auto", "text" or "json". A pipe is not checked, since reading consumes it.
     """
     if not Path(path).exists():
         return  # who opens it says so
@@ -255,7 +255,7 @@ def columns_of_header(lines: Sequence[bytes]) -> list[str] | None:
 
 
 def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
-    """The columns of rows in JSON of which none is an input; None where one is, and for a single line."""
+    """The columns of rows in JSON if none is an input; else None, and for a single line."""
     rows = [_object(line) for line in lines[: 2 * LEAST_ROWS]]
     for row in rows:
         if row is None:

@@ -43,7 +43,7 @@ Show = Callable[[str], None]
 
 
 class NearRequest(Value):
-    """What to look for, and how to encode the text."""
+    """A search: its text, and how to encode it."""
 
     top: int = TOP
     features: str | None = None  # the digest of the features to compare, or its beginning; None: the first ones

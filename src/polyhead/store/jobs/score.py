@@ -255,7 +255,7 @@ class _Work:
         return tuple(f"{name} {line.version} {line.record}" for name, line in lines.items())
 
     def _check_unchanged(self) -> None:
-        """Raises ConfigError if a task is no longer what it was at the start."""
+        """Raises ConfigError if a task has changed since the start."""
         records = self.session.records
         changed = [name for name in self.answers.tasks if records.get(name) is not self.records.get(name)]
         if changed:

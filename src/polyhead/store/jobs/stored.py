@@ -60,7 +60,7 @@ class StoredAnswers:
         return answer_columns(name, self.bundle.lines[name], all_scores=False)[0]
 
     def familiar(self, name: str, places: np.ndarray) -> list[float | None]:
-        """How familiar the documents at these places are to the task; None where the store does not say it."""
+        """The familiarity of the documents at these places to the task; None if the store has no vectors for it."""
         column = answer_columns(name, self.bundle.lines[name], all_scores=False, familiar=True)[-1]
         arrays, _ = answers_at(self.store, column, self.task(name), places)
         return [float(share) if np.isfinite(share) else None for share in arrays["familiar"]]

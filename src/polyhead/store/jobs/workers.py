@@ -188,7 +188,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
 
 
 def spaced_parts(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]:
-    """So many short parts of these units, evenly spaced."""
+    """The given number of short parts of these units, evenly spaced."""
     for number in range(count):
         unit = units[number * len(units) // count]
         room = max(0, unit.stop - unit.start - rows)

@@ -53,7 +53,7 @@ class Span(Kind):
     label_key, column_keys = "answers", ("answers",)
 
     def check(self, task: Task) -> None:
-        """Checks for no labels of its own, and a joined pair of question and context."""
+        """Raises unless the task has no labels, and reads a joined pair of question and context."""
         if task.pair != "joined":
             raise ConfigError(
                 f"task '{task.name}': kind 'span' reads question and context together",

@@ -62,7 +62,7 @@ class LengthSorted(ABC, Generic[Batch]):
         return members if self._rows is None else option_rows(members, self._rows)
 
     def windows_of(self, members: np.ndarray) -> tuple[int, ...]:
-        """How many rows each of these examples' outputs are the mean of; () where each has its own."""
+        """The number of rows whose outputs are averaged for each of these examples; () if each has one row."""
         return () if self.several is None else tuple(self.several[members].tolist())
 
     def steps(self, batch: int) -> int:

@@ -51,7 +51,7 @@ def _precision_in(root: FilePath) -> str | None:
 
 
 def encoding_numerics(precision: str) -> dict[str, str]:
-    """How features of a frozen trunk are computed: backend, precision, version and processor."""
+    """The computation of a frozen trunk's features: backend, precision, version and processor."""
     backend = encoding_backend(precision)
     version = importlib.metadata.version(BACKENDS[backend].package)
     return {"backend": backend, "precision": precision, "version": version, "processor": platform.machine()}

@@ -13,6 +13,7 @@ from hashlib import blake2b
 import msgspec
 
 from polyhead.errors import EmptyData
+from polyhead.progress import counted
 from polyhead.text.letters import letters_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
@@ -62,7 +63,7 @@ class LeakReport(Value):
         if not self.leaks:
             return ["no text that a task is evaluated on is among the training texts of another task"]
         leaked = [
-            f"{leak.evaluated} {leak.split}: {_rows(leak.rows)} ({leak.share:.1%}) "
+            f"{leak.evaluated} {leak.split}: {counted(leak.rows, 'row')} ({leak.share:.1%}) "
             f"with a text that {leak.trained} trains on"
             for leak in self.leaks
         ]
@@ -134,7 +135,7 @@ class _Known:
         return by & ~(self.parallel[task] & self.trained[text])
 
     def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
-        """The splits because of which training rows of `task` are dropped; `sources` are results of `in_evaluation`."""
+        """The splits for which training rows of `task` are dropped; `sources` are results of `in_evaluation`."""
         lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
         reasons = []
         for index, other in enumerate(self.tasks):
@@ -238,10 +239,6 @@ def _named(reasons: Sequence[Reason]) -> str:
     named = [f"{reason.evaluated} {reason.split} ({reason.rows:,})" for reason in reasons[:NAMED]]
     more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
     return ", ".join(named) + more
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def _nothing_left(prepared: Prepared, evaluated: Sequence[str]) -> EmptyData:

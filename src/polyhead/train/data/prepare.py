@@ -152,10 +152,10 @@ def _prepared(
 
 
 def with_decoders(prepared: Sequence[Prepared], data: TrunkData) -> list[Prepared]:
-    """The tasks, those that write with their decoder and the rules of its writing, which the trunk decides.
+    """The tasks; those that write texts with the decoder and the rules of writing that the trunk determines.
 
-    Raises ConfigError where a decoder has nothing to start from, or cannot follow the rules, and MissingExtra where
-    what is written could not be scored.
+    Raises ConfigError if a decoder has no initial arrays or cannot follow the rules, and MissingExtra if its texts
+    could not be scored.
     """
     several = list(prepared)
     for index, p in enumerate(several):

@@ -84,7 +84,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_calibration(task: Task, held: HeldRows) -> HeldCalibration | None:
-    """How far off the probabilities of held-out rows are; None for kinds without one probability a label."""
+    """The calibration errors on held-out rows; None for kinds without one probability per label."""
     targets = held.examples.targets
     if calibrator_of(task) is None or kind_of(task).scores == "range" or not targets:
         return None
@@ -247,7 +247,7 @@ def _scaled(trained: Trained) -> str:
 
 
 def _off(task: Task, trained: Trained) -> str:
-    """A sentence on how far off probabilities are, after a blank; empty where nobody knows it."""
+    """A sentence on the calibration errors, after a blank; empty if they are unknown."""
     found = None if trained.held is None else held_calibration(task, trained.held)
     return "" if found is None else f" Probabilities of held-out rows are off by {found.error:.3f} on average."
 

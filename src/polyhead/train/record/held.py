@@ -73,7 +73,7 @@ def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureReq
 def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepared: Prepared) -> Draft:
     """The draft with the profile of rows that its part was not trained on, at most `bundle.seen.MOST` of them.
 
-    Beside it the centres of training rows, where the task answers one label a text. Unchanged if there are too few
+    It also has the centres of training rows, if the task answers one label per text. Unchanged if there are too few
     rows, or if a store that encodes nothing has no mean vectors of their texts.
     """
     task = draft.record.task

@@ -266,7 +266,7 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
 
 
 def _untried(prepared: Prepared, trained: Trained) -> str:
-    """What the next effort would try beside."""
+    """The further candidates of the next effort."""
     depth, own = trained.path.depth, prepared.training
     efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("default", "best"), "default": ("best",)}
     for effort in efforts.get(own.effort, ()) if trained.tried else ():

@@ -1,4 +1,4 @@
-"""The page that `train` writes beside a bundle: each task's answers to rows that its part did not learn from."""
+"""The page that `train` writes next to a bundle: each task's answers to rows that its part was not trained on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHOSEN_BY = (
 
 
 def report_file(root: FilePath) -> FilePath:
-    """The page of a bundle, or of a folder of bundles: beside it, since a bundle holds nothing but itself."""
+    """The page's path for a bundle, or a folder of bundles: next to it, since a bundle holds no other files."""
     return root.with_name(f"{root.name}-report.html")
 
 

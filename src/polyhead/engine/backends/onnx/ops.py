@@ -1,4 +1,4 @@
-"""ONNX operators under the names of `engine.compile.ops`: a graph is nodes, and arrays beside them by name."""
+"""ONNX operators under the names of `engine.compile.ops`: a graph is nodes and named arrays."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class OnnxOps:
         return self.matmul(self.softmax(self.add(scores, added)), value)
 
     def whole(self, *numbers: int) -> Tensor:
-        """Whole numbers as a constant (numbers,)."""
+        """Integers as a constant (numbers,)."""
         return self._constant(numbers, None, np.array(numbers, np.int64))
 
     def _constant(self, key: object, owner: object, array: np.ndarray) -> Tensor:

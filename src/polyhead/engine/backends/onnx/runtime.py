@@ -106,7 +106,7 @@ class OnnxRuntime:
 
 
 class _Compiled:
-    """A compiled graph; a session may run in several threads at once, and gives arrays of its own."""
+    """A compiled graph; its session may run in several threads at once, and returns new arrays."""
 
     def __init__(self, model: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
         self._values = values  # the session reads them where they are

@@ -123,7 +123,7 @@ class OpenVINOOps:
         return op.scaled_dot_product_attention(query, key, value, added, self._number(scale))
 
     def _centred(self, x: Tensor, width: int, epsilon: float) -> ov.Node:
-        """What `mvn` gives, by other operators."""
+        """The result of `mvn`, by other operators."""
         # OpenVINO's kernel of AVX-512 ends the process on the last numbers of a row that do not fill a register where
         # oneDNN, which writes that piece of it, is capped to less (2026.4, an EPYC with AVX-512 capped to AVX2).
         from_mean = op.subtract(x, op.divide(self.total(x, -1), self._number(width)))

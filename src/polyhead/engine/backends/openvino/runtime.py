@@ -149,7 +149,7 @@ class OpenVINORuntime:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether the processor has bfloat16 arithmetic of its own, which OpenVINO uses."""
+        """Whether the processor has native bfloat16 arithmetic, which OpenVINO uses."""
         # OpenVINO tells of the processor also where its oneDNN is capped, and then has no such product.
         capabilities = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return "BF16" in capabilities and processor().may_have_bfloat16
@@ -249,8 +249,8 @@ class OpenVINORuntime:
 class _Compiled:
     """A compiled graph with a request for each thread that calls it.
 
-    One that `settles` compiles a graph of its own for each of the shapes that come again and again, in a thread while
-    calls go on; until then, and for all other shapes, one graph serves any.
+    With `settles`, a thread compiles a separate graph for each frequent shape while calls go on; until then, and for
+    all other shapes, one graph runs any shape.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class _Compiled:
 
     @property
     def model(self) -> ov.CompiledModel:
-        """What runs now."""
+        """The model in use."""
         return self._now[0]
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""A graph for each of a few shapes in one compiled model, beside the graph of any shape; all share their weights.
+"""A graph for each of a few shapes in one compiled model, and one for any shape; all share their weights.
 
 OpenVINO prepares every node of a graph again when the shapes of its inputs change, which costs a short text as much as
 half of its layers (docs/project/log.md). A graph whose shapes are known when it is compiled is never prepared again.
@@ -58,7 +58,7 @@ def branched(model: ov.Model, shapes: Sequence[Shapes]) -> ov.Model:
 
 
 def _tree(model: ov.Model, leaves: Sequence[ov.Model], first: int) -> ov.Model:
-    """These leaves, of which `first` is the number of the first."""
+    """A tree over these leaves, numbered from `first`."""
     if len(leaves) == 1:
         return leaves[0]
     half = len(leaves) // 2

@@ -1,4 +1,4 @@
-"""Walks a plan once, keeping what each step gives.
+"""A backend that walks a plan once and keeps the result of each step.
 
 The attention pooler runs unfolded here (keys and values over all positions), so that it checks the folded form that
 training and the fast backends use. An isolated prompt stands before a text of its own, under a mask, so that it
@@ -70,7 +70,7 @@ class ReferenceBackend:
         return whole(self.stages(plan, batch))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
-        """A stage for each pool, those that need the fewest layers first."""
+        """A stage for each pool, in the order of the layers that they need."""
         total = before = 0
         done: list[str] = []
         for tasks, features, failed in self._pooled_in_order(plan, batch):
@@ -328,7 +328,7 @@ def _attention_pool(features: Array, mask: Array, arrays: Arrays, heads: int) ->
 
 
 def _with_neighbours(words: Array, mask: Array, window: int) -> Array:
-    """Each word beside its neighbours, (rows, words, (2 window + 1) width): zeros beyond ends and for unread words."""
+    """Words joined with their neighbours, (rows, words, (2 window + 1) width): zeros past ends and for unread words."""
     if not window:
         return words
     rows, count, width = words.shape

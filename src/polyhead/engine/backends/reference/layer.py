@@ -112,7 +112,7 @@ class _Layer(msgspec.Struct, frozen=True):
         return values if rotary is None else turned(values, rotary, self.before)
 
     def _relative(self, query: Array, key: Array) -> Array:
-        """What the score of query i and key j gains by their distance, (rows or 1, heads, i, j)."""
+        """The amounts that distances add to the scores of query i and key j, (rows or 1, heads, i, j)."""
         relative, tokens = self.form.relative, query.shape[2]
         if relative is None:
             return np.zeros((1, 1, tokens, tokens), np.float32)
@@ -210,7 +210,7 @@ class DeltaArrays(msgspec.Struct, frozen=True):
         return np.asarray(out + added)
 
     def beside(self, hidden: Array, sees: Array) -> Array | float:
-        """TS(h), which stands beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
+        """TS(h), a branch parallel to the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
         if self.node is None or self.node.kind not in ADDED or self.node.serial:
             return 0.0
         return self._task_function(self.node, hidden, sees)
