@@ -28,7 +28,6 @@ from polyhead.engine.compile.groups import (
     few_places,
     is_few,
     is_joint,
-    parts_of,
     slot_outputs,
     slots_graph,
 )
@@ -250,37 +249,34 @@ class _Composer:
                 yield self._joint_call(unit, requested)
                 continue
             for group, names in zip(unit, requested, strict=True):
-                if is_few(self._arranged, group, names, gathers=self._gathers):
-                    yield from self._few(group, names)
-                elif names:
-                    yield self._head(group, names)
+                if names:
+                    few = is_few(self._arranged, group, names, gathers=self._gathers)
+                    yield self._few(group, names) if few else self._head(group, names)
 
-    def _few(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> Iterator[GraphCall]:
-        """Calls of graphs that gather the weights of these tasks, one for each part of the group that is asked."""
-        form, inputs = group.form.form, self._head_inputs(group, names, self._reads[names[0]].at)
-        for part in parts_of(group):
-            places = [place for place, seat in enumerate(part.seats) if seat.member in names]
-            if not places:
-                continue
-            outputs = slot_outputs(self._arranged, part)
-            own = tuple(str(part.seats[place].member) for place in places)
-            graph = self._graph(
-                ("few heads", form, part.key[1]),
-                few_graph(self._arranged, part, outputs),
-                f"poolers and heads of some of {', '.join(part.members)}",
-                layers=False,
-                alone=tuple(token for seat in part.seats if seat.member is not None for token in seat.tokens),
-                outputs=outputs,
-            )
-            yield GraphCall(
-                graph=graph,
-                tasks=own,
-                inputs=inputs,
-                chosen=places_of_few(form, graph.recipe.outputs, places),
-                answers=tuple(few_places(self._arranged, own, [graph.recipe.outputs[place] for place in places])),
-                form=form,
-                alone=partial(self._each, group, own, inputs),
-            )
+    def _few(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
+        """A call that gathers the weights of these tasks."""
+        arranged, form = self._arranged, group.form.form
+        places = [place for place, seat in enumerate(group.seats) if seat.member in names]
+        own = tuple(str(group.seats[place].member) for place in places)
+        outputs = slot_outputs(arranged, group)
+        graph = self._graph(
+            ("few heads", form, group.key[1]),
+            few_graph(arranged, group, outputs),
+            f"poolers and heads of some of {', '.join(group.members)}",
+            layers=False,
+            alone=tuple(token for seat in group.seats if seat.member is not None for token in seat.tokens),
+            outputs=outputs,
+        )
+        inputs, outputs = self._head_inputs(group, names, self._reads[names[0]].at), graph.recipe.outputs
+        return GraphCall(
+            graph=graph,
+            tasks=own,
+            inputs=inputs,
+            chosen=places_of_few(form, outputs, places),
+            answers=tuple(few_places(arranged, own, [outputs[place] for place in places])),
+            form=form,
+            alone=partial(self._each, group, own, inputs),
+        )
 
     def _each(
         self, group: SeatGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]

@@ -10,7 +10,7 @@ import msgspec
 from polyhead.bundle.files import release
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
 from polyhead.engine.compile.few import BEGIN, GATHERED, few_answers, numbers_of
-from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, slots_beside, states
+from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, states
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
 from polyhead.engine.compile.program import OutputPlace
@@ -53,16 +53,9 @@ def slots_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> 
     return _graph_of(arranged, group, partial(answers, outputs=outputs, apart=arranged.deterministic))
 
 
-def few_graph(arranged: Arrangement, part: Group, outputs: Sequence[str]) -> Build:
-    """The answers of the asked slots of a part of a group, under the names of their outputs."""
-    return _graph_of(arranged, part, partial(few_answers, outputs=outputs))
-
-
-def parts_of(group: Group) -> list[Group]:
-    """The group cut where its slots stand side by side: a graph of few holds the very stacks of that of all."""
-    form, seats = group.form.form, len(group.seats)
-    size = slots_beside(form, seats) if form.pool.positions == "attention" else seats
-    return [SeatGroup(group.form, group.seats[start : start + size]) for start in range(0, seats, size)]
+def few_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> Build:
+    """The answers of the asked slots, under the names of their outputs."""
+    return _graph_of(arranged, group, partial(few_answers, outputs=outputs))
 
 
 def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers: bool) -> bool:
@@ -94,12 +87,9 @@ def _price(arranged: Arrangement, groups: Sequence[Group]) -> int:
 
 
 def _few_price(arranged: Arrangement, group: Group, names: Sequence[str]) -> int:
-    """The price of a call for each part of the group that is asked, which gathers the weights of these tasks."""
-    asked, price = set(names), 0
-    for part in parts_of(group):
-        heads = [arranged.tasks[name].path.head for name in part.members if name in asked]
-        price += BEGIN * bool(heads) + GATHERED * sum(numbers_of(group.form.form, output_of(head)) for head in heads)
-    return price
+    """The price of a call that gathers the weights of these tasks."""
+    outputs = [output_of(arranged.tasks[name].path.head) for name in names]
+    return BEGIN + GATHERED * sum(numbers_of(group.form.form, output) for output in outputs)
 
 
 def _graph_of(arranged: Arrangement, group: Group, answered: Callable[..., dict[str, Tensor]]) -> Build:

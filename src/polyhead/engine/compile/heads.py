@@ -71,7 +71,7 @@ def answers(
     x = values_read(ops, form)
     filled = without_spare(slots)
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
-    beside = slots_beside(form, len(filled))
+    beside = _beside(form, len(filled))
     by_name: dict[str, list[Tensor]] = {}
     for start in range(0, len(filled), beside):
         side, names = filled[start : start + beside], outputs[start : start + beside]
@@ -91,7 +91,7 @@ def states(ops: Ops, form: SlotForm) -> dict[str, Tensor]:
     return {STATES: ops.reshape(x, (1, -1, ops.size(x, 1), form.width))}
 
 
-def slots_beside(form: SlotForm, slots: int) -> int:
+def _beside(form: SlotForm, slots: int) -> int:
     """How many of so many slots stand side by side, each with inputs of its own; where all read the same, one."""
     if form.pool.positions == "attention":
         parts = min(slots, -(-slots * form.pool.heads // SIDE))
