@@ -243,7 +243,9 @@ class _Composer:
         )
 
     def _heads(self) -> Iterator[GraphCall]:
-        for unit in self._arranged.units:
+        # By their ids: the groups of a unit are many values to hash.
+        units = {id(unit): unit for unit in map(self._arranged.unit_of.__getitem__, self._reads)}
+        for unit in units.values():
             requested = [self._asked(group) for group in unit]
             if is_joint(self._arranged, unit, requested, gathers=self._gathers):
                 yield self._joint_call(unit, requested)
