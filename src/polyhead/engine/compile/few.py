@@ -23,6 +23,7 @@ from polyhead.engine.compile.ops import Ops, Tensor
 # Numbers of weights that are read in the time in which a call of a graph begins, and how many times as long a number
 # takes that is gathered first (docs/project/log.md).
 BEGIN, GATHERED = 260_000, 2
+WORTH = 1.25  # a graph beside those of all tasks is taken where these cost so many times as much: it is compiled first
 
 
 def numbers_of(form: SlotForm, output: str) -> int:

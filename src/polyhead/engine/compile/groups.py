@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.bundle.files import release
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
-from polyhead.engine.compile.few import BEGIN, GATHERED, few_answers, numbers_of
+from polyhead.engine.compile.few import BEGIN, GATHERED, WORTH, few_answers, numbers_of
 from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, states
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
@@ -59,26 +59,26 @@ def few_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> Bu
 
 
 def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers: bool) -> bool:
-    """Whether it costs less to gather the weights of these tasks than to compute all seats; `gathers`: it can be done.
+    """Whether to gather the weights of these tasks, which costs less than to compute all seats; `gathers`: it can be.
 
     In deterministic mode it is never done: there the shape of no product depends on what is asked.
     """
     if arranged.deterministic or not gathers or not names or group.form.form.pool.positions in ("prompt", "all"):
         return False
-    return _few_price(arranged, group, names) < _price(arranged, [group])
+    return WORTH * _few_price(arranged, group, names) < _price(arranged, [group])
 
 
 def is_joint(
     arranged: Arrangement, unit: Sequence[Group], requested: Sequence[Sequence[str]], *, gathers: bool
 ) -> bool:
-    """Whether one call of the whole unit costs no more than calls of those of its groups that are asked."""
+    """Whether to call the whole unit, which costs hardly more than calls of those of its groups that are asked."""
     apart = 0
     for group, names in zip(unit, requested, strict=True):
         if is_few(arranged, group, names, gathers=gathers):
             apart += _few_price(arranged, group, names)
         elif names:
             apart += _price(arranged, [group])
-    return len(unit) > 1 and apart > 0 and _price(arranged, unit) <= apart
+    return len(unit) > 1 and apart > 0 and _price(arranged, unit) <= WORTH * apart
 
 
 def _price(arranged: Arrangement, groups: Sequence[Group]) -> int:

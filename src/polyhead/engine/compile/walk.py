@@ -242,6 +242,7 @@ def _pieces(lengths: np.ndarray, sizes: tuple[int, ...], *, fill: bool = True) -
         )
         return
     if len(lengths) <= step:
+        # Of one row OpenVINO's products keep their weights in a form of its own, beside that of all other numbers.
         yield 0, len(lengths), 2 if len(lengths) == 1 and sizes == TEXTS else step
         return
     longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
