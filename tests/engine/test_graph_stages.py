@@ -124,7 +124,7 @@ def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
     for count in range(1, 3 * sizes[-1]):
         pieces = list(walk._pieces(np.ones(count, np.int64), sizes))
         assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(count))
-        alone = {1} if (count, sizes) == (1, walk.TEXTS) else set()  # one text is a call by itself
+        alone = {2} if (count, sizes) == (1, walk.TEXTS) else set()  # one text has a call of two rows
         assert all(stop - start <= room and room in alone.union(sizes) for start, stop, room in pieces)
         assert len(pieces) <= count // sizes[-1] + len(sizes)
 

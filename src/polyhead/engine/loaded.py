@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -35,7 +36,9 @@ from polyhead.values import Value
 _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
+FACTS = 256  # sets of tasks of which a `FactOfTasks` remembers what it gave, of one moment
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
+Fact = TypeVar("Fact")
 
 
 class Changes(Value):
@@ -96,8 +99,6 @@ class LoadedTasks:
         # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
         tasks = self.tasks
         plan = self._plan = lru_cache(maxsize=PLANS)(lambda names: merge({name: paths[name] for name in names}))
-        versions = self.versions
-        self._asked = lru_cache(maxsize=PLANS)(partial(_asked, tasks, versions))
         # Whether some task itself says below which familiarity an answer does not stand.
         self.limited = any(none_below(tasks[name], None) > 0 for name in self.known if name in tasks)
         ordered = lru_cache(maxsize=PLANS)(lambda names: tuple(sorted(names, key=place.__getitem__)))
@@ -155,7 +156,7 @@ class LoadedTasks:
 
     def asked(self, tasks: Iterable[str]) -> AskedTasks:
         """These tasks, and what follows from them alone; of the same ones it is known."""
-        return self._asked(tuple(tasks))
+        return _ASKED(self, tuple(tasks))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
@@ -185,17 +186,43 @@ class LoadedTasks:
                 _LOG.warning("%s: could not run at once, and ran stage by stage: %s", ", ".join(plan.tasks), reason)
 
 
-def _asked(tasks: Mapping[str, Task], versions: Mapping[str, str], names: tuple[str, ...]) -> AskedTasks:
-    asked = {name: tasks[name] for name in names}
-    kinds = {name: kind_of(task) for name, task in asked.items()}
+class FactOfTasks(Generic[Fact]):
+    """A function of a moment and names of its tasks that remembers what it gave, which is not to be changed.
+
+    It keeps no moment: what was found is forgotten with the last call that has these tasks.
+    """
+
+    def __init__(self, find: Callable[[LoadedTasks, tuple[str, ...]], Fact]) -> None:
+        self._find = find
+        self._known: WeakKeyDictionary[LoadedTasks, dict[tuple[str, ...], Fact]] = WeakKeyDictionary()
+
+    def __call__(self, loaded: LoadedTasks, tasks: Sequence[str]) -> Fact:
+        """The fact; `tasks` are names of the moment's."""
+        own, names = self._known.setdefault(loaded, {}), tuple(tasks)
+        try:
+            return own[names]
+        except KeyError:
+            found = self._find(loaded, names)
+        if len(own) >= FACTS:
+            own.clear()
+        own[names] = found
+        return found
+
+
+def _asked(loaded: LoadedTasks, names: tuple[str, ...]) -> AskedTasks:
+    tasks = {name: loaded.tasks[name] for name in names}
+    kinds = {name: kind_of(task) for name, task in tasks.items()}
     return AskedTasks(
-        tasks=asked,
+        tasks=tasks,
         kinds=kinds,
-        reads={name: input_types_of(task) for name, task in asked.items()},
+        reads={name: input_types_of(task) for name, task in tasks.items()},
         writing=frozenset(name for name, kind in kinds.items() if kind.generates),
-        versions={name: versions[name] for name in names if name in versions},
-        readers=readers_by_type(asked),
+        versions={name: loaded.versions[name] for name in names if name in loaded.versions},
+        readers=readers_by_type(tasks),
     )
+
+
+_ASKED = FactOfTasks(_asked)
 
 
 def loaded(bundle: Bundle, name: str) -> LoadedTask:

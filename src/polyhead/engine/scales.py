@@ -242,6 +242,7 @@ class ObservingRuntime:
     """
 
     fills = False  # padding would be watched too
+    gathers = False  # what slots read is watched in graphs of all slots
 
     def __init__(self, runtime: Runtime, *, rows: int) -> None:
         """Keeps so many rows of each value that a graph gives."""

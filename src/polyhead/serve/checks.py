@@ -11,8 +11,7 @@ import numpy as np
 
 from polyhead.engine.batch import readings_of
 from polyhead.engine.inputs import AnyInput, task_input, types_of_inputs
-from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.moments import FactOfTasks
+from polyhead.engine.loaded import FactOfTasks, LoadedTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.http import without_files

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
-from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.moments import FactOfTasks
+from polyhead.engine.loaded import FactOfTasks, LoadedTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import MissingExtra

@@ -14,8 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from polyhead.engine.familiar import NoneBelow, is_wanted
 from polyhead.engine.inputs import AnyInput, task_input
-from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.moments import FactOfTasks
+from polyhead.engine.loaded import FactOfTasks, LoadedTasks
 from polyhead.engine.queue import BatchFacts, Queue
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session, attach_vectors

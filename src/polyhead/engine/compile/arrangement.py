@@ -98,6 +98,7 @@ class Arrangement:
             before.units if before else (),
             may_be_one=lambda groups: not deterministic and _are_one(groups),
         )
+        self.unit_of = {name: unit for unit in self.units for group in unit for name in group.members}
 
     @property
     def plan(self) -> Plan:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
-import msgspec
 import numpy as np
 
-from polyhead.bundle.files import release
 from polyhead.engine.compile.arrangement import (
     Arrangement,
     HeadForm,
@@ -23,11 +21,19 @@ from polyhead.engine.compile.arrangement import (
     states_read,
 )
 from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot, states
-from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
+from polyhead.engine.compile.few import places_of_few
+from polyhead.engine.compile.groups import (
+    answer_places,
+    few_graph,
+    few_places,
+    is_few,
+    is_joint,
+    slot_outputs,
+    slots_graph,
+)
+from polyhead.engine.compile.joint import Unit, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
-from polyhead.engine.compile.maps import Arrays
-from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
+from polyhead.engine.compile.ops import Build
 from polyhead.engine.compile.program import (
     EMBEDDED,
     LAID,
@@ -44,7 +50,7 @@ from polyhead.engine.compile.program import (
     Token,
     program_of,
 )
-from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
+from polyhead.plan import TRUNK, Embed, Layers, Plan, Prompt
 
 # What poolers read beside the states: inputs, and what of a layout these are.
 _READ = {
@@ -69,6 +75,8 @@ class _Composer:
         self._shape = arranged.trunk.architecture
         self._reads = {name: read for read in reads_of(passes) for name in read.tasks}
         self._layers = {chain(self._plan, i): i for i, s in enumerate(self._plan.steps) if isinstance(s.node, Layers)}
+        # A runtime that computes slots in 8 bits, each by its scale, does so for all of a graph.
+        self._gathers: bool = getattr(graphs.runtime, "gathers", True)
         self._own: dict[int, list[OwnState]] = {}
         self._beside: dict[int, list[ParallelStates]] = {}
 
@@ -235,12 +243,48 @@ class _Composer:
         )
 
     def _heads(self) -> Iterator[GraphCall]:
-        for unit in self._arranged.units:
+        # By their ids: the groups of a unit are many values to hash.
+        units = {id(unit): unit for unit in map(self._arranged.unit_of.__getitem__, self._reads)}
+        for unit in units.values():
             requested = [self._asked(group) for group in unit]
-            if is_worth(unit, self._reads):
+            if is_joint(self._arranged, unit, requested, gathers=self._gathers):
                 yield self._joint_call(unit, requested)
-            else:
-                yield from (self._head(group, names) for group, names in zip(unit, requested, strict=True) if names)
+                continue
+            for group, names in zip(unit, requested, strict=True):
+                if names:
+                    few = is_few(self._arranged, group, names, gathers=self._gathers)
+                    yield self._few(group, names) if few else self._head(group, names)
+
+    def _few(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
+        """A call that gathers the weights of these tasks."""
+        arranged, form = self._arranged, group.form.form
+        places = [place for place, seat in enumerate(group.seats) if seat.member in names]
+        own = tuple(str(group.seats[place].member) for place in places)
+        outputs = slot_outputs(arranged, group)
+        graph = self._graph(
+            ("few heads", form, group.key[1]),
+            few_graph(arranged, group, outputs),
+            f"poolers and heads of some of {', '.join(group.members)}",
+            layers=False,
+            alone=tuple(token for seat in group.seats if seat.member is not None for token in seat.tokens),
+            outputs=outputs,
+        )
+        inputs, outputs = self._head_inputs(group, names, self._reads[names[0]].at), graph.recipe.outputs
+        return GraphCall(
+            graph=graph,
+            tasks=own,
+            inputs=inputs,
+            chosen=places_of_few(form, outputs, places),
+            answers=tuple(few_places(arranged, own, [outputs[place] for place in places])),
+            form=form,
+            alone=partial(self._each, group, own, inputs),
+        )
+
+    def _each(
+        self, group: SeatGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+    ) -> list[GraphCall]:
+        """A call for each of these tasks."""
+        return [self._group_call(self._only(group, name), [name], inputs) for name in names]
 
     def _asked(self, group: SeatGroup[HeadForm, str]) -> list[str]:
         return [name for name in group.members if name in self._reads]
@@ -331,11 +375,7 @@ class _Composer:
             inputs=inputs,
             answers=tuple(answer_places(arranged, group, names, graph.recipe.outputs)),
             form=group.form.form,
-            alone=lambda: (
-                [self._group_call(self._only(group, name), [name], inputs) for name in names]
-                if len(group.members) > 1
-                else []
-            ),
+            alone=partial(self._each, group, names, inputs) if len(group.members) > 1 else tuple,
         )
 
     def _only(self, group: SeatGroup[HeadForm, str], name: str) -> SeatGroup[HeadForm, str]:
@@ -344,50 +384,3 @@ class _Composer:
         if not self._arranged.deterministic and group.form.form.pool.positions != "prompt":
             seats = [seat for seat in seats if seat.member is not None]
         return SeatGroup(group.form, tuple(seats))
-
-
-def answer_places(
-    arranged: Arrangement, group: SeatGroup[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
-) -> Iterator[OutputPlace]:
-    """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
-    for number, seat in enumerate(group.seats):
-        if seat.member is not None and seat.member in names:
-            head, output = arranged.tasks[seat.member].path.head, outputs[number]
-            writes = head.decoder is not msgspec.UNSET
-            slot = 0 if writes else outputs[:number].count(output)
-            yield OutputPlace(seat.member, output, slot, None if head.separate or writes else head.width)
-
-
-def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tuple[str, ...]:
-    """The name of each slot's output; a spare slot is as wide as the first that is none."""
-    names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
-    first = next((name for name in names if name is not None), "")  # a group without members keeps its graph's names
-    return tuple(name or first for name in names)
-
-
-def slots_graph(arranged: Arrangement, group: SeatGroup[HeadForm, str], outputs: Sequence[str]) -> Build:
-    """All slots' answers, under the names of their outputs."""
-    form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
-    if form.pool.positions == "all":
-        return lambda ops: states(ops, form)
-    filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
-    for seat in group.seats:
-        if seat.member is None:
-            filled.append(None)
-            continue
-        path = arranged.tasks[seat.member].path
-        part, hidden, pooler = path.head.part, path.head.hidden_part, path.pool.part
-        filled.append((path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part)))
-
-    def build(ops: Ops) -> dict[str, Tensor]:
-        if not tasks:
-            return {}
-        part, slots = PART.get(), list[Slot | None]()
-        for arrays in filled:
-            with part():
-                slots.append(None if arrays is None else pad_slot(folded(*arrays, width=form.width), form))
-        release(array for task in tasks if task.is_mapped for array in task.arrays.values())
-        with part():
-            return answers(ops, form, slots, outputs, apart=arranged.deterministic)
-
-    return build

@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.engine.compile.maps import Arrays, dense_ops, norm_ops
-from polyhead.engine.compile.ops import InputKind, Ops, Tensor, side_by_side, slots_product
+from polyhead.engine.compile.ops import InputKind, Ops, Size, Tensor, side_by_side, slots_product
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
 
@@ -68,14 +68,8 @@ def answers(
     `places` and `token_inputs` are of each word's neighbours (`layout.neighbour_inputs`), `near` says which are there.
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
-    read = [_coded(ops, state, form) for state in _read(ops, form)]
-    if form.pool.layers == "mean" and len(read) > 1:
-        read = [_mean(ops, read)]
-    x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
-    if form.window:
-        x = _beside_neighbours(ops, x, form)
-    spare = next(slot for slot in slots if slot is not None).emptied()
-    filled = [slot or spare for slot in slots]
+    x = values_read(ops, form)
+    filled = without_spare(slots)
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
     beside = _beside(form, len(filled))
     by_name: dict[str, list[Tensor]] = {}
@@ -103,6 +97,21 @@ def _beside(form: SlotForm, slots: int) -> int:
         parts = min(slots, -(-slots * form.pool.heads // SIDE))
         return -(-slots // parts)
     return slots if form.pool.positions == "prompt" else 1
+
+
+def values_read(ops: Ops, form: SlotForm) -> Tensor:
+    """What all slots read of the states, (texts, positions, layers * width); with a window that of neighbours too."""
+    read = [_coded(ops, state, form) for state in _read(ops, form)]
+    if form.pool.layers == "mean" and len(read) > 1:
+        read = [_mean(ops, read)]
+    x = read[0] if len(read) == 1 else ops.concat(read, 2)
+    return _beside_neighbours(ops, x, form) if form.window else x
+
+
+def without_spare(slots: Sequence[Slot | None]) -> list[Slot]:
+    """The slots, spare ones as zeros."""
+    spare = next(slot for slot in slots if slot is not None).emptied()
+    return [slot or spare for slot in slots]
 
 
 def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot], *, apart: bool) -> Tensor:
@@ -140,11 +149,8 @@ def _dense(
     if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
         x = slots_product(ops, x, [matrix for matrix, _ in maps], apart=int(apart))
         x = ops.add(x, ops.constant(side_by_side([bias if len(maps) == 1 else bias[None] for _, bias in maps])))
-        x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](x)
-        if form.norm is not None:
-            x = ops.norm(x, np.ones(form.hidden, np.float32), np.zeros(form.hidden, np.float32), form.norm)
-        lasts = [(slot.second, slot.second_bias) for slot in slots]
-        maps = [(matrix, bias) for matrix, bias in lasts if matrix is not None and bias is not None]
+        x = between_maps(ops, x, form)
+        maps = [slot.last for slot in slots]
     for name in dict.fromkeys(names):
         own = [number for number, own_name in enumerate(names) if own_name == name]
         inputs = x
@@ -152,6 +158,14 @@ def _dense(
             parts = [ops.slice(x, 0, number, number + 1) for number in own]
             inputs = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
         yield name, [slots[number] for number in own], _mapped(ops, inputs, [maps[number] for number in own])
+
+
+def between_maps(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
+    """What stands between two maps of a head."""
+    x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](x)
+    if form.norm is None:
+        return x
+    return ops.norm(x, np.ones(form.hidden, np.float32), np.zeros(form.hidden, np.float32), form.norm)
 
 
 def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
@@ -219,18 +233,26 @@ def _coded(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
 
 def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm, *, apart: bool) -> Tensor:
     """Attention pooling of each slot, (slots, texts, width): each step is one product for all their heads."""
-    keep = ops.input("keep", "float", (-1, -1))
-    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
     queries = np.concatenate([slot.scores for slot in slots if slot.scores is not None], axis=1)
     values = [matrix for slot in slots if slot.values is not None for matrix in slot.values]
-    scores = ops.matmul(x, ops.constant(queries))  # (texts, positions, heads of all)
+    pooled = pooled_values(ops, x, ops.constant(queries))
+    out = slots_product(ops, pooled, values, apart=form.pool.heads if apart else 0)
+    return slots_apart(ops, out, form, len(slots))
+
+
+def pooled_values(ops: Ops, x: Tensor, queries: Tensor) -> Tensor:
+    """What each head of attention of all slots takes of x, (heads of all, texts, inputs)."""
+    keep = ops.input("keep", "float", (-1, -1))
+    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
+    scores = ops.matmul(x, queries)  # (texts, positions, heads of all)
     weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
-    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads of all, texts, inputs)
-    heads = form.pool.heads
-    out = ops.reshape(
-        slots_product(ops, pooled, values, apart=heads if apart else 0), (len(slots), heads, -1, form.width // heads)
-    )
-    return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (len(slots), -1, form.width))
+    return ops.transpose(ops.matmul(weights, x), (1, 0, 2))
+
+
+def slots_apart(ops: Ops, out: Tensor, form: SlotForm, slots: Size) -> Tensor:
+    """From the values of all heads, (heads of all, texts, width / heads), those of each slot, (slots, texts, width)."""
+    out = ops.reshape(out, (slots, form.pool.heads, -1, form.width // form.pool.heads))
+    return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (slots, -1, form.width))
 
 
 def compared_outputs(ops: Ops, head: Head, own: Arrays, hidden: Arrays) -> Tensor:
@@ -264,6 +286,13 @@ class Slot(Value, eq=False):
     first_bias: np.ndarray
     second: np.ndarray | None  # (hidden, labels)
     second_bias: np.ndarray | None
+
+    @property
+    def last(self) -> tuple[np.ndarray, np.ndarray]:
+        """The matrix and the bias of its last map."""
+        if self.second is None or self.second_bias is None:
+            return self.first, self.first_bias
+        return self.second, self.second_bias
 
     @property
     def width(self) -> int:

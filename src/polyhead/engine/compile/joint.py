@@ -14,12 +14,6 @@ from polyhead.engine.compile.ops import Build, InputKind, Ops, Tensor
 Unit = Sequence[SeatGroup[HeadForm, str]]
 
 
-def is_worth(unit: Unit, names: Mapping[str, object]) -> bool:
-    """Whether a call that asks these tasks runs the whole unit: half of its seats stand in groups that are asked."""
-    seats = [(len(group.seats), not names.keys().isdisjoint(group.members)) for group in unit if group.members]
-    return len(unit) > 1 and 2 * sum(size for size, is_asked in seats if is_asked) >= sum(size for size, _ in seats)
-
-
 def joint_graph(builds: Sequence[Build], names: Sequence[Mapping[str, str]]) -> Build:
     """All groups' answers, under the names of `output_in`; `names` are what each group's inputs are called."""
 

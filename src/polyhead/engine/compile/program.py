@@ -137,6 +137,7 @@ class GraphCall(Value, eq=False):
     inputs: tuple[tuple[str, Key], ...]
     states: tuple[tuple[str, tuple[Key, ...]], ...] = ()  # outputs that are kept, each the rows of so many lanes
     answers: tuple[OutputPlace, ...] = ()
+    chosen: Mapping[str, np.ndarray] = {}  # inputs that say which tasks of a group are asked
     is_joint: bool = False  # answers of several groups by one graph, each input under its name in a layout
     words: frozenset[str] = frozenset()  # outputs of these that are asked and have a row for each word
     form: SlotForm | None = None  # of a group's poolers and heads

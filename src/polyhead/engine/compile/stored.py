@@ -19,8 +19,8 @@ from polyhead.engine.backends.prefix import (
     stored_paths,
 )
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
-from polyhead.engine.compile.compose import answer_places, slot_outputs, slots_graph
 from polyhead.engine.compile.encoder import HIDDEN, LayerRun, LayerSpan, embed
+from polyhead.engine.compile.groups import answer_places, slot_outputs, slots_graph
 from polyhead.engine.compile.layout import Shape, neighbour_inputs
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import Build, Ops, Tensor

@@ -95,7 +95,7 @@ class Walk:
             return outputs
 
     def _called(self, call: GraphCall) -> dict[str, np.ndarray]:
-        inputs = {name: self._values[key] for name, key in call.inputs}
+        inputs = {**call.chosen, **{name: self._values[key] for name, key in call.inputs}}
         if call.answers:
             out = self._pooled(call, inputs)
             return {place.task: out[place.output][place.slot][..., : place.width] for place in call.answers}
@@ -242,7 +242,8 @@ def _pieces(lengths: np.ndarray, sizes: tuple[int, ...], *, fill: bool = True) -
         )
         return
     if len(lengths) <= step:
-        yield 0, len(lengths), 1 if len(lengths) == 1 and sizes == TEXTS else step
+        # Of one row OpenVINO's products keep their weights in a form of its own, beside that of all other numbers.
+        yield 0, len(lengths), 2 if len(lengths) == 1 and sizes == TEXTS else step
         return
     longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
     longest = np.maximum.accumulate(longest[::-1])[::-1]  # of a part and of those after it

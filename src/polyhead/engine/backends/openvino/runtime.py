@@ -148,6 +148,11 @@ class OpenVINORuntime:
         return processor().weight_bits == 8
 
     @property
+    def gathers(self) -> bool:
+        """Whether graphs may gather the weights of a few slots: not where these are in 8 bits, each with its scale."""
+        return self._scales is None or not self.eight_bit_slots
+
+    @property
     def has_bfloat16(self) -> bool:
         """Whether the processor has native bfloat16 arithmetic, which OpenVINO uses."""
         # OpenVINO tells of the processor also where its oneDNN is capped, and then has no such product.

@@ -3,8 +3,8 @@
 import gc
 import weakref
 
-from polyhead.engine import moments
-from polyhead.engine.moments import FactOfTasks
+from polyhead.engine import loaded
+from polyhead.engine.loaded import FactOfTasks
 
 
 class Moment:
@@ -23,7 +23,7 @@ def test_a_fact_is_found_once_for_each_moment_and_names():
 
 
 def test_a_moment_that_nobody_has_is_forgotten():
-    fact, moment = FactOfTasks(lambda loaded, names: names), Moment()
+    fact, moment = FactOfTasks(lambda moment, names: names), Moment()
     fact(moment, ("a",))
     known = weakref.ref(moment)
     del moment
@@ -32,8 +32,8 @@ def test_a_moment_that_nobody_has_is_forgotten():
 
 
 def test_no_more_sets_are_remembered_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(moments, "SETS", 3)
-    fact, moment = FactOfTasks(lambda loaded, names: names), Moment()
+    monkeypatch.setattr(loaded, "FACTS", 3)
+    fact, moment = FactOfTasks(lambda moment, names: names), Moment()
     for number in range(10):
         assert fact(moment, (f"{number}",)) == (f"{number}",)
         assert len(fact._known[moment]) <= 3
