@@ -73,8 +73,8 @@ def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[
             lines.append(f"{name}: without {rows} that training held out: the file does not have them as before")
     for (split, computed), names in kept.items():
         lines.append(
-            f"{_named(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
-            "from it; training chose by these scores, so a test file says more"
+            f"{_named(names)}: {split}: answers of training ({computed}), each row by a copy of the task that did not "
+            "learn from it; training chose by these scores, so a test file says more"
         )
     for computed, names in others.items():
         lines.append(
