@@ -162,8 +162,10 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def ranged(interval: Interval | None) -> str:
-    """An interval in words."""
-    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+    """An interval in words; `-` for one without width, of which resampled rows that are all alike say nothing."""
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def brief(value: Any) -> str:

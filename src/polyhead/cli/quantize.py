@@ -91,9 +91,7 @@ def command(
         record = write_scales(opened, scales, texts=texts_read, **kept)
         products, read = counted(len(scales.known), "product"), counted(texts_read, "text")
         how = f"{products} in 8 bits, calibrated on {read}, measured with weights of {bits} bits"
-    printer.line(f"{how}: {opened.root}/cache")
-    if not processor().has_wide_sums:
-        printer.line(SLOW)
+    printer.lines([*([] if processor().has_wide_sums else [SLOW]), f"{how}: {opened.root}/cache"])
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
     return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
 

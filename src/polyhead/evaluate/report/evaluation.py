@@ -98,7 +98,10 @@ def _others(details: Details) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.3f} to {interval.high:.3f}"
+    """Its ends; `-` for one without width, of which resampled rows that are all alike say nothing."""
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{interval.low:.3f} to {interval.high:.3f}"
 
 
 def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
