@@ -101,7 +101,7 @@ def _range(interval: Interval | None) -> str:
     """Its ends; `-` for one without width, of which resampled rows that are all alike say nothing."""
     if interval is None or interval.low == interval.high:
         return "-"
-    return f"{interval.low:.3f} to {interval.high:.3f}"
+    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
