@@ -1,5 +1,7 @@
 """Configuration: strict, frozen, and every error says where and what would be right."""
 
+import math
+from decimal import Context, Decimal
 from typing import Literal
 
 import msgspec
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhead.errors import BadName, ConfigError
-from polyhead.values import Value, digested, from_json, read_toml, to_json, to_value
+from polyhead.values import Value, digested, few_digits, from_json, read_toml, to_json, to_value
 from support.cases import cases
 from support.tiny_project import to_toml
 
@@ -428,3 +430,14 @@ def test_a_key_that_belongs_one_table_deeper_is_shown_its_table():
 
     with pytest.raises(ConfigError, match=r"unknown key 'rounds' in outer.*put it into the table \[outer\.inner\]"):
         to_value({"outer": {"rounds": 2}}, Whole, source="x.toml")
+
+
+@given(st.floats())
+def test_few_digits_are_those_of_the_nearest_decimal(number):
+    rounded = few_digits({"a": [number]})["a"][0]
+    if not math.isfinite(number):
+        assert rounded == number or math.isnan(rounded) and math.isnan(number)
+    elif abs(number) < 1e5:
+        assert rounded == float(Decimal(number).normalize(Context(prec=6)))
+    else:
+        assert rounded == round(Decimal(number))

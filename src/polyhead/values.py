@@ -15,6 +15,8 @@ import msgspec
 from polyhead.errors import ConfigError, PolyheadError, suggestion
 from polyhead.nesting import check_depth, toml_of
 
+DIGITS = 6  # significant ones of a number that people read
+
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
 class _KeywordOnly(msgspec.StructMeta):
@@ -87,6 +89,17 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
 def to_json(value: object, *, indent: int = 2) -> bytes:
     """Canonical, readable JSON: keys in field order, one trailing newline."""
     return msgspec.json.format(msgspec.json.encode(value), indent=indent) + b"\n"
+
+
+def few_digits(value: Any) -> Any:
+    """Plain data for people, whose numbers have six significant digits, or all digits before the point."""
+    if isinstance(value, float):
+        if 0.1 <= value < 1:  # most of them, and twice as fast
+            return round(value, DIGITS)
+        return float(f"{value:.{DIGITS}g}") if abs(value) < 10 ** (DIGITS - 1) else round(value, 0)
+    if isinstance(value, dict):
+        return {key: item if isinstance(item, str) else few_digits(item) for key, item in value.items()}
+    return [few_digits(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def digested(value: object) -> Any:

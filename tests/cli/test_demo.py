@@ -55,6 +55,7 @@ def test_demo_runs_all_four_steps(work, monkeypatch):
     ("answer", "said"),
     [
         ({"label": "yes", "scores": {"yes": 0.9, "no": 0.1}}, "yes (0.90)"),
+        ({"label": "yes", "scores": {"yes": 0.9991, "no": 0.0009}}, "yes (>0.99)"),
         ({"labels": ["a", "b"], "scores": {"a": 0.6, "b": 0.7, "c": 0.1}}, "a (0.60), b (0.70)"),
         ({"labels": [], "scores": {"a": 0.1}}, "none"),
         ({"value": 0.314}, "0.31"),

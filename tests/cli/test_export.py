@@ -9,8 +9,8 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks
-from polyhead.cli.output import few_digits
 from polyhead.engine.session import Session
+from polyhead.values import few_digits
 from support.commands import run
 from support.writing_bundles import tiny_draft
 

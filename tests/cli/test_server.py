@@ -66,7 +66,7 @@ def test_a_file_is_answered_and_written(bundle, server, tmp_path):
     done = run("predict", "--server", server.url, tmp_path / "texts.txt", "-o", tmp_path / "out.jsonl")
     assert done.code == 0 and not done.out
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    for row, answer in zip(rows, server.answers("mood", TEXTS), strict=True):
+    for row, answer in zip(rows, server.replies("mood", TEXTS), strict=True):
         assert row["answers"]["mood"]["label"] == answer["label"]
         assert row["answers"]["mood"]["scores"] == pytest.approx(answer["scores"], abs=1e-5)
 

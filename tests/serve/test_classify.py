@@ -56,14 +56,14 @@ def spans_in(body, text, labels):
 
 
 def test_a_port_of_a_task_answers_label_distribution_v1(server):
-    for text, own in zip(TEXTS, server.answers("mood", TEXTS), strict=True):
+    for text, own in zip(TEXTS, server.replies("mood", TEXTS), strict=True):
         status, _, body = posted(f"{server.urls['mood']}/classify", {"inputs": text}, {"Accept": "application/json"})
         assert status == 200
         assert distribution(body, TASKS["mood"].labels) == list(own["scores"].values())
 
 
 def test_a_port_of_a_task_answers_score_v1(server):
-    (own,) = server.answers("urgency", TEXTS[:1])
+    (own,) = server.replies("urgency", TEXTS[:1])
     _, _, body = posted(f"{server.urls['urgency']}/classify", {"inputs": TEXTS[0]})
     assert body == [{"label": "urgency", "score": own["value"]}]
 
@@ -73,7 +73,7 @@ def test_a_port_of_a_task_answers_token_spans_v1_in_code_points(server):
     for text in (*TEXTS, EMOJI):
         _, _, body = posted(f"{server.urls['names']}/classify", {"inputs": text})
         told, end = spans_in(body, text, labels)
-        (own,) = server.answers("names", [text])
+        (own,) = server.replies("names", [text])
         assert told == [(s["label"], s["start"], s["end"], s["score"]) for s in own["spans"]] and end is None
         spans += len(told)
     assert spans > 0
@@ -91,7 +91,7 @@ def test_a_text_that_is_cut_says_where_in_token_spans_v1(server):
 
 def test_several_texts_get_a_list_each(server):
     _, _, body = posted(f"{server.url}/classify?task=mood", {"inputs": TEXTS})
-    own = server.answers("mood", TEXTS)
+    own = server.replies("mood", TEXTS)
     assert [distribution(each, TASKS["mood"].labels) for each in body] == [list(o["scores"].values()) for o in own]
 
 
@@ -103,7 +103,7 @@ def test_infinity_s_client_gets_all_labels_of_each_text(server, task):
 
     with package.Client(base_url=server.url) as client:
         answer = classify.sync(client=client, body=ClassifyInput(input_=TEXTS, model=task))
-    own = server.answers(task, TEXTS)
+    own = server.replies(task, TEXTS)
     assert [[(each.label, each.score) for each in row] for row in answer.data] == [by_score(each) for each in own]
     assert answer.model == task and answer.usage.total_tokens > 0 and answer.object_ == "classify"
 
@@ -129,7 +129,7 @@ def test_infinity_s_client_needs_no_model_on_the_port_of_a_task(server):
     ids=["one text", "a switch of vLLM", "another", "its own path"],
 )
 def test_vllm_s_callers_get_probabilities_in_the_order_of_labels(server, path, body):
-    (own,) = server.answers("mood", TEXTS[:1])
+    (own,) = server.replies("mood", TEXTS[:1])
     _, _, answer = posted(server.url + path, body)
     (data,) = answer["data"]
     assert data == {"index": 0, "label": own["label"], "probs": list(own["scores"].values()), "num_classes": 2}
@@ -144,7 +144,7 @@ def test_a_bare_list_is_infinity_s_and_its_path_takes_a_text_too(server):
 
 
 def test_vllm_s_form_of_other_kinds(server):
-    own, (number,) = server.answers("topics", TEXTS[:1])[0], server.answers("urgency", TEXTS[:1])
+    own, (number,) = server.replies("topics", TEXTS[:1])[0], server.replies("urgency", TEXTS[:1])
     _, _, answer = posted(f"{server.url}/classify", {"model": "topics", "input": TEXTS[0]})
     assert answer["data"][0]["probs"] == list(own["scores"].values())
     assert answer["data"][0]["label"] == by_score(own)[0][0]

@@ -3,6 +3,7 @@
 import pytest
 
 from polyhead.evaluate.explain import explained
+from polyhead.values import few_digits
 from support.client_server import TEXTS, as_json, posted, running, tiny_server_bundle
 
 
@@ -26,7 +27,7 @@ def test_an_explanation_is_that_of_the_session_beside_the_same_answer(server):
     assert len(answer["results"]) == len(TEXTS[:2])
     for result, without, explanations in zip(answer["results"], plain["results"], wanted, strict=True):
         assert result["answers"] == without["answers"] and "explained" not in without
-        assert result["explained"] == as_json(explanations)
+        assert result["explained"] == few_digits(as_json(explanations))
         assert result["explained"]["mood"]["attention"]["words"]
     texts = sum(1 + len(each["mood"].said[0].parts) for each in wanted)
     assert answer["receipt"]["passes"] == texts and plain["receipt"]["passes"] == 2  # what it cost is told

@@ -58,7 +58,7 @@ def test_answers_are_those_of_a_session_also_from_the_cache(client, session):
         told = asked(client, texts, familiar=True)
         for result, answers in zip(told["results"], expected, strict=True):
             assert {name: answer["familiar"] for name, answer in result["answers"].items()} == pytest.approx(
-                {name: answer["familiar"] for name, answer in answers.items()}
+                {name: answer["familiar"] for name, answer in answers.items()}, rel=1e-5
             )
     assert told["receipt"]["cached"] == 2
     assert not any("familiar" in result["urgency"] for result in before)

@@ -37,12 +37,12 @@ def plain(elements):
 
 @pytest.mark.parametrize("task", ["mood", "topics"])
 def test_text_classification_gives_every_label_as_the_session_does(client, server, task):
-    for text, own in zip(TEXTS, server.answers(task, TEXTS), strict=True):
+    for text, own in zip(TEXTS, server.replies(task, TEXTS), strict=True):
         assert plain(client.text_classification(text, model=f"{server.url}/models/{task}")) == by_score(own)
 
 
 def test_the_address_alone_means_the_task_of_its_port_or_the_one_that_it_names(client, server):
-    (own,) = server.answers("mood", TEXTS[:1])
+    (own,) = server.replies("mood", TEXTS[:1])
     for address in (server.urls["mood"], f"{server.url}/?task=mood"):
         assert plain(client.text_classification(TEXTS[0], model=address)) == by_score(own)
     hub = pytest.importorskip("huggingface_hub")
@@ -53,13 +53,13 @@ def test_the_address_alone_means_the_task_of_its_port_or_the_one_that_it_names(c
 
 def test_text_classification_at_predict_gives_what_the_client_keeps_of_such_an_answer(client, server):
     """The client takes the first element of what text-embeddings-inference sends: the most probable label."""
-    (own,) = server.answers("mood", TEXTS[:1])
+    (own,) = server.replies("mood", TEXTS[:1])
     best = client.text_classification(TEXTS[0], model=f"{server.url}/predict?task=mood")
     assert (best.label, best.score) == by_score(own)[0]
 
 
 def test_text_classification_takes_the_most_probable_labels(client, server):
-    (own,) = server.answers("topics", TEXTS[:1])
+    (own,) = server.replies("topics", TEXTS[:1])
     answer = client.text_classification(
         TEXTS[0], model=f"{server.url}/models/topics", top_k=2, function_to_apply="sigmoid"
     )
@@ -67,7 +67,7 @@ def test_text_classification_takes_the_most_probable_labels(client, server):
 
 
 def test_a_regression_task_has_one_label_its_own_name(client, server):
-    (own,) = server.answers("urgency", TEXTS[:1])
+    (own,) = server.replies("urgency", TEXTS[:1])
     assert plain(client.text_classification(TEXTS[0], model=f"{server.url}/models/urgency")) == [
         ("urgency", own["value"])
     ]
@@ -75,7 +75,7 @@ def test_a_regression_task_has_one_label_its_own_name(client, server):
 
 def test_token_classification_gives_the_spans(client, server):
     spans = 0
-    for text, own in zip(TEXTS, server.answers("names", TEXTS), strict=True):
+    for text, own in zip(TEXTS, server.replies("names", TEXTS), strict=True):
         answer = client.token_classification(text, model=f"{server.url}/models/names")
         told = [(each.entity_group, each.word, each.start, each.end, each.score) for each in answer]
         assert told == [tuple(s[name] for name in ("label", "text", "start", "end", "score")) for s in own["spans"]]
@@ -119,14 +119,14 @@ def test_endpoint_info_names_the_trunk_and_the_labels_of_a_task(client, server):
 
 def test_predict_answers_one_text_a_pair_or_many(server):
     url = f"{server.url}/predict"
-    (one,) = server.answers("mood", TEXTS[:1])
+    (one,) = server.replies("mood", TEXTS[:1])
     expected = [{"label": label, "score": score} for label, score in by_score(one)]
     for inputs in (TEXTS[0], [TEXTS[0]]):
         assert posted(f"{url}?task=mood", {"inputs": inputs})[2] == expected
     assert posted(f"{url}?task=mood", {"inputs": [[text] for text in TEXTS]})[2] == [
-        [{"label": label, "score": score} for label, score in by_score(own)] for own in server.answers("mood", TEXTS)
+        [{"label": label, "score": score} for label, score in by_score(own)] for own in server.replies("mood", TEXTS)
     ]
-    own = server.answers("same", PAIRS)
+    own = server.replies("same", PAIRS)
     pairs = [list(pair) for pair in PAIRS]
     assert [each[0]["label"] for each in posted(f"{url}?task=same", {"inputs": pairs})[2]] == [
         each["label"] for each in own
@@ -135,7 +135,7 @@ def test_predict_answers_one_text_a_pair_or_many(server):
 
 
 def test_a_task_is_named_by_address_header_port_host_or_default(server, tmp_path):
-    (own,) = server.answers("mood", TEXTS[:1])
+    (own,) = server.replies("mood", TEXTS[:1])
     expected = [{"label": label, "score": score} for label, score in by_score(own)]
     asked, url = {"inputs": TEXTS[0]}, f"{server.url}/predict"
     assert posted(f"{url}?task=mood", asked)[2] == expected
@@ -161,7 +161,7 @@ def test_the_only_task_and_the_default_need_no_name(tmp_path):
 
 def test_rerank_orders_by_a_task_over_pairs_or_by_the_cosine(server):
     url, texts = f"{server.url}/rerank", TEXTS[1:]
-    own = [each["value"] for each in server.answers("alike", [(TEXTS[0], text) for text in texts])]
+    own = [each["value"] for each in server.replies("alike", [(TEXTS[0], text) for text in texts])]
     _, _, answer = posted(f"{url}?task=alike", {"query": TEXTS[0], "texts": texts})
     assert [(each["index"], each["score"]) for each in answer] == sorted(enumerate(own), key=lambda item: -item[1])
     cosines = vectors(server, texts) @ vectors(server, TEXTS[:1])[0]

@@ -20,6 +20,7 @@ from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
+from polyhead.values import few_digits
 
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
 TASKS = {task.name: task for task in tiny_tasks()}
@@ -53,6 +54,10 @@ class Running:
     def answers(self, task, inputs):
         """What the session answers by itself."""
         return [result.answers[task] for result in self.session.predict(inputs, tasks=[task])]
+
+    def replies(self, task, inputs):
+        """The same as replies write it, with few digits."""
+        return few_digits(as_json(self.answers(task, inputs)))
 
     def batches_of(self, ask):
         """What `ask` returns, and the batches that answered it."""

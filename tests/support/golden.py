@@ -21,7 +21,7 @@ HOME = Path(__file__).parents[1] / "golden"
 DIGITS, LONGEST = 3, 8  # digits after the point, and numbers of a list that are written out
 DIGEST = re.compile(r"\b[0-9a-f]{12,64}\b")
 NUMBER = re.compile(r"-?\d+\.\d{4,}")
-PROGRESS = re.compile(r"^\w+: [\d,]+ of [\d,]+ .*\n", re.MULTILINE)  # a line that only slow work writes
+PROGRESS = re.compile(r"^(?:(scoring )?\w+: [\d,]+ of [\d,]+ .*|[\d,]+ answered)\n", re.MULTILINE)  # of slow work alone
 
 
 def recorded(folder):

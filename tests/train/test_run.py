@@ -450,7 +450,7 @@ def test_the_head_is_chosen_on_validation_and_the_run_says_so(home, tmp_path):
     assert tried[chosen] == bundle.scores("mood")["splits"]["validation"]["accuracy"]
     positions = "attention" if chosen == "attention" else "mean"
     assert bundle.tasks["mood"].path.pool.positions == positions
-    assert any(line.startswith("mood: ") and f"; {chosen} (not " in line for line in lines)
+    assert any(line.startswith("mood: ") and f"; head: {chosen} (of 3 tried)" in line for line in lines)
     assert set(bundle.scores("names")["tried"]) == {"linear, with neighbours", "linear", "hidden layer"}
     assert bundle.tasks["names"].path.pool.positions == "tokens"
 

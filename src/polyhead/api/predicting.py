@@ -17,6 +17,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import join_tokens
+from polyhead.values import few_digits
 
 
 def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
@@ -73,9 +74,11 @@ def cells_by_task(
             inputs_failed = counted(len(column.failed), "input")
             warnings.warn(f"task '{name}' failed on {inputs_failed}. Row {row}: {reason}", stacklevel=3)
         kind = kind_of(column.task)
-        cells[name] = _spread(column, [kind.cell_of(answer) for answer in column.answers], len(inputs))
+        cells[name] = _spread(column, [few_digits(kind.cell_of(answer)) for answer in column.answers], len(inputs))
         if has_scores and kind.score_cell is not None:
-            cells[f"{name}.scores"] = _spread(column, [answer["scores"] for answer in column.answers], len(inputs))
+            cells[f"{name}.scores"] = _spread(
+                column, [few_digits(answer["scores"]) for answer in column.answers], len(inputs)
+            )
     if not cells and columns.tasks:
         raise _unread(types, {name: column.task for name, column in columns.tasks.items()})
     return cells

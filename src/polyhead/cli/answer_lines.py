@@ -42,7 +42,9 @@ def short_answer(answer: Mapping[str, Any]) -> str:
 
 
 def _scored(said: object, score: float | None) -> str:
-    return f"{said}" + ("" if score is None else f" ({score:.2f})")
+    if score is None:
+        return f"{said}"
+    return f"{said} (>0.99)" if 0.995 <= score < 1 else f"{said} ({score:.2f})"
 
 
 def _beyond(answer: Mapping[str, Any]) -> str:

@@ -73,8 +73,8 @@ def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[
             lines.append(f"{name}: without {rows} that training held out: the file does not have them as before")
     for (split, computed), names in kept.items():
         lines.append(
-            f"{_named(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
-            "from it; training chose by these scores, so a test file says more"
+            f"{_named(names)}: {split}: answers of training ({computed}), each row by a copy of the task that did not "
+            "learn from it; training chose by these scores, so a test file says more"
         )
     for computed, names in others.items():
         lines.append(
@@ -162,8 +162,10 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def ranged(interval: Interval | None) -> str:
-    """An interval in words."""
-    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+    """An interval in words; `-` for one without width, of which resampled rows that are all alike say nothing."""
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def brief(value: Any) -> str:

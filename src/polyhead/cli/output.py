@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,10 @@ from polyhead.progress import COMMANDS, ProgressDisplay, shown
 from polyhead.progress import counted as counted
 from polyhead.progress import in_bytes as in_bytes
 from polyhead.progress import text_table as text_table
-from polyhead.values import to_json
+from polyhead.values import few_digits, to_json
 
 LARGEST_REPORT = 2**26  # bytes
 DASH = "-"  # standard input or output in place of a file
-DIGITS = 6  # significant ones of a number in JSON
 
 
 JSON_OPTION: dict[str, Any] = {
@@ -80,25 +78,12 @@ class Printer:
         """Writes the value where `--json` says."""
         if self.json_to is None:
             return
-        raw = to_json(few_digits(value))
+        raw = to_json(few_digits(msgspec.to_builtins(value)))
         if self._is_quiet:
             click.echo(json_shown(raw).decode(), nl=False)
             return
         with writing_file(self.json_to) as file:
             file.write(raw)
-
-
-def few_digits(value: object) -> Any:
-    """Plain data for JSON, whose numbers have six significant digits, or all digits before the point."""
-    return _few_digits(msgspec.to_builtins(value))
-
-
-def _few_digits(value: Any) -> Any:
-    if isinstance(value, float) and value and math.isfinite(value):
-        return round(value, max(0, DIGITS - 1 - math.floor(math.log10(abs(value)))))
-    if isinstance(value, dict):
-        return {key: _few_digits(item) for key, item in value.items()}
-    return [_few_digits(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def note(text: str) -> None:

@@ -19,17 +19,7 @@ from polyhead.cli.command import option, verb
 from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
 from polyhead.cli.given import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
 from polyhead.cli.options import FamiliarOptions, RequiredFile, SessionOptions, Tasks
-from polyhead.cli.output import (
-    DASH,
-    Printer,
-    check_kept_files,
-    counted,
-    few_digits,
-    json_shown,
-    note,
-    shown_lines,
-    writing_file,
-)
+from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, shown_lines, writing_file
 from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows, are_rows
 from polyhead.data.rows import first_columns
@@ -48,6 +38,7 @@ from polyhead.store.jobs.lines import (
     pieces,
 )
 from polyhead.text.question import texts_of
+from polyhead.values import few_digits
 
 Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
@@ -139,7 +130,7 @@ def _written(output: str, json_to: str | None) -> str:
 
 
 def _json_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:
-    return json_shown(msgspec.json.encode(few_digits(row))) + b"\n"
+    return json_shown(msgspec.json.encode(few_digits(msgspec.to_builtins(row)))) + b"\n"
 
 
 def _plain_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from polyhead.lazy import lazy
 from polyhead.tasks.calibration import Calibration, Wish, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 Logits = np.ndarray | Sequence[np.ndarray]
 Made = TypeVar("Made")
@@ -33,6 +33,10 @@ class Result(Value):
     failed: dict[str, str] = {}  # tasks that could not be computed
     late: tuple[str, ...] = ()  # tasks that were not done by the deadline
     versions: dict[str, str] = {}  # of the asked tasks that lie in a bundle
+
+    def __repr__(self) -> str:
+        """With few digits, which the fields have all of."""
+        return msgspec.Struct.__repr__(msgspec.structs.replace(self, answers=few_digits(self.answers)))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as JSON holds them."""

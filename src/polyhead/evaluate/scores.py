@@ -200,7 +200,7 @@ def outputs_of_split(
     examples = read(source, task)
     for start in range(0, len(examples.inputs), PIECE):
         if show is not None:
-            show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
+            show(f"scoring {name}: {start:,} of {len(examples.inputs):,} texts")
         words = examples.words[start : start + PIECE] if examples.words is not None else None
         outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
     return SplitOutputs(task=task, source=source, examples=examples, outputs=outputs)

@@ -49,7 +49,7 @@ from polyhead.train.record.decided import (
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
 from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
-from polyhead.train.record.lines import outlook, task_lines
+from polyhead.train.record.lines import outlook, task_lines, untried
 from polyhead.train.runs import cache_folder, resolved
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
@@ -85,6 +85,9 @@ class FrozenTrunk(BundleTraining):
         extraction = _extract(job, trainers)
         for trainer in trainers:
             trainer.train()
+        for more, names in job.untried.items():
+            if more:
+                events.line(f"{more}: {', '.join(names)}")
         seconds = time.monotonic() - began
         left = f", {len(job.left)} left as they are" if job.left else ""
         summary = f"{len(job.scores)} trained, {len(kept)} kept{left}"
@@ -123,6 +126,7 @@ class TrainingJob:
         self.left = dict(chosen.left)  # tasks that are kept: the reason
         self.paths: dict[str, list[Path]] = {}  # for each task that is trained or chosen, all candidates
         self.scores: Scores = {}
+        self.untried: dict[str, list[str]] = {}  # what more effort would try -> tasks
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
         self._ask: Ask = asked_of_features(source) if isinstance(source, StoredFeatures) else asked_of_texts
@@ -180,6 +184,7 @@ class TrainingJob:
             self.scores[name] = trained.scores
             for line in task_lines(p, trained):
                 self.events.line(line)
+            self.untried.setdefault(untried(p, trained), []).append(name)
             if name in compared:
                 self.events.line(f"{name}: {compared[name].line()}")
             if name in bundle.lines and bundle.tasks[name].calibration is not None:

@@ -127,6 +127,17 @@ def stopping(monkeypatch, session, calls):
     return asked
 
 
+def test_first_pieces_are_small_and_end_at_the_same_rows_in_the_next_call(session, tmp_path, monkeypatch):
+    source, out = write(tmp_path / "in.jsonl", texts(200)), tmp_path / "out.jsonl"
+    first = stopping(monkeypatch, session, 2)
+    with pytest.raises(KeyboardInterrupt, match="160"):
+        run(session, source, out, tasks=("mood",), piece_rows=2048)
+    monkeypatch.undo()
+    rest = stopping(monkeypatch, session, 99)
+    run(session, source, out, tasks=("mood",), piece_rows=2048)
+    assert first == [32, 128] and rest == [40]
+
+
 def test_the_same_call_goes_on_and_reads_no_answered_row_again(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.parquet", texts(11)), tmp_path / "out.jsonl"
     first = stopping(monkeypatch, session, 2)

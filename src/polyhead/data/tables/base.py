@@ -11,6 +11,7 @@ from polyhead.arguments import twice_in
 from polyhead.data.formats.lines import bad_row
 from polyhead.data.tables.dialect import NULL
 from polyhead.errors import BadValue, DataError
+from polyhead.progress import counted
 from polyhead.registry import Registry
 from polyhead.tasks.task import CellForm
 from polyhead.text.tokenize import lone_surrogates
@@ -154,7 +155,7 @@ class TableFormat(ABC):
         """A record as the cells of its columns; an error for a record that does not match the header."""
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
-            got = f"{len(record)} cells, where the header has {len(header)}"
+            got = f"{counted(len(record), 'cell')}, where the header has {len(header)}"
             return self.bad("the row has a different number of columns than the header", got, number, do)
         if any(map(lone_surrogates, record)):
             return self.bad("the record is not UTF-8", record, number, "save the file as UTF-8")

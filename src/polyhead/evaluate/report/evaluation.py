@@ -98,7 +98,10 @@ def _others(details: Details) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+    """Its ends; `-` for one without width, of which resampled rows that are all alike say nothing."""
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
@@ -116,7 +119,8 @@ def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
         yield _slices(each, details)
     if details.mistakes:
         first = "surest" if details.differences is None else "farthest off"
-        yield card(f"Worst mistakes, the {first} first", *map(_mistake, details.mistakes), is_wide=True)
+        said = "sure" if details.differences is None else "off by this share of the range:"
+        yield card(f"Worst mistakes, the {first} first", *(_mistake(m, said) for m in details.mistakes), is_wide=True)
 
 
 def _reliability(found: Reliability) -> Iterator[str]:
@@ -234,7 +238,8 @@ def _confusion(found: ConfusionTable) -> str:
         lines.append(f'<tr><th title="{html_text(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
     head = "".join(f'<th title="{html_text(answer)}">{isolated(answer)}</th>' for answer in found.answers)
     body = f'<table class="cells"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    what = paragraph(f"Rows are the truth, columns the answer; {found.of} are counted, shades are shares of a row.")
+    lead = "Each label has a row" if right else "Rows are the truth, columns the answer"
+    what = paragraph(f"{lead}; {found.of} are counted, shades are shares of a row.")
     return card("Confusion", f'<div class="scroll">{body}</div>', what, is_wide=len(found.answers) > WIDE)
 
 
@@ -294,8 +299,9 @@ def _verdict(change: AnswerChange) -> str:
     return '<span class="truth">got right</span>' if change.is_right else '<span class="answer">got wrong</span>'
 
 
-def _mistake(mistake: ShownMistake) -> str:
-    score = "" if mistake.score is None else f" · {mistake.score:.4f}"
+def _mistake(mistake: ShownMistake, said: str) -> str:
+    """One mistake; `said` stands before its score."""
+    score = "" if mistake.score is None else f" · {said} {mistake.score:.4f}"
     facts = (
         f'<span class="soft">row {mistake.row:,}</span> · truth <span class="truth">'
         f'{isolated(answer_text(mistake.truth))}</span> · answer <span class="answer">'

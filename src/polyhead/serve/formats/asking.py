@@ -24,7 +24,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 PORT_TASK = "polyhead.task"  # in a scope: the task of the port that a request came to
 TASK_HEADER, RECEIPT_HEADER = "x-polyhead-task", "X-Polyhead-Receipt"
@@ -273,8 +273,9 @@ def label_of(task: Task, answer: Answer) -> str:
 
 
 def ranked(task: Task, answer: Answer) -> list[ScoredLabel]:
-    """The same, most probable first; of equals, the first in the task's order."""
-    return sorted(label_scores(task, answer), key=lambda scored: -scored.score)
+    """The same, most probable first, with few digits; of equals, the first in the task's order."""
+    scored = sorted(label_scores(task, answer), key=lambda scored: -scored.score)
+    return [ScoredLabel(label=each.label, score=few_digits(each.score)) for each in scored]
 
 
 def answer_spans(answer: Answer, text: str) -> list[SpanAnswer]:
@@ -284,8 +285,8 @@ def answer_spans(answer: Answer, text: str) -> list[SpanAnswer]:
 
 
 def _span(span: Answer, text: str) -> SpanAnswer:
-    label, start, end = span["label"], span["start"], span["end"]
-    return SpanAnswer(label=label, entity_group=label, score=span["score"], text=text, word=text, start=start, end=end)
+    label, score, start, end = span["label"], few_digits(span["score"]), span["start"], span["end"]
+    return SpanAnswer(label=label, entity_group=label, score=score, text=text, word=text, start=start, end=end)
 
 
 def pipelined(answered: TaskAnswers) -> list[Sequence[ScoredLabel | SpanAnswer]]:

@@ -39,7 +39,7 @@ from polyhead.serve.formats.asking import (
 from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, post
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 UNSAID = "default/not-specified"  # the model of Infinity's client where its caller names none
 UNSET = msgspec.UNSET
@@ -234,7 +234,7 @@ async def _labelled(service: Service, request: Request, asked: ClassifyRequest) 
 
 def _classes(answered: TaskAnswers, number: int) -> Classes:
     task, answer = answered.task, answered.answers[number]
-    probabilities = [scored.score for scored in label_scores(task, answer)]
+    probabilities = few_digits([scored.score for scored in label_scores(task, answer)])
     return Classes(
         index=number,
         label=label_of(task, answer),

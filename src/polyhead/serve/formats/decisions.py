@@ -28,6 +28,7 @@ from polyhead.serve.http import (
 )
 from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.serve.service import Service
+from polyhead.values import few_digits
 
 PATH = "/v1/decisions"
 ERROR_TYPES: Mapping[int, str] = {
@@ -134,7 +135,7 @@ def _response(
     triples = zip(requested.questions, questions, answered.answers, strict=True)
     body = decided_body(
         service,
-        raw(_answer(given, question, answer) for given, question, answer in triples),
+        raw(few_digits(_answer(given, question, answer)) for given, question, answer in triples),
         answered,
         input_tokens_details={"cached_tokens": answered.options_kept, "cache_write_tokens": answered.options_read},
         output_tokens_details={"reasoning_tokens": 0},

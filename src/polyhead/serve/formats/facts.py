@@ -20,7 +20,7 @@ from polyhead.errors import BundleError
 from polyhead.serve.http import json_content
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.tasks.task import Task
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 DIGITS = 4  # of errors and scales
 
@@ -128,5 +128,5 @@ def _calibration(bundle: Bundle, loaded: LoadedTasks, name: str) -> TaskCalibrat
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
     """The score; None also if the task's files were removed while it answers its last requests."""
     with suppress(BundleError):
-        return bundle.headline(name) if name in bundle.tasks else None
+        return few_digits(bundle.headline(name)) if name in bundle.tasks else None
     return None

@@ -39,7 +39,7 @@ from polyhead.serve.http import HttpError, body_value, headers_of, json_content,
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
 
@@ -160,7 +160,7 @@ class InferenceApiFormat(WireFormat):
             of("/rerank", _rerank, rerank, RerankRequest, list[Rank]),
             of("/models/{task}", _pipeline, pipeline, PipelineRequest),
             of("/", _pipeline, "The same of the task that the request means.", PipelineRequest, asks_task=True),
-            get("/info", _info, "Facts of the trunk and of a task."),
+            get("/info", _info, "Facts of the encoder and of a task."),
         ]
 
 
@@ -238,7 +238,7 @@ async def _similarity(service: Service, request: Request) -> Response:
     texts = text_list(service, requested.inputs.sentences, "sentences")
     scores, costs = await _cosines(service, request, requested.inputs.source_sentence, texts)
     reading.check_read(costs)
-    return json_content(scores, headers=_headers(costs))
+    return json_content(few_digits(scores), headers=_headers(costs))
 
 
 async def _cosines(
@@ -270,7 +270,8 @@ async def _rerank(service: Service, request: Request) -> Response:
     requested.check_read(costs)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])
     ranks = [
-        Rank(index=index, score=scores[index], text=texts[index] if requested.return_text else None) for index in order
+        Rank(index=index, score=few_digits(scores[index]), text=texts[index] if requested.return_text else None)
+        for index in order
     ]
     return await off_loop(sum(map(len, texts)), json_content, ranks, headers=_headers(costs))
 

@@ -29,7 +29,7 @@ from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 
@@ -183,9 +183,9 @@ def _check_wishes(service: Service, names: TaskSelection, options: Options) -> N
 def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:
     answer = _answer(service, ticket, options)
     if size <= AT_ONCE:
-        return json_content(answer)
+        return json_content(msgspec.structs.replace(answer, results=few_digits(answer.results)))
     forget_results(ticket)
-    return json_content(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
+    return json_content(msgspec.structs.replace(answer, results=raw(map(few_digits, _taken(answer.results)))))
 
 
 def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -231,7 +231,7 @@ def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
     """The results of the inputs themselves, each with why; the receipt is that of all that was read for it."""
     answer = _answer(service, why.ticket, options)
     results = [
-        {**answer.results[place], "explained": several}
+        few_digits({**answer.results[place], "explained": msgspec.to_builtins(several)})
         for place, several in zip(why.places, why.explanations, strict=True)
     ]
     return msgspec.structs.replace(answer, results=raw(results))
@@ -312,7 +312,7 @@ def _stage(asked: _Asked, stage: TaskResults) -> bytes:
     if asked.options.calibrated is not True:
         several = _wished(asked.loaded, stage.task, list(answers.values()), asked.options)
         answers = dict(zip(answers, several, strict=True))
-    told: dict[int, Any] = dict(zip(answers, raw(answers.values()), strict=True))
+    told: dict[int, Any] = dict(zip(answers, raw(map(few_digits, answers.values())), strict=True))
     return msgspec.json.encode(msgspec.structs.replace(stage, answers=told))
 
 
@@ -325,7 +325,7 @@ def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
         its = fields.pop("answers")
         late = {key: {name: each[key] for name, each in its.items() if key in each} for key in (KEY, NONE)}
         results.append({**fields, **{key: by_task for key, by_task in late.items() if by_task}})
-    return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(results)))
+    return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(map(few_digits, results))))
 
 
 def _line(event: str, line: bytes, *, is_events: bool) -> bytes:

@@ -40,6 +40,7 @@ from polyhead.serve.questions import (
     score_confidence,
 )
 from polyhead.serve.service import Service
+from polyhead.values import few_digits
 
 PATH, MODELS = "/v1/systemone", "/v1/models"
 ALIAS = "jev-latest"  # the model that clients name if they are not told another
@@ -182,7 +183,7 @@ def _response(
 ) -> Response:
     _check(requested.questions, answered)
     answers = {
-        question.name: raw([_answer(question, decision, given[question.name])])[0]
+        question.name: raw([few_digits(_answer(question, decision, given[question.name]))])[0]
         for question, decision in zip(questions, answered.answers, strict=True)
         if isinstance(decision, Decision)
     }

@@ -21,7 +21,7 @@ from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells, calibr
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 # Roles that belong together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
@@ -225,12 +225,12 @@ class Answers(Value):
         cells: list[object] = []
         for name, task in self.tasks.items():
             answer = result.answers.get(name)
-            cells.append(None if answer is None else kind_of(task).cell_of(answer))
+            cells.append(None if answer is None else few_digits(kind_of(task).cell_of(answer)))
             if self.scores and kind_of(task).score_cell is not None:
-                cells.append(None if answer is None else answer["scores"])
+                cells.append(None if answer is None else few_digits(answer["scores"]))
             made = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
-            cells += [None if made is None else cell.read(made) for cell in self._calibrated(name)]
-            cells += [None if answer is None else answer.get(key) for key in self.told.get(name, ())]
+            cells += [None if made is None else few_digits(cell.read(made)) for cell in self._calibrated(name)]
+            cells += [None if answer is None else few_digits(answer.get(key)) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]
 
     def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from polyhead._version import __version__
@@ -25,6 +26,7 @@ from polyhead.store.jobs.pieces import SUMS_OF_RECEIPTS, Pieces, ScoreCounts, Sc
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
+FIRST_PIECES = (32, 128, 512)  # rows of a job's first pieces, if a piece may have as many: they are there soon
 PIECE_ROWS = 2048  # rows answered by one call, so that texts can be sorted by length; a kill loses one piece
 
 
@@ -69,7 +71,7 @@ def score(
     piece_rows: int = PIECE_ROWS,
     show: Show = lambda text: None,
 ) -> Summary:
-    """Writes the rows of `source` with their answers to `target`, in pieces of `piece_rows` rows.
+    """Writes the rows of `source` with their answers to `target`, in pieces of `piece_rows` rows, the first of fewer.
 
     If the same call was interrupted before, at any moment, it resumes, and writes the same bytes as an uninterrupted
     call. A row that cannot be read or answered gets nulls and the reason. `fresh` discards an unfinished job. If the
@@ -181,7 +183,7 @@ class _Work:
         began, before, roles = time.monotonic(), pieces.counts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
         show(f"{name}: {before:,} of {job.survey.rows:,} texts")
-        for chunk in self.file.chunks(wanted, start=before, size=job.piece_rows):
+        for chunk in self._chunks(wanted, before, job.piece_rows):
             piece_began = time.monotonic()
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
@@ -190,6 +192,14 @@ class _Work:
             done, seconds = pieces.counts.rows, time.monotonic() - began
             total = job.survey.rows
             show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
+
+    def _chunks(self, wanted: Sequence[str], start: int, size: int) -> Iterator[Chunk]:
+        """The rows of each piece from row `start` on, where a piece begins; pieces end at the same rows each time."""
+        for stop in itertools.accumulate(min(rows, size) for rows in FIRST_PIECES):
+            if start < stop:
+                yield from itertools.islice(self.file.chunks(wanted, start=start, size=stop - start), 1)
+                start = stop
+        yield from self.file.chunks(wanted, start=start, size=size)
 
     def check_source(self) -> None:
         """Raises DataError if the file was changed since it was opened."""

@@ -265,8 +265,8 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
     return lines
 
 
-def _untried(prepared: Prepared, trained: Trained) -> str:
-    """The further candidates of the next effort."""
+def untried(prepared: Prepared, trained: Trained) -> str:
+    """The further candidates of the next effort, in words; "" if there are none."""
     depth, own = trained.path.depth, prepared.training
     efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("default", "best"), "default": ("best",)}
     for effort in efforts.get(own.effort, ()) if trained.tried else ():
@@ -275,7 +275,7 @@ def _untried(prepared: Prepared, trained: Trained) -> str:
         heads = [counted(len(heads), "more head")] if len(heads) > 1 else heads
         heads += ["branches"] if effort == "best" and depth else []
         if heads:
-            return f"; effort '{effort}' also tries: {', '.join(heads)}"
+            return f"effort '{effort}' also tries {' and '.join(heads)}"
     return ""
 
 
@@ -283,11 +283,11 @@ def _how(prepared: Prepared, trained: Trained) -> str:
     """The chosen head, and the length of its training, in words."""
     fitted, how = trained.fitted, ""
     if trained.chosen:
-        others = [name for name in trained.tried if name != trained.chosen]
-        how = f"; {trained.chosen}" + (f" (not {'; '.join(others)})" if others else "") + _untried(prepared, trained)
+        log.info("%s: tried %s", prepared.task.name, "; ".join(f"{n} {s:.4f}" for n, s in trained.tried.items()))
+        how = f"; head: {trained.chosen}" + (f" (of {len(trained.tried)} tried)" if len(trained.tried) > 1 else "")
     if description := prepared.strategy.describe(trained.path):
         how = f"; {description}"
-    if not fitted.updates:
+    if trained.chosen or not fitted.updates:
         return how
     if trained.refitted:
         count = fitted.best_update or fitted.updates

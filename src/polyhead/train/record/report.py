@@ -17,8 +17,8 @@ from polyhead.files import replace_file
 from polyhead.train.training import TrainingRun
 
 CHOSEN_BY = (
-    "The answers are those of training, each by a part that did not learn from the row. Training chose heads by these "
-    "scores, so they are a little too good: `polyhead evaluate` with a test file says more."
+    "The answers are those of training, each by a copy of the task that did not learn from the row. Training chose "
+    "heads by these scores, so they are a little too good: `polyhead evaluate` with a test file says more."
 )
 
 
