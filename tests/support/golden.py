@@ -21,6 +21,10 @@ HOME = Path(__file__).parents[1] / "golden"
 DIGITS, LONGEST = 3, 8  # digits after the point, and numbers of a list that are written out
 DIGEST = re.compile(r"\b[0-9a-f]{12,64}\b")
 NUMBER = re.compile(r"-?\d+\.\d{4,}")
+# What `tasks quantize` says of the processor, and its second attempt, which follows only where heads had 8 bits too.
+OF_PROCESSOR = re.compile(
+    r"^note: int8 saves memory on this processor.*\n|^too much for a task: poolers and (?s:.)*", re.MULTILINE
+)
 PROGRESS = re.compile(r"^(?:(scoring )?\w+: [\d,]+ of [\d,]+ .*|[\d,]+ answered)\n", re.MULTILINE)  # of slow work alone
 
 
@@ -43,7 +47,9 @@ def steady(value):
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, str):
-        text = NUMBER.sub(lambda number: f"{float(number[0]):.{DIGITS}f}", PROGRESS.sub("", value))
+        text = NUMBER.sub(
+            lambda number: f"{float(number[0]):.{DIGITS}f}", OF_PROCESSOR.sub("", PROGRESS.sub("", value))
+        )
         return next((prefix for prefix in PREFIXES if text.startswith(prefix)), DIGEST.sub("<digest>", text))
     return value
 
