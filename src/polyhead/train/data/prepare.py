@@ -88,16 +88,16 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
     reading_kept = {e.name for e in project.tasks if strategy_of(project, e).reads_kept_features}
     halves: dict[str, tuple[Examples, Examples]] = {}
     for names in _trained_together(project):
-        for members in overlapping([whole[name] for name in names if name in shares]):
-            if len(members) == 1:
-                name = members[0].task.name
+        for group in overlapping([whole[name] for name in names if name in shares]):
+            if len(group) == 1:
+                name = group[0].task.name
                 seed = stream(seeds[name], "split", name)
                 halves[name] = hold_out(
-                    members[0].examples, shares[name], seed, members[0].task, even_single=name in reading_kept
+                    group[0].examples, shares[name], seed, group[0].task, even_single=name in reading_kept
                 )
                 continue
             alike: dict[tuple[float, int], list[TaskExamples]] = {}
-            for member in members:
+            for member in group:
                 alike.setdefault((shares[member.task.name], seeds[member.task.name]), []).append(member)
             for (share, seed), members in alike.items():
                 pairs = split_together(members, share, stream(seed, "split"))
