@@ -186,9 +186,7 @@ def _logits(inputs: Inputs) -> np.ndarray:
 
 def solution_of(inputs: Inputs, penalty: float) -> Solution:
     """The head of this penalty; an infinite one is that of the cosine alone."""
-    return next(
-        solution for solution in solutions(inputs, [penalty] * math.isfinite(penalty)) if solution.penalty <= penalty
-    )
+    return next(head for head in solutions(inputs, [penalty] * math.isfinite(penalty)) if head.penalty <= penalty)
 
 
 class Swept(NamedTuple):
