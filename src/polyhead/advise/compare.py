@@ -116,16 +116,16 @@ class Comparing:
     def run(self) -> WayComparison:
         """Makes the missing runs, the cheapest first and seed by seed, within the limit of minutes."""
         clock, runs = Clock(), self.runs()
-        left = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
+        missing = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
         corrections = self._corrections(runs)
-        for line in self.price_lines(runs, left, corrections):
+        for line in self.price_lines(runs, missing, corrections):
             self.events.line(line)
-        for number, run in enumerate(left, 1):
+        for number, run in enumerate(missing, 1):
             expected = corrections.corrected(run.way.name, run.estimated)
             if self.settings.minutes is not None and clock.seconds + expected > 60 * self.settings.minutes:
                 self.events.line(f"{run.way.name}, seed {run.seed}: not begun, it would take {duration(expected)}")
                 continue
-            self.events.line(f"{number} of {len(left)}: {run.way.name}, seed {run.seed}, about {duration(expected)}")
+            self.events.line(f"{number} of {len(missing)}: {run.way.name}, seed {run.seed}, about {duration(expected)}")
             try:
                 row = self.trained(run)
             except (ConfigError, TrainError) as error:  # a setting that one way cannot use does not stop the others
@@ -148,8 +148,8 @@ class Comparing:
     @property
     def tokens(self) -> int:
         """Average tokens of a training text: the text for which costs are counted."""
-        several = self.sizes.values()
-        return max(1, round(sum(size.train for size in several) / sum(size.rows for size in several)))
+        sizes = self.sizes.values()
+        return max(1, round(sum(size.train for size in sizes) / sum(size.rows for size in sizes)))
 
     def runs(self) -> list[Run]:
         """Every run, by seed, then the cheapest first."""
@@ -183,16 +183,16 @@ class Comparing:
             self._prepared[way.name] = prepare(self.declared(way, self.settings.seeds[0]), self.home)
         return self._prepared[way.name]
 
-    def price_lines(self, runs: Sequence[Run], left: Sequence[Run], corrections: Corrections) -> list[str]:
+    def price_lines(self, runs: Sequence[Run], missing: Sequence[Run], corrections: Corrections) -> list[str]:
         """The estimated cost of all runs, reported beforehand."""
-        seconds = sum(corrections.corrected(run.way.name, run.estimated) for run in left)
+        seconds = sum(corrections.corrected(run.way.name, run.estimated) for run in missing)
         within = "" if self.settings.minutes is None else f"; at most {self.settings.minutes:g} minutes were given"
-        done = f", {len(runs) - len(left)} are there" if len(left) < len(runs) else ""
+        done = f", {len(runs) - len(missing)} are there" if len(missing) < len(runs) else ""
         names = ", ".join(
             f"{run.way.name} {duration(corrections.corrected(run.way.name, run.estimated))}"
             for run in runs[: len(self.ways)]
         )
-        price = f"price: {counted(len(left), 'run')} in about {duration(seconds)}{done}{within}"
+        price = f"price: {counted(len(missing), 'run')} in about {duration(seconds)}{done}{within}"
         return [price, f"of one seed: {names}"]
 
     def trained(self, run: Run) -> FinishedRun:
@@ -279,7 +279,7 @@ class Comparing:
             ways=with_frontier(ways),
             lacking=lacking,
             refused=self.refused,
-            seconds=round(sum(row.seconds for several in rows.values() for row in several), 1),
+            seconds=round(sum(row.seconds for way_rows in rows.values() for row in way_rows), 1),
         )
 
     def _corrections(self, runs: Sequence[Run]) -> Corrections:

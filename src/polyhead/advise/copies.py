@@ -22,31 +22,31 @@ def copy_name(number: int) -> str:
 
 
 def copies(records: Sequence[TaskRecord], count: int) -> dict[str, TaskRecord]:
-    """This many tasks by name, which copy the given ones in turn; each owns its arrays.
+    """`count` tasks by name, which copy `records` in turn; each owns its arrays.
 
-    Prompts of a group share one input: so do those of all copies.
+    Prompts of a group share one input, and so do the prompts of all copies.
     """
-    made = {}
+    copied = {}
     for number in range(count):
         base = number % len(records)
         record, name = records[base], copy_name(number)
         path = _path_of(records, base, number, count)
         task = msgspec.structs.replace(record.task, name=name)
-        made[name] = msgspec.structs.replace(record, task=task, path=path, owner=owner_named(name))
-    return made
+        copied[name] = msgspec.structs.replace(record, task=task, path=path, owner=owner_named(name))
+    return copied
 
 
 def copied_arrays(
-    made: Mapping[str, TaskRecord], tasks: Sequence[LoadedTask], shape: Architecture
+    records: Mapping[str, TaskRecord], tasks: Sequence[LoadedTask], shape: Architecture
 ) -> dict[str, LoadedTask]:
-    """The copies with their arrays; `tasks` are those that were copied, in order."""
-    copied, arrays = dict(zip(made, itertools.cycle(tasks), strict=False)), dict[str, LoadedTask]()
-    for name, record in made.items():
+    """The copies, `records`, with their arrays; `tasks` are those that were copied, in order."""
+    copied, arrays = dict(zip(records, itertools.cycle(tasks), strict=False)), dict[str, LoadedTask]()
+    for name, record in records.items():
         path, read = record.path, dict[str, dict[str, np.ndarray]]()
         for owner in set(owners_of(path)) - {TRUNK, path.head.part}:
             if owner.startswith(TASK_OF):
-                own = copied[owner.removeprefix(TASK_OF)].arrays
-                read[owner] = {leaf: own[leaf] for leaf in cost.part_arrays(path, shape, owner)}
+                owner_arrays = copied[owner.removeprefix(TASK_OF)].arrays
+                read[owner] = {leaf: owner_arrays[leaf] for leaf in cost.part_arrays(path, shape, owner)}
             else:
                 read[owner] = dict(copied[name].others[owner])
         arrays[name] = LoadedTask(path=path, arrays=dict(copied[name].arrays), others=read)
@@ -55,15 +55,15 @@ def copied_arrays(
 
 def _path_of(records: Sequence[TaskRecord], base: int, number: int, count: int) -> Path:
     path = records[base].path
-    own = owner_named(records[base].task.name)
+    owner = owner_named(records[base].task.name)
     embed = path.embed
     if len(embed.prompts) > 1 or (embed.prompts and not embed.isolated):
         shared = [prompt for prompt in embed.prompts if not prompt.part.startswith(TASK_OF)]
-        rows = next(prompt.rows for prompt in embed.prompts if prompt.part == own)
+        rows = next(prompt.rows for prompt in embed.prompts if prompt.part == owner)
         prompts = [Prompt(part=owner_named(copy_name(copy)), rows=rows) for copy in range(count)]
         embed = msgspec.structs.replace(embed, prompts=(*shared, *prompts))
         path = Path(nodes=(embed, *path.nodes[1:]))
-    renamed = _renamed(msgspec.to_builtins(path), own, owner_named(copy_name(number)))
+    renamed = _renamed(msgspec.to_builtins(path), owner, owner_named(copy_name(number)))
     return msgspec.convert(renamed, Path)
 
 

@@ -54,10 +54,10 @@ def curve_of(prepared: Prepared, source: FeatureSource) -> LearningCurve | None:
     shares = [share for share in SHARES if count // share >= LEAST]
     strategy = baseline_of(task)
     path = strategy.path(task, trunk=source.facts.digest, shape=source.facts.architecture, codec=Codec())
-    alone = msgspec.structs.replace(prepared, whole=None)
-    source.fill(wanted(alone, path, source))
+    train_only = msgspec.structs.replace(prepared, whole=None)
+    source.fill(wanted(train_only, path, source))
     candidate = HeadCandidate(name="linear", strategy=strategy, solver="linear")
-    scores = [statistics.mean(_scores(alone, source, candidate, path, count // share, share)) for share in shares]
+    scores = [statistics.mean(_scores(train_only, source, candidate, path, count // share, share)) for share in shares]
     return LearningCurve(
         rows=tuple(count // share for share in shares), scores=tuple(round(100 * score, 3) for score in scores)
     )
@@ -70,8 +70,8 @@ def _scores(
     with one_blas_thread():
         for draw in range(DRAWS if share > 1 else 1):
             seed = stream(prepared.training.seed, "curve", prepared.task.name, draw, rows)
-            several = msgspec.structs.replace(prepared, train=_drawn(prepared.train, rows, seed))
-            trials = Trials(several, source, checkpoints=None, events=Events())
+            prepared_draw = msgspec.structs.replace(prepared, train=_drawn(prepared.train, rows, seed))
+            trials = Trials(prepared_draw, source, checkpoints=None, events=Events())
             trial = trials.tried(candidate, path)
             scores.append(choosing_score(prepared.task, trials.held, trial.outputs))
     return scores

@@ -244,9 +244,9 @@ class Ladder:
 
     def _say_price(self) -> None:
         search = Way(name="branches", title="", strategy=Branch())
-        several = [*HEADS.values(), search, *([] if self.budget.frozen else [LEARNED])]
+        ways = [*HEADS.values(), search, *([] if self.budget.frozen else [LEARNED])]
         within = "" if self.budget.minutes is None else f"; at most {self.budget.minutes:g} minutes were given"
-        self.events.line(f"price: the whole ladder in about {duration(sum(map(self._estimated, several)))}{within}")
+        self.events.line(f"price: the whole ladder in about {duration(sum(map(self._estimated, ways)))}{within}")
 
     # Choice
 
@@ -264,7 +264,7 @@ class Ladder:
             chosen = best_under(options, int(budget.most(price)), price)
         score, cost, is_learned = chosen.score, chosen.cost, False
         if learned:
-            mean = sum(each.validation for each in learned.values()) / len(learned)
+            mean = sum(part.validation for part in learned.values()) / len(learned)
             if mean > score + MARGIN:
                 score, cost, is_learned = mean, price.base + self.depth * price.shared, True
         tasks = {}

@@ -80,15 +80,15 @@ def counted_costs(
     records = [record for bundle in opened for record in bundle.tasks.values()]
     costs = [_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened]
     # A trunk shared by all adds nothing, even if a plan does not run all of its layers.
-    added = sum(owner.parameters for each in costs for owner in each.owners if apart or owner.owner != TRUNK)
+    added = sum(owner.parameters for plan_cost in costs for owner in plan_cost.owners if apart or owner.owner != TRUNK)
     of_counts = {}
     for count in counts:
-        made = list(copies(records, count).values())
-        groups = [[record] for record in made] if apart else [made]
+        copied = list(copies(records, count).values())
+        groups = [[record] for record in copied] if apart else [copied]
         of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
     return WayCosts(
         added_parameters=added / len(records),
-        stored_bytes=sum(each.stored_bytes for each in costs),
+        stored_bytes=sum(plan_cost.stored_bytes for plan_cost in costs),
         tokens=tokens,
         tasks=len(records),
         of_set=_counted(costs),
@@ -117,8 +117,8 @@ def measured_speed(
     label = ""
     for count in counts:
         if apart and speeds:
-            alone = speeds[counts[0]]
-            speeds[count] = Speed(ms=alone.ms * count, texts_a_second=alone.texts_a_second / count)
+            single = speeds[counts[0]]
+            speeds[count] = Speed(ms=single.ms * count, texts_a_second=single.texts_a_second / count)
             continue
         measured = _measured(bundle, names, texts, 1 if apart else count, backend)
         if measured is None:
@@ -136,8 +136,8 @@ def _measured(
     if any(is_group(record.path) for record in records):  # a group's prompts belong to all its tasks
         records = [record for record in records if is_group(record.path)]
         base = [task for task in base if is_group(task.path)]
-    made, shape, trunk = copies(records, count), bundle.architecture, bundle.trunk()
-    arrays = copied_arrays(made, base, shape)
+    records_copied, shape, trunk = copies(records, count), bundle.architecture, bundle.trunk()
+    arrays = copied_arrays(records_copied, base, shape)
     if sum(array.nbytes for task in arrays.values() for array in task.arrays.values()) > MOST_BYTES:
         return None
     opened = open_backend(
@@ -149,7 +149,7 @@ def _measured(
         scales=partial(scales_for, bundle),
     )
     now = LoadedTasks(
-        made,
+        records_copied,
         runner_of(opened),
         Tokenizer(trunk.tokenizer, trunk.settings),
         shape=shape,
@@ -157,16 +157,16 @@ def _measured(
         word_weights=word_weights_of(arrays),
     )
 
-    def seconds(several: Sequence[AnyInput]) -> float:
+    def seconds(texts_asked: Sequence[AnyInput]) -> float:
         began = time.perf_counter()
-        Request(now, several, list(made)).run(now)
+        Request(now, texts_asked, list(records_copied)).run(now)
         return time.perf_counter() - began
 
-    for several in (texts[:1], texts):  # compiles what it needs
-        seconds(several)
-    alone = statistics.median(_least(partial(seconds, [text]), LONGEST / ALONE) for text in texts[:ALONE])
+    for texts_asked in (texts[:1], texts):  # compiles what it needs
+        seconds(texts_asked)
+    single_text = statistics.median(_least(partial(seconds, [text]), LONGEST / ALONE) for text in texts[:ALONE])
     together = _least(partial(seconds, texts), LONGEST)
-    speed = Speed(ms=round(1000 * alone, 3), texts_a_second=round(len(texts) / together, 1))
+    speed = Speed(ms=round(1000 * single_text, 3), texts_a_second=round(len(texts) / together, 1))
     return speed, f"{opened.name}, {opened.precision}"
 
 
@@ -197,9 +197,9 @@ def _plan_cost(records: Sequence[TaskRecord], shape: Architecture, tokens: int) 
     return cost.cost_of(merge({record.task.name: record.path for record in records}), shape, tokens, folded=True)
 
 
-def _counted(several: Sequence[cost.Cost]) -> Counted:
+def _counted(costs: Sequence[cost.Cost]) -> Counted:
     return Counted(
-        layers=sum(each.layer_evaluations for each in several),
-        flops=sum(each.flops for each in several),
-        parameters=sum(each.parameters for each in several),
+        layers=sum(plan_cost.layer_evaluations for plan_cost in costs),
+        flops=sum(plan_cost.flops for plan_cost in costs),
+        parameters=sum(plan_cost.parameters for plan_cost in costs),
     )

@@ -40,11 +40,11 @@ def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
     best = sorted((p for p in points if p.on_frontier), key=lambda p: p.gflop)
     axes.step([p.gflop for p in best], [p.quality for p in best], where="post", color="#999999", zorder=1)
     for number, group in enumerate(dict.fromkeys(p.group for p in points)):
-        several = [p for p in points if p.group == group]
+        group_points = [p for p in points if p.group == group]
         axes.errorbar(
-            [p.gflop for p in several],
-            [p.quality for p in several],
-            yerr=[p.spread for p in several],
+            [p.gflop for p in group_points],
+            [p.quality for p in group_points],
+            yerr=[p.spread for p in group_points],
             fmt=MARKS[number % len(MARKS)],
             color=COLOURS[number % len(COLOURS)],
             markersize=6,
@@ -114,8 +114,8 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[
     return names
 
 
-def _common(one: Bbox, other: Bbox) -> Bbox | None:
-    shared: Bbox | None = type(one).intersection(one, other)
+def _common(box: Bbox, other: Bbox) -> Bbox | None:
+    shared: Bbox | None = type(box).intersection(box, other)
     return shared
 
 

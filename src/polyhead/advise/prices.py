@@ -20,11 +20,11 @@ def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes
     total = 0.0
     for p in prepared:
         for strategy in (p.strategy, *way.besides):
-            own, size = msgspec.structs.replace(p, strategy=strategy), sizes[p.task.name]
+            with_strategy, size = msgspec.structs.replace(p, strategy=strategy), sizes[p.task.name]
             if way.trunk_learns:
-                total += _learned_seconds(way, own, size, rates, shape)
+                total += _learned_seconds(way, with_strategy, size, rates, shape)
             else:
-                total += frozen_seconds(own, size, rates, shape)
+                total += frozen_seconds(with_strategy, size, rates, shape)
     return total
 
 
@@ -51,8 +51,8 @@ class Corrections:
         self._done.setdefault(way, []).append((estimated, seconds))
 
     def corrected(self, way: str, estimated: float) -> float:
-        """The estimate, times the ratio of this way's runs, else of all."""
-        several = self._done.get(way) or [pair for pairs in self._done.values() for pair in pairs]
-        if not several:
+        """The estimate times measured over estimated seconds of this way's runs, or of all runs if it has none."""
+        runs = self._done.get(way) or [pair for pairs in self._done.values() for pair in pairs]
+        if not runs:
             return estimated
-        return estimated * sum(taken for _, taken in several) / max(1e-9, sum(said for said, _ in several))
+        return estimated * sum(taken for _, taken in runs) / max(1e-9, sum(estimate for estimate, _ in runs))

@@ -56,28 +56,28 @@ def task_rows(comparison: WayComparison) -> list[list[str]]:
 
 def notes(comparison: WayComparison) -> list[str]:
     """Notes that a reader needs with the numbers."""
-    several = []
+    lines = []
     backends = sorted({way.costs.backend for way in comparison.ways if way.costs and way.costs.backend})
     seeds = sorted({way.seeds for way in comparison.ways})
     if backends:
-        several.append(f"Times are measured on this machine by {'; '.join(backends)}, on copies of the trained tasks.")
+        lines.append(f"Times are measured on this machine by {'; '.join(backends)}, on copies of the trained tasks.")
     if comparison.ways and len(seeds) == 1:
-        several.append(f"{seeds[0]} seed{'s' if seeds[0] > 1 else ''} of every way.")
+        lines.append(f"{seeds[0]} seed{'s' if seeds[0] > 1 else ''} of every way.")
     elif seeds:
-        several.append("Seeds: " + ", ".join(f"{way.name} {way.seeds}" for way in comparison.ways) + ".")
+        lines.append("Seeds: " + ", ".join(f"{way.name} {way.seeds}" for way in comparison.ways) + ".")
     for way in comparison.ways:
         for task, why in way.stood_in.items():
-            several.append(f"{way.name}: {task} is pooled (°), as {why}.")
+            lines.append(f"{way.name}: {task} is pooled (°), as {why}.")
     if any(way.kind == "fine_tune" for way in comparison.ways):
-        several.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
+        lines.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
     if comparison.left:
-        several.append(f"Left out, as they write texts: {', '.join(comparison.left)}.")
-    several += [f"{name} cannot be trained on these tasks: {why}" for name, why in comparison.refused.items()]
+        lines.append(f"Left out, as they write texts: {', '.join(comparison.left)}.")
+    lines += [f"{name} cannot be trained on these tasks: {why}" for name, why in comparison.refused.items()]
     for seed, names in comparison.lacking.items():
         shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} ways"
-        several.append(f"Not run, seed {seed}: {shown}.")
-    several.append("What several ways read is computed once: the first to need it takes longer.")
-    return several
+        lines.append(f"Not run, seed {seed}: {shown}.")
+    lines.append("What several ways read is computed once: the first to need it takes longer.")
+    return lines
 
 
 def comparison_page(comparison: WayComparison) -> str:
@@ -109,13 +109,13 @@ def _cells(way: Compared) -> list[str]:
     costs = way.costs
     if costs is None:
         return [quality, *["-"] * 6, duration(way.seconds), way.retrained]
-    one, several = costs.counted_for(1), costs.counted_for(AT)
+    single, of_many = costs.counted_for(1), costs.counted_for(AT)
     first, many = costs.speed_for(1), costs.speed_for(AT)
     return [
         quality,
         f"{costs.added_parameters:,.0f}",
-        f"{one.layers if one else '-'}, {several.layers if several else '-'}",
-        f"{_giga(one)}, {_giga(several)}",
+        f"{single.layers if single else '-'}, {of_many.layers if of_many else '-'}",
+        f"{_giga(single)}, {_giga(of_many)}",
         f"{first.ms:.1f}" + (f", {many.ms:.1f}" if many else ", -") if first else "-",
         f"{first.texts_a_second:,.0f}" + (f", {many.texts_a_second:,.0f}" if many else ", -") if first else "-",
         f"{costs.stored_bytes:,}",

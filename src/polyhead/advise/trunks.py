@@ -25,20 +25,20 @@ def advised(
     With other `trunks`, named as in a project file, the ladder stands on the encoder that their defaults choose. Raises
     ConfigError if the budget allows nothing.
     """
-    own = tasks.project.trunk
+    declared = tasks.project.trunk
     ladder = Ladder(tasks, folder, budget, events)
     home = Path(tasks.folder)
-    others = [name for name in dict.fromkeys(trunks) if TrunkChoice(name=name).place(home) != own.place(home)]
+    others = [name for name in dict.fromkeys(trunks) if TrunkChoice(name=name).place(home) != declared.place(home)]
     if not others:
         return ladder, ladder.run()
-    ladders, clock = {own.name: ladder}, ladder.clock
+    ladders, clock = {declared.name: ladder}, ladder.clock
     for name in others:
-        trunk = TrunkChoice(name=name, max_tokens=own.max_tokens)
+        trunk = TrunkChoice(name=name, max_tokens=declared.max_tokens)
         over = msgspec.structs.replace(tasks, project=msgspec.structs.replace(tasks.project, trunk=trunk))
         ladders[name] = Ladder(over, folder / f"trunk-{hashlib.sha256(name.encode()).hexdigest()[:8]}", budget, events)
         ladders[name].clock = clock  # the minutes are those of all of them
-    trials = tuple(trial for name, each in ladders.items() if (trial := _tried(name, each)) is not None)
-    chosen, whys = chosen_trunk(trials, budget) if trials else (own.name, ())
+    trials = tuple(trial for name, trunk_ladder in ladders.items() if (trial := _tried(name, trunk_ladder)) is not None)
+    chosen, whys = chosen_trunk(trials, budget) if trials else (declared.name, ())
     advice = ladders[chosen].run()
     late = [name for name in ladders if name not in {trial.name for trial in trials}]
     left_out = (*(f"encoder '{name}': it would take longer than the minutes given" for name in late), *advice.left_out)
@@ -52,7 +52,7 @@ def chosen_trunk(trials: Sequence[TrunkTrial], budget: Budget) -> tuple[str, tup
     WORTH points for the work of each of the cheaper one's layers. Raises ConfigError where none is within the budget.
     """
     rising = sorted((trial for trial in trials if trial.is_affordable), key=lambda trial: trial.flops)
-    whys = [f"{each.name}: over the budget" for each in trials if not each.is_affordable]
+    whys = [f"{trial.name}: over the budget" for trial in trials if not trial.is_affordable]
     if not rising:
         within = "" if budget.amount is None else f"{budget.amount:g} {UNITS[budget.unit]}"
         raise ConfigError("no encoder is within the budget", got=within, do="raise it")

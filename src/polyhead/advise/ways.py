@@ -170,13 +170,15 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
         allocation=way.allocation,
     )
     trained = []
-    for entry, given in zip(project.tasks, tasks.project.tasks, strict=True):
-        own, wanted = training_of(project, entry), training_of(tasks.project, given)
-        own = msgspec.structs.replace(own, seed=seed, class_weights=wanted.class_weights, precision=wanted.precision)
+    for entry, declared_entry in zip(project.tasks, tasks.project.tasks, strict=True):
+        training, wanted = training_of(project, entry), training_of(tasks.project, declared_entry)
+        training = msgspec.structs.replace(
+            training, seed=seed, class_weights=wanted.class_weights, precision=wanted.precision
+        )
         if epochs is not None and way.runs_layers:
-            most = min(epochs, own.most_epochs)
-            own = msgspec.structs.replace(own, epochs=most, least_updates=None)
-        trained.append(msgspec.structs.replace(entry, training=own))
+            most = min(epochs, training.most_epochs)
+            training = msgspec.structs.replace(training, epochs=most, least_updates=None)
+        trained.append(msgspec.structs.replace(entry, training=training))
     return msgspec.structs.replace(project, tasks=tuple(trained))
 
 

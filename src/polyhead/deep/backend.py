@@ -109,7 +109,7 @@ class _Ends(msgspec.Struct, frozen=True, kw_only=True):
 
     stacked: list[StackAnswers] = []
     values: dict[str, StoredPool] = {}
-    left: int = 0  # layers that further tasks need
+    layers_left: int = 0  # layers that further tasks need
 
     @property
     def tasks(self) -> set[str]:
@@ -149,7 +149,7 @@ class TorchBackend:
         self._shape = trunk.architecture
         self._stacked = not deterministic
         self._count, self._codecs = Count(), DeviceCodecs(self._device)
-        self._loaded = self._made(tasks)
+        self._loaded = self._loaded_from(tasks)
 
     @property
     def layers_run(self) -> int:
@@ -171,22 +171,22 @@ class TorchBackend:
         If a pass fails, the remaining tasks run one by one, so that a fault in a task's own layers, deltas or prompts
         fails only that task; an error of all is raised.
         """
-        loaded, left = self._loaded, list(plan.tasks)
+        loaded, pending = self._loaded, list(plan.tasks)
         prepared = self._prepared(loaded, batch)
         staged = loaded.model.staged(plan, prepared.texts)
         failure: Exception | None = None
-        while left and failure is None:
+        while pending and failure is None:
             try:
                 with self._counted(loaded):
                     ends = self._answered(loaded, next(staged), prepared)
             except Exception as error:
                 failure = error
                 continue
-            left = [task for task in left if task not in ends.tasks]
+            pending = [task for task in pending if task not in ends.tasks]
             yield self._stage(loaded.model, ends)
         if failure is not None:
             del staged
-            yield from self._apart(loaded, plan, left, prepared, failure)
+            yield from self._apart(loaded, plan, pending, prepared, failure)
 
     def _apart(
         self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], prepared: _Prepared, failure: Exception
@@ -224,7 +224,7 @@ class TorchBackend:
                     log.info("%d tasks are computed one by one: %s", len(names), error)
         done = {task for answers in stacked for task in answers.tasks}
         values = reached.values([task for task in reached.tasks if task not in done])
-        return _Ends(stacked=stacked, values=values, left=reached.left)
+        return _Ends(stacked=stacked, values=values, layers_left=reached.layers_left)
 
     def _stage(self, model: MultiTaskModel, ends: _Ends) -> StageResults:
         on_device, failed = dict[str, Tensor](), dict[str, Exception]()
@@ -242,23 +242,23 @@ class TorchBackend:
         outputs = dict[str, np.ndarray]()
         if self._stacked:  # one copy of all, after all are launched: it waits for the device
             with torch.inference_mode():
-                alone, several = list(on_device.values()), [answers.values for answers in ends.stacked]
-                arrays = to_host([*alone, *several])
-            outputs = dict(zip(on_device, arrays[: len(alone)], strict=True))
-            for answers, array in zip(ends.stacked, arrays[len(alone) :], strict=True):
+                unstacked, stacked = list(on_device.values()), [answers.values for answers in ends.stacked]
+                arrays = to_host([*unstacked, *stacked])
+            outputs = dict(zip(on_device, arrays[: len(unstacked)], strict=True))
+            for answers, array in zip(ends.stacked, arrays[len(unstacked) :], strict=True):
                 outputs |= {task: answers.of(task, array) for task in answers.tasks}
-            return StageResults(outputs=outputs, failed=failed, layers_left=ends.left)
+            return StageResults(outputs=outputs, failed=failed, layers_left=ends.layers_left)
         for task, values in on_device.items():
             try:
                 outputs[task] = values.cpu().numpy()
             except Exception as error:  # errors of a device appear when its results are read
                 failed[task] = error
-        return StageResults(outputs=outputs, failed=failed, layers_left=ends.left)
+        return StageResults(outputs=outputs, failed=failed, layers_left=ends.layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        both = pair_features(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+        pairs = pair_features(torch.from_numpy(first), torch.from_numpy(second)).numpy()
         with torch.inference_mode(), self._guard():
-            features = torch.from_numpy(both).to(self._device)
+            features = torch.from_numpy(pairs).to(self._device)
             outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
         return outputs
 
@@ -282,9 +282,9 @@ class TorchBackend:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
             check_feature_batch(name, loaded.tasks[name].path, features, self._shape.width)
         values, mask = (to_device(array, self._device) for array in (features.values, features.mask))
-        stacked, alone = list[StackAnswers](), list(tasks)
+        stacked, unstacked = list[StackAnswers](), list(tasks)
         if self._stacked:
-            alone = [name for name in tasks if name not in loaded.stackable]
+            unstacked = [name for name in tasks if name not in loaded.stackable]
             groups: dict[Pool, list[str]] = {}
             for name in tasks:
                 if name in loaded.stackable:
@@ -292,13 +292,13 @@ class TorchBackend:
             with torch.inference_mode():
                 for names in groups.values():
                     stacked += loaded.ends(tuple(names), self._shape.width).over_kept(values, mask)
-        ends = _Ends(stacked=stacked, values=dict.fromkeys(alone, StoredPool(values=values, mask=mask)))
+        ends = _Ends(stacked=stacked, values=dict.fromkeys(unstacked, StoredPool(values=values, mask=mask)))
         return whole(iter([self._stage(loaded.model, ends)]))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        self._loaded = self._made(tasks, self._loaded)
+        self._loaded = self._loaded_from(tasks, self._loaded)
 
-    def _made(self, tasks: Mapping[str, LoadedTask], before: _Loaded | None = None) -> _Loaded:
+    def _loaded_from(self, tasks: Mapping[str, LoadedTask], before: _Loaded | None = None) -> _Loaded:
         dtype = getattr(torch, self.precision)
         owned = owned_arrays(tasks)
         families = make_families({name: task.path for name, task in tasks.items()}, self._shape)

@@ -57,7 +57,7 @@ class FeatureExamples(LengthSorted[TrainingBatch]):
         """`soft` are a teacher's outputs, one array per example; `teacher` answers each batch anew instead."""
         self._kept, self._soft, self._teacher, self.windows = kept, soft, teacher, kept.windows
         super().__init__(kept.lengths)  # of an example with options or windows, its longest
-        self.options, self.several = kept.options, kept.several
+        self.options, self.window_counts = kept.options, kept.window_counts
 
     def unread(self, member: int) -> np.ndarray | None:
         """As of what is kept."""
@@ -83,14 +83,16 @@ class FeatureExamples(LengthSorted[TrainingBatch]):
         soft = None
         if self._soft is not None:
             soft = torch.from_numpy(soft_targets([self._soft[i] for i in members], self.options))
-        made = TrainingBatch(
+        training_batch = TrainingBatch(
             arguments=arguments,
             targets=torch.from_numpy(batch.targets),
             members=members,
             soft=soft,
             windows=batch.windows,
         )
-        return made if self._teacher is None else msgspec.structs.replace(made, soft=made.answered(self._teacher))
+        if self._teacher is None:
+            return training_batch
+        return msgspec.structs.replace(training_batch, soft=training_batch.answered(self._teacher))
 
 
 def _of_rows(hashed: list[HashedText], windows: tuple[int, ...]) -> list[HashedText]:
@@ -132,14 +134,14 @@ class TextExamples(LengthSorted[TrainingBatch]):
         windows = None if windowed is None else windows_of(tokenizer.max_tokens)
         self._encoded, self._targets = tokenizer.encode(read_alone(inputs), windows=windows), targets
         self._pad_id = tokenizer.pad_id
-        lengths, several = np.array([len(e.ids) for e in self._encoded]), None
+        lengths, window_counts = np.array([len(e.ids) for e in self._encoded]), None
         if windowed is not None and words is None and len(lengths) > len(inputs):
-            several = np.bincount([encoding.row for encoding in self._encoded])
+            window_counts = np.bincount([encoding.row for encoding in self._encoded])
         self.cut_written = 0  # texts to write of which not all tokens are learned
         if rules is not None:
             self._targets, self.cut_written = written_ids([str(target[0]) for target in targets], rules, tokenizer)
             lengths += np.array([len(ids) for ids in self._targets])
-        super().__init__(lengths, options=options_in(inputs), several=several)
+        super().__init__(lengths, options=options_in(inputs), window_counts=window_counts)
         if windowed is not None and words is not None:
             self.windows = WordWindows(windowed, self._encoded, words)
             self._targets, self._words = self.windows.targets(targets), self.windows.tokens

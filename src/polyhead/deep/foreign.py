@@ -42,8 +42,8 @@ def foreign_logits(model: Any, tokens: Mapping[str, Any], *, are_options: bool =
     with torch.inference_mode():
         if are_options:
             return model(**{name: value[None] for name, value in tokens.items()}).logits[0][:, None]
-        made = model(**tokens)
-        return made.logits if "logits" in made else torch.stack([made.start_logits, made.end_logits], dim=-1)
+        output = model(**tokens)
+        return output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], dim=-1)
 
 
 def add_adapter(model: Any, saved: Mapping[str, np.ndarray], maps: Mapping[str, Any]) -> None:

@@ -75,14 +75,14 @@ class MultiTaskModel(nn.Module):
 
         Tasks that need the fewest layers come first.
         """
-        passes, several = passes_of(plan), legs(plan, together=self._stacked)
+        passes, plan_legs = passes_of(plan), legs(plan, together=self._stacked)
         assert batch.states is None
-        left, states = sum(leg.layers for leg in several), dict[int, States]()
-        for leg in several:
+        layers_left, states = sum(leg.layers for leg in plan_legs), dict[int, States]()
+        for leg in plan_legs:
             for group in leg.groups:
                 states |= self._run(passes, group, states, batch)
-            left -= leg.layers
-            yield Reached(self, passes, leg.tasks, batch, dict(states), left)
+            layers_left -= leg.layers
+            yield Reached(self, passes, leg.tasks, batch, dict(states), layers_left)
 
     def reached(self, plan: Plan, batch: TextBatch) -> Reached:
         """All tasks of the plan at once."""
@@ -227,12 +227,12 @@ class MultiTaskModel(nn.Module):
         values: dict[tuple[int, bool, Pool], StoredPool] = {}
         for step in plan.steps:
             if isinstance(step.node, Pool) and (tasks is None or any(task in tasks for task in step.tasks)):
-                pool, own = step.node.stored(), step.node.positions == "prompt"
-                key = (step.parent, own, pool)
+                pool, of_prompt = step.node.stored(), step.node.positions == "prompt"
+                key = (step.parent, of_prompt, pool)
                 if key not in values:
                     rows = read_rows(states[step.parent], step.node, prompt_rows(plan, step.parent))
                     value = stored_value(rows, pool, batch.words)
-                    values[key] = coded(value, pool.codec, None if own else _tokens_of(pool, batch))
+                    values[key] = coded(value, pool.codec, None if of_prompt else _tokens_of(pool, batch))
                 by_task.update(dict.fromkeys(step.tasks, values[key]))
         return by_task
 
@@ -246,8 +246,9 @@ class MultiTaskModel(nn.Module):
             prompts = dict.fromkeys(prompt for aside in tasks.values() for prompt in aside.prompts)
             rows = self._rows_beside(states[index], list(prompts), learns)
             for task, aside in tasks.items():
-                own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
-                value = StoredPool(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
+                prompt_values = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
+                mask = states[index].mask.new_ones(prompt_values.shape[:2])
+                value = StoredPool(values=prompt_values.float().unsqueeze(2), mask=mask)
                 by_task[task] = coded(value, aside.pool.codec, None)
         return by_task
 
@@ -274,10 +275,10 @@ class Reached:
         tasks: Sequence[str],
         batch: TextBatch,
         states: Mapping[int, States],
-        left: int,
+        layers_left: int,
     ) -> None:
         self._model, self._passes, self._batch, self._states = model, passes, batch, states
-        self.tasks, self.left = tuple(tasks), left
+        self.tasks, self.layers_left = tuple(tasks), layers_left
 
     def alike(self) -> Iterator[tuple[States, list[str]]]:
         """The text's states, without prompt rows, and the tasks that pool them; not of isolated prompts."""
@@ -292,9 +293,9 @@ class Reached:
     def values(self, tasks: Sequence[str]) -> dict[str, StoredPool]:
         """The stored values of these tasks."""
         asides = {task: aside for task, aside in self._passes.asides.items() if task in tasks}
-        own = [task for task in tasks if task not in asides]
-        pooled = self._model._pooled(self._passes.plan, self._batch, self._states, own)
-        return {task: pooled[task] for task in own} | self._model._asides(asides, self._states, None)
+        pooled_tasks = [task for task in tasks if task not in asides]
+        pooled = self._model._pooled(self._passes.plan, self._batch, self._states, pooled_tasks)
+        return {task: pooled[task] for task in pooled_tasks} | self._model._asides(asides, self._states, None)
 
 
 class TextBatch(msgspec.Struct, frozen=True, kw_only=True):

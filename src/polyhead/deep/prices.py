@@ -60,15 +60,15 @@ def frozen_seconds(p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> floa
     """
     training, strategy = p.training, p.strategy
     if searched := strategy.searched(shape.layers):
-        each = [frozen_seconds(msgspec.structs.replace(p, strategy=one), size, rates, shape) for one in searched]
-        return THIRD * sum(each) + max(each)
+        seconds = [frozen_seconds(msgspec.structs.replace(p, strategy=depth), size, rates, shape) for depth in searched]
+        return THIRD * sum(seconds) + max(seconds)
     work, steps = work_on_path(p, shape), max(1, math.ceil(size.rows / training.batch))
     passes = training.schedule(steps).most_updates / steps
     encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
     ended = (size.held + size.test) * rates.encode * work.run
     if strategy.reads_kept_features:
-        several = len(strategy.candidates(p.task, shape.layers, training.effort))
-        return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
+        heads = len(strategy.candidates(p.task, shape.layers, training.effort))
+        return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * heads
     stopped = passes * STOPPED
     if strategy.isolated:  # the text's keys and values, which rows of prompts read, are kept
         rows = work.prompts * size.rows * TEXT_READ
@@ -92,14 +92,14 @@ class PathWork(Value):
 def work_on_path(p: Prepared, shape: Shape) -> PathWork:
     """The layers of the path of a task's strategy."""
     path = p.strategy.path(p.task, trunk="priced", shape=shape)
-    prompts, own, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
+    prompts, private, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
     passed = bool(prompts)
     for node in path.layers:
         count = (node.stop - node.start) * ((node.width or shape.width) / shape.width) ** 2
         passed = passed or node.delta is not None
         run += count
         if node.weights != TRUNK:
-            own += count
+            private += count
         elif passed:
             through += count
-    return PathWork(run=run, own=own, through=through, prompts=prompts)
+    return PathWork(run=run, own=private, through=through, prompts=prompts)

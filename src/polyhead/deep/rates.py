@@ -49,12 +49,12 @@ def rates_of(data: TrunkData, prepared: Sequence[Prepared]) -> Rates:
     return Rates(encode=encode / tokens, learn=_best(learn) / tokens)
 
 
-def _padded(several: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(map(len, several))
-    ids = np.full((len(several), longest), pad)
-    for row, tokens in enumerate(several):
+def _padded(texts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, texts))
+    ids = np.full((len(texts), longest), pad)
+    for row, tokens in enumerate(texts):
         ids[row, : len(tokens)] = tokens
-    mask = np.arange(longest)[None] < np.array([len(tokens) for tokens in several])[:, None]
+    mask = np.arange(longest)[None] < np.array([len(tokens) for tokens in texts])[:, None]
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 

@@ -178,10 +178,10 @@ def task_text(entry: dict[str, Any]) -> str:
 
 def _columns(options: InitOptions) -> dict[str, Any]:
     separator = {"separator": options.separator} if options.separator else {}
-    own = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
+    named = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
     kind = options.known_kind
     if kind.context_column is not None:
-        columns: dict[str, Any] = {"text": options.question, **_defaults_of(options), **own, **separator}
+        columns: dict[str, Any] = {"text": options.question, **_defaults_of(options), **named, **separator}
         more = {key: getattr(options, key) for key in ("text_b", "label", "tokens", "spans")}
         return columns | {key: name for key, name in more.items() if name}
     if options.tokens:
@@ -193,7 +193,7 @@ def _columns(options: InitOptions) -> dict[str, Any]:
     if options.text_b:
         default = "separate" if kind.separate_pairs else "joined"
         columns |= {"text_b": options.text_b, "pair": options.pair or default}
-    return columns | own | separator
+    return columns | named | separator
 
 
 def _defaults_of(options: InitOptions) -> dict[str, str]:
@@ -229,8 +229,8 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
 def _without_points(values: list[object]) -> list[object]:
     """The labels without None; 1 instead of 1.0 if an empty cell made a data frame write integers as floats."""
     labels = [value for value in values if value is not None]
-    made = len(labels) < len(values) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for v in labels)
-    return [str(value).removesuffix(".0") for value in labels] if made else labels
+    are_floats = len(labels) < len(values) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for v in labels)
+    return [str(value).removesuffix(".0") for value in labels] if are_floats else labels
 
 
 def _as_before(label: str, before: Collection[str]) -> str:
@@ -295,8 +295,8 @@ def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: 
             got=value,
             do="say with --separator what stands between the labels of a cell, or name another --kind",
         )
-    several = [item.get("label") if isinstance(item, dict) else None for item in value] if options.spans else value
-    return [_spelled(item, where, "give labels as strings") for item in several]
+    items = [item.get("label") if isinstance(item, dict) else None for item in value] if options.spans else value
+    return [_spelled(item, where, "give labels as strings") for item in items]
 
 
 def _spelled(value: object, where: str, do: str) -> str:
@@ -314,10 +314,10 @@ def _range(options: InitOptions, numbers: list[float]) -> list[float]:
 
 
 def _all_alike(options: InitOptions, value: object) -> ConfigError:
-    what = f"every row of {options.data} has the same '{options.column}'"
+    message = f"every row of {options.data} has the same '{options.column}'"
     allowed = f"at least {max(2, options.known_kind.least_labels)} different labels"
     do = f"add rows with another '{options.column}', or name another column"
-    return ConfigError(what, got=value, allowed=allowed, do=do, fault="constant_label")
+    return ConfigError(message, got=value, allowed=allowed, do=do, fault="constant_label")
 
 
 def _ordered(options: InitOptions, names: set[str]) -> list[str]:
@@ -359,8 +359,8 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
         for name in columns:
             mark = str(row.values.get(name, "")).strip().lower()
             if mark not in ("0", "1", "0.0", "1.0", ""):
-                what = f"{path} row {row.number}: '{name}' is neither 0 nor 1"
-                raise BadValue(what, got=mark, do="fix the row, or leave the column out of --one-hot")
+                message = f"{path} row {row.number}: '{name}' is neither 0 nor 1"
+                raise BadValue(message, got=mark, do="fix the row, or leave the column out of --one-hot")
             counts[name] += mark in ("1", "1.0")
     for name in (*columns, "label"):
         if name not in rows.columns and name != "label":

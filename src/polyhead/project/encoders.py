@@ -89,20 +89,20 @@ NAMES = f"one of {', '.join(ENCODERS)}"
 
 
 def unread_line(inputs: Mapping[str, Sequence[TaskInput]], tokenizer: bytes, encoder: str) -> str | None:
-    """A line about tasks, of these inputs, with many texts in scripts that the encoder hardly knows; None for none."""
-    opened, told = None, list[str]()
-    for task, own in inputs.items():
-        texts = [text for each in own[:: max(1, -(-len(own) // SAMPLE))] for text in texts_of(each)]
+    """A line about the tasks with many texts in scripts that the encoder hardly knows; None if there are none."""
+    opened, unread = None, list[str]()
+    for task, rows in inputs.items():
+        texts = [text for row in rows[:: max(1, -(-len(rows) // SAMPLE))] for text in texts_of(row)]
         if all(map(str.isascii, texts)):
             continue
         opened = opened or Tokenizer(tokenizer, TextSettings(max_tokens=MAX_TOKENS))
         share = len(unread_texts(texts, opened)) / len(texts)
-        told += [f"{share:.0%} of the texts of {task}"] if share >= TELLING else []
-    if not told:
+        unread += [f"{share:.0%} of the texts of {task}"] if share >= TELLING else []
+    if not unread:
         return None
     other = f", such as '{OTHER_LANGUAGES}'" if encoder != OTHER_LANGUAGES else ""
     return (
-        f"{' and '.join(told)} are in a script that the encoder '{encoder}' hardly knows: it gets unknown or single "
+        f"{' and '.join(unread)} are in a script that the encoder '{encoder}' hardly knows: it gets unknown or single "
         f"letters of them, and can learn little; name one that reads them{other}"
     )
 

@@ -58,8 +58,8 @@ def _replaced(before: str, name: str, text: str) -> str:
             continue
         if table.get("name") == name:
             comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
-            head, _, rest = text.partition("\n")
-            return "".join([*lines[:start], head + "\n", *comments, rest, *lines[end:]])
+            head, _, keys_text = text.partition("\n")
+            return "".join([*lines[:start], head + "\n", *comments, keys_text, *lines[end:]])
     return before
 
 

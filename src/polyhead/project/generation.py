@@ -48,13 +48,13 @@ class DecoderChoice(Value):
         if self.start == "checkpoint":
             why = "a checkpoint's decoder has its own"
             check_unused("generation.", self, dict.fromkeys(("layers", "heads", "feed_forward"), why))
-        own = GenerationRules(start=0, ends=(0,), pad=0)
-        self.ruled(own)  # which checks every number
+        example = GenerationRules(start=0, ends=(0,), pad=0)
+        self.ruled(example)  # which checks every number
 
     def ruled(self, rules: GenerationRules) -> GenerationRules:
-        """These rules with those that are set here."""
-        own = {name: value for name in RULES if (value := getattr(self, name)) is not None}
-        return GenerationRules(**{**msgspec.structs.asdict(rules), **own})
+        """The rules, replaced by those that are set here."""
+        rules_set = {name: value for name in RULES if (value := getattr(self, name)) is not None}
+        return GenerationRules(**{**msgspec.structs.asdict(rules), **rules_set})
 
 
 def decoder_for(choice: DecoderChoice, data: TrunkData, *, task: str) -> tuple[Decoder, GenerationRules, str]:

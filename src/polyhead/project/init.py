@@ -44,9 +44,9 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
 
     Raises ConfigError if two guesses are equally good, EmptyData if nothing can be guessed.
     """
-    given = msgspec.structs.asdict(options)
+    named = msgspec.structs.asdict(options)
     if options.kind is not None and options.known_kind.generates:
-        return InitTask(**given)
+        return InitTask(**named)
     table = table or table_of(options.data)
     if not table.rows:
         raise no_rows(options.data)
@@ -70,8 +70,8 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
     if separator and separator != options.separator and not guess:
         whys.append(f"cells hold several labels with '{separator}' between them")
     columns = {name: getattr(layout, name) for name in Columns.__struct_fields__}
-    made = {"kind": kind, "separator": separator, "whys": tuple(dict.fromkeys(whys)), "others": layout.others}
-    return InitTask(**(given | columns | made))
+    guesses = {"kind": kind, "separator": separator, "whys": tuple(dict.fromkeys(whys)), "others": layout.others}
+    return InitTask(**(named | columns | guesses))
 
 
 def _by_default(options: InitOptions, table: Table) -> InitOptions:
@@ -97,9 +97,9 @@ def _kind(layout: Layout, table: Table, path: str) -> Guess | None:
         return Guess(kind=SINGLE_LABEL, why="each label is a list of one label, which is read as the label")
     if layout.separator:
         kind_of_labels([part.strip() for cell in labels for part in str(cell).split(layout.separator)])
-        several = next(kind.name for kind in KINDS.values() if kind.label_is_list and kind.empty_is_none)
+        multi_label = next(kind.name for kind in KINDS.values() if kind.label_is_list and kind.empty_is_none)
         why = f"cells hold labels with '{layout.separator}' between them, as given"
-        return Guess(kind=several, why=why, separator=layout.separator)
+        return Guess(kind=multi_label, why=why, separator=layout.separator)
     try:
         guess = kind_of_labels([row.get(layout.label) for row in table.rows], name=layout.label)
     except ConfigError as error:
@@ -145,38 +145,38 @@ class ProjectDraft:
     def _added(
         self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any], labels: Sequence[str]
     ) -> list[InitTask]:
-        made: list[InitTask] = []
+        added: list[InitTask] = []
         for group in groups:
-            given = {
+            task_options = {
                 **group,
                 **options,
                 **{key: options.get(key) or group[key] for key in ("validation", "test", "name")},
             }
-            name, notes, sources = given["name"], tuple[str, ...](), dict[str, str]()
+            name, notes, sources = task_options["name"], tuple[str, ...](), dict[str, str]()
             for key in ("data", "validation", "test"):
-                if given[key]:
-                    source = given[key]
-                    given[key], said = self._as_rows(source)
-                    sources |= {given[key]: source} if given[key] != source else {}
-                    notes += said
+                if task_options[key]:
+                    source = task_options[key]
+                    task_options[key], file_notes = self._as_rows(source)
+                    sources |= {task_options[key]: source} if task_options[key] != source else {}
+                    notes += file_notes
             for label in labels or (None,):
-                own = clean_name(label) if label and len(labels) > 1 else name
+                task_name = clean_name(label) if label and len(labels) > 1 else name
                 with _named_as_given(sources):
-                    task = guessed(InitOptions(**(given | {"label": label, "name": own})))
+                    task = guessed(InitOptions(**(task_options | {"label": label, "name": task_name})))
                     if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
                         task = msgspec.structs.replace(task, empty=None)
                     declared = declare(task, self.folder)
                 self.text, dropped = with_task(self.text, declared.entry, self.output, replace=self.replace)
                 others = tuple(other for other in task.others if other not in labels)
                 facts = {"declared": declared, "dropped": dropped, "others": others, "notes": notes}
-                made.append(msgspec.structs.replace(task, **facts))
-        if options.get("empty") and all(task.empty is None for task in made):
+                added.append(msgspec.structs.replace(task, **facts))
+        if options.get("empty") and all(task.empty is None for task in added):
             raise ConfigError(
                 "no task has several labels, so an empty cell cannot say that none of them applies",
                 got=f"--empty {options['empty']}",
                 do="leave --empty out: rows without a label are skipped",
             )
-        return made
+        return added
 
     def _as_rows(self, path: str) -> tuple[str, tuple[str, ...]]:
         """The file to read instead of `path`, and notes about it.
@@ -197,8 +197,8 @@ class ProjectDraft:
             return path, _notes_of(path)
         target = self.folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
         self._write_rows(foreign.as_lines(rows), target, path)
-        said = f"{path} is a headerless table: its rows are in {target.name}, which training reads"
-        return str(target), (said, f"its columns are called {', '.join(rows[0])}")
+        note = f"{path} is a headerless table: its rows are in {target.name}, which training reads"
+        return str(target), (note, f"its columns are called {', '.join(rows[0])}")
 
     def _write_rows(self, raw: bytes, target: Path, path: str) -> None:
         was_there = target.exists()
@@ -215,13 +215,13 @@ class ProjectDraft:
 def _notes_of(path: str) -> tuple[str, ...]:
     """Decisions of a format of annotated texts about the file's records; empty for plain rows."""
     rows = Rows(path)
-    each = rows.each()
-    if next(each, None) is None or rows.form is None:
+    records = rows.each()
+    if next(records, None) is None or rows.form is None:
         return ()
-    for _ in each:
+    for _ in records:
         pass
-    counts = {what: count for what, count in rows.form.counts.items() if count}
-    return (f"{path} is read as {rows.form.name}", *(f"{what}: {count:,}" for what, count in counts.items()))
+    counts = {decision: count for decision, count in rows.form.counts.items() if count}
+    return (f"{path} is read as {rows.form.name}", *(f"{decision}: {count:,}" for decision, count in counts.items()))
 
 
 @contextmanager
@@ -246,26 +246,26 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     ConfigError for two files of the same split.
     """
     groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
-    alone: list[dict[str, Any]] = []
+    single_files: list[dict[str, Any]] = []
     for path in data:
         stem, _, ending = Path(path).name.partition(".")
         stem = SHARD.sub("", stem)
         part = SPLIT.search(stem)
         if len(data) == 1 or is_address(path) or part is None:
-            alone.append({"name": None, "data": path, "validation": None, "test": None})
+            single_files.append({"name": None, "data": path, "validation": None, "test": None})
             continue
-        split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
-        group = groups.setdefault((Path(path).parent, rest, ending), {})
+        split, stem_rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
+        group = groups.setdefault((Path(path).parent, stem_rest, ending), {})
         if split in group:
-            what = f"{group[split]} and {path} are both called the {split} split of one task"
-            raise ConfigError(what, do="join such files to one")
+            message = f"{group[split]} and {path} are both called the {split} split of one task"
+            raise ConfigError(message, do="join such files to one")
         group[split] = path
     whole = []
-    for (_, rest, _), group in groups.items():
+    for (_, stem_rest, _), group in groups.items():
         if "train" in group:
-            name = clean_name(rest or Path(group["train"]).resolve().parent.name)
+            name = clean_name(stem_rest or Path(group["train"]).resolve().parent.name)
             splits = {"validation": group.get("validation"), "test": group.get("test")}
             whole.append({"name": name, "data": group["train"], **splits})
         else:
-            alone += [{"name": None, "data": path, "validation": None, "test": None} for path in group.values()]
-    return [*whole, *alone]
+            single_files += [{"name": None, "data": path, "validation": None, "test": None} for path in group.values()]
+    return [*whole, *single_files]

@@ -248,26 +248,26 @@ def read_project(path: Path | str) -> Project:
 
 def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
     """The entry's strategy, or the project's; for a task that writes, with its decoder."""
-    own = entry.strategy or project.strategy
+    strategy = entry.strategy or project.strategy
     if entry.known_kind.generates:
-        return Generating(under=own, choice=entry.generation or DecoderChoice())
-    return own
+        return Generating(under=strategy, choice=entry.generation or DecoderChoice())
+    return strategy
 
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
     """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
-    own = strategy_of(project, entry).default_training
+    defaults = strategy_of(project, entry).default_training
     if entry.generation is not None and entry.generation.start == "random":
-        own = WRITING_FROM_RANDOM
-    own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
-    own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
-    return entry.training or project.training or own
+        defaults = WRITING_FROM_RANDOM
+    defaults = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else defaults
+    defaults = FINE_TUNING if isinstance(project.recipe, FineTune) else defaults
+    return entry.training or project.training or defaults
 
 
 def with_effort(project: Project, effort: Effort | None = None, minutes: float | None = None) -> Project:
     """The same project with another effort and limit of minutes for every task; None leaves it as it is."""
-    given = {name: value for name, value in (("effort", effort), ("minutes", minutes)) if value is not None}
-    return msgspec.structs.replace(project, tasks=_trained_with(project, **given)) if given else project
+    changes = {name: value for name, value in (("effort", effort), ("minutes", minutes)) if value is not None}
+    return msgspec.structs.replace(project, tasks=_trained_with(project, **changes)) if changes else project
 
 
 def _trained_with(project: Project, **numbers: Any) -> tuple[TaskEntry, ...]:

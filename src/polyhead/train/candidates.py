@@ -33,20 +33,18 @@ STEPS_FROM = 100
 def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads to try for a task: those with available features."""
     depth, strategy = source.facts.architecture.layers, prepared.strategy
-    several = _available(prepared, source, _with_torch(_of_words(prepared, _of_effort(prepared, depth))))
-    if not source.encodes and all(candidate.solver != "linear" for candidate in several):
+    heads = _available(prepared, source, _with_torch(_of_words(prepared, _of_effort(prepared, depth))))
+    if not source.encodes and all(candidate.solver != "linear" for candidate in heads):
         of_tokens = _of_words(prepared, strategy.heads_of_tokens(prepared.task))
-        several = _available(prepared, source, of_tokens) + several
-    return _of_rows(prepared, several)
+        heads = _available(prepared, source, of_tokens) + heads
+    return _of_rows(prepared, heads)
 
 
-def _available(
-    prepared: Prepared, source: FeatureSource, several: Sequence[HeadCandidate]
-) -> tuple[HeadCandidate, ...]:
+def _available(prepared: Prepared, source: FeatureSource, heads: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     return tuple(
         candidate
-        for candidate in several
+        for candidate in heads
         if (not candidate.words or source.has_words(prepared.task))
         and source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
@@ -66,33 +64,33 @@ def _of_effort(prepared: Prepared, depth: int) -> tuple[HeadCandidate, ...]:
     return prepared.strategy.candidates(prepared.task, depth, prepared.training.effort)
 
 
-def _of_words(prepared: Prepared, several: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
-    """Without heads that read words where rows are too few for these."""
-    return tuple(each for each in several if not each.words or _labelled(prepared) >= LEAST_ROWS)
+def _of_words(prepared: Prepared, heads: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
+    """The heads, without those that read words if rows are too few for them."""
+    return tuple(head for head in heads if not head.words or _labelled(prepared) >= LEAST_ROWS)
 
 
-def _of_rows(prepared: Prepared, several: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
-    """Linear ones alone where there are some, rows are few, and neither effort nor epochs ask for more."""
+def _of_rows(prepared: Prepared, heads: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
+    """The linear heads alone if there are some, rows are few, and neither effort nor epochs ask for more."""
     training = prepared.training
     if training.effort != "default" or training.epochs is not None or _labelled(prepared) >= STEPS_FROM:
-        return several
-    return _linear(several) or several
+        return heads
+    return _linear(heads) or heads
 
 
-def _with_torch(several: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
-    """Linear ones alone where there are some and torch is missing."""
-    return several if has_torch() else _linear(several) or several
+def _with_torch(heads: tuple[HeadCandidate, ...]) -> tuple[HeadCandidate, ...]:
+    """The linear heads alone if there are some and torch is missing."""
+    return heads if has_torch() else _linear(heads) or heads
 
 
-def _linear(several: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
-    return tuple(each for each in several if each.solver == "linear")
+def _linear(heads: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
+    return tuple(head for head in heads if head.solver == "linear")
 
 
 def tries_branches(prepared: Prepared, source: FeatureSource) -> bool:
     """Whether effort 'best' tries branches beside the heads: over texts that can be encoded, with torch."""
     depth, effort = source.facts.architecture.layers, prepared.training.effort
-    several = prepared.strategy.candidates(prepared.task, depth, effort)
-    return effort == "best" and len(several) > 1 and depth > 0 and source.encodes and has_torch()
+    heads = prepared.strategy.candidates(prepared.task, depth, effort)
+    return effort == "best" and len(heads) > 1 and depth > 0 and source.encodes and has_torch()
 
 
 def has_torch() -> bool:
@@ -149,8 +147,8 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
     bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     paths = candidate_paths(prepared, source, bare)
     if not paths:
-        for each in needing_torch(prepared, source):
-            purpose = f"task '{prepared.task.name}': a head '{each.name}', which alone reads what the store keeps,"
+        for head in needing_torch(prepared, source):
+            purpose = f"task '{prepared.task.name}': a head '{head.name}', which alone reads what the store keeps,"
             keep = "keep what linear heads read: `polyhead features extract` with --tasks"
             raise MissingExtra("torch", "train", purpose, instead=keep)
         last = candidate_path(every_candidate(prepared, source)[-1], prepared, source, bare)
@@ -161,11 +159,11 @@ def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
 def needing_torch(prepared: Prepared, source: FeatureSource) -> list[HeadCandidate]:
     """The heads that could be tried with torch, which is missing."""
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    several = [] if has_torch() else of_effort(prepared, source.facts.architecture.layers)
+    heads = [] if has_torch() else of_effort(prepared, source.facts.architecture.layers)
     return [
-        each
-        for each in several
-        if each.solver != "linear" and source.keeps(candidate_path(each, prepared, source, codec), is_named=is_named)
+        head
+        for head in heads
+        if head.solver != "linear" and source.keeps(candidate_path(head, prepared, source, codec), is_named=is_named)
     ]
 
 

@@ -79,7 +79,7 @@ class Progress:
     def __init__(self, events: Events, label: str, unit: str, before: int = 0, *, at_most: bool = False) -> None:
         self._events, self._label, self._unit, self._before = events, label, unit, before
         self._started, self._at_most = time.monotonic(), at_most
-        self._said = self._started
+        self._last_lap = self._started
 
     @property
     def seconds(self) -> float:
@@ -103,8 +103,8 @@ class Progress:
     def lap(self, name: str, number: int, most: int, note: str) -> None:
         """Ends an epoch or a round: a permanent line, unless one came less than LAP_SECONDS before."""
         now = time.monotonic()
-        if now - self._said >= LAP_SECONDS:
-            self._said = now
+        if now - self._last_lap >= LAP_SECONDS:
+            self._last_lap = now
             self._events.line(f"{self._label}: {name} {number} of {'at most ' * self._at_most}{most}, {note}")
 
     def finish(self) -> float:
@@ -165,7 +165,7 @@ class Meter:
         self._events.event(
             "training",
             step=self._last[0],
-            loss={task: sum(several) / len(several) for task, several in sorted(self._losses.items())},
+            loss={task: sum(losses) / len(losses) for task, losses in sorted(self._losses.items())},
             learning_rate=self._last[1],
             tokens_a_second=_rate(self._tokens, self._began),
             micro_batches=self.micro_batches,

@@ -89,8 +89,8 @@ class FrozenTrunk(BundleTraining):
             if more:
                 events.line(f"{more}: {', '.join(names)}")
         seconds = time.monotonic() - began
-        left = f", {len(job.left)} left as they are" if job.left else ""
-        summary = f"{len(job.scores)} trained, {len(kept)} kept{left}"
+        left_text = f", {len(job.left)} left as they are" if job.left else ""
+        summary = f"{len(job.scores)} trained, {len(kept)} kept{left_text}"
         events.line(f"bundle {run.project.bundle}: {summary}, in {duration(seconds)}")
         return TrainingResult(
             bundle=str(run.root),
@@ -137,10 +137,10 @@ class TrainingJob:
         for p in self.prepared:
             tasks.setdefault(p.strategy.trainer, []).append(p)
         trainers = list[Trainer]()
-        for name, several in tasks.items():
-            if self.todo.isdisjoint(p.task.name for p in several):
+        for name, prepared in tasks.items():
+            if self.todo.isdisjoint(p.task.name for p in prepared):
                 continue
-            trainers.append(resolved(name, f"the strategy of task '{several[0].task.name}'")(self, several))
+            trainers.append(resolved(name, f"the strategy of task '{prepared[0].task.name}'")(self, prepared))
         return sorted(trainers, key=lambda trainer: trainer.order)
 
     def folder(self, kind: str, p: Prepared) -> FilePath:
@@ -152,7 +152,7 @@ class TrainingJob:
 
     def commit(
         self,
-        several: Sequence[tuple[Prepared, Trained]],
+        parts: Sequence[tuple[Prepared, Trained]],
         families: Sequence[FamilyDraft] = (),
         *,
         checkpoints: FilePath | None = None,
@@ -161,25 +161,25 @@ class TrainingJob:
 
         With `if_better`, better live versions stay, and the attempt is recorded; else `checkpoints` are deleted.
         """
-        several = [(p, with_baselines(p, trained, self.source)) for p, trained in several]
+        parts = [(p, with_baselines(p, trained, self.source)) for p, trained in parts]
         numerics = encoding_numerics(self.source.precision)
-        drafts = drafts_of(several, self.source.facts, self.prints, numerics)
+        drafts = drafts_of(parts, self.source.facts, self.prints, numerics)
         drafts = [
-            with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in zip(drafts, several, strict=True)
+            with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in zip(drafts, parts, strict=True)
         ]
         bundle = Bundle.open(self.root, verify=False)
-        tasks = [p for p, _ in several]
+        tasks = [p for p, _ in parts]
         compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask)
         self.compared |= compared
         if self._if_better and compared and not unit_is_better(list(compared.values())):
             self._remember(bundle, [p.task.name for p in tasks], compared)
             return
-        for p, trained in several:
+        for p, trained in parts:
             if trained.held is not None:
                 keep_held(self.cache, p.task.name, trained.arrays, trained.held, numerics)
         is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
         write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
-        for p, trained in several:
+        for p, trained in parts:
             name = p.task.name
             self.scores[name] = trained.scores
             for line in task_lines(p, trained):
@@ -333,7 +333,7 @@ def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
     extraction = source.fill(requests, update=filled)
     progress.finish()
     if requests:
-        events.line(source.told(extraction))
+        events.line(source.summary(extraction))
     events.event("extraction", **msgspec.structs.asdict(extraction))
     return extraction
 

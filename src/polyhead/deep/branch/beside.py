@@ -43,7 +43,7 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     score = rule.choosing_score(prepared.task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)
     chosen = by_rule([head, *search.options()], c)[name]
-    branches = {counted(one.layers, "layer"): one.score / 100 for one in search.options()}
+    branches = {counted(option.layers, "layer"): option.score / 100 for option in search.options()}
     shown = ", ".join(f"{layers} {reached:.4f}" for layers, reached in branches.items())
     shown += f" beside {score:.4f} of the best head on {counted(len(outputs), 'validation row')}"
     tried = trained.tried | {f"branch of {layers}": reached for layers, reached in branches.items()}
@@ -64,23 +64,23 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
 
 
 def _within(prepared: Prepared, extractor: Extractor, events: Events, *, spent: float) -> Prepared | None:
-    """The task as a search of branches that ends within its minutes, `spent` seconds already; None: there is none."""
-    own, name, shape = prepared.training, prepared.task.name, extractor.data.architecture
+    """The task as a search of branches that ends within its minutes, `spent` seconds of them gone; None: none does."""
+    wish, name, shape = prepared.training, prepared.task.name, extractor.data.architecture
     training = msgspec.structs.replace(
-        BRANCH_TRAINING, seed=own.seed, class_weights=own.class_weights, precision=own.precision
+        BRANCH_TRAINING, seed=wish.seed, class_weights=wish.class_weights, precision=wish.precision
     )
     grown = msgspec.structs.replace(prepared, training=training, strategy=Branch(layers=1))
     sizes, rates = sizes_of(extractor.data, prepared), rates_of(extractor.data, [prepared])
-    left, least = np.inf if own.minutes is None else 60 * own.minutes - spent, 0.0
+    seconds_left, least = np.inf if wish.minutes is None else 60 * wish.minutes - spent, 0.0
     for most in range(shape.layers, 0, -1):
         strategy = Branch(most=most) if most > 1 else Branch(layers=1)
         grown = msgspec.structs.replace(grown, strategy=strategy)
         least = frozen_seconds(grown, sizes, rates, shape)
-        if least <= left:
+        if least <= seconds_left:
             depths = "branches of 1 layer" if most == 1 else f"branches of 1 to {most} layers, by halving"
             events.line(f"{name}: {depths}: about {duration(least)}")
             return grown
-    budget = f"{own.minutes:g} minutes were given, and {duration(spent)} are spent"
+    budget = f"{wish.minutes:g} minutes were given, and {duration(spent)} are spent"
     events.line(f"{name}: branches are not begun: they take {duration(least)} or more, {budget}")
     return None
 
@@ -89,7 +89,7 @@ def _encode(grown: Prepared, extractor: Extractor, events: Events) -> None:
     """Keeps the states at every tap, and what the baseline of a branch reads."""
     progress = events.progress(extractor.doing, unit="texts")
     paths = branch_paths(grown, extractor)
-    requests = [one for path in paths for one in wanted_taps(grown, path, extractor)]
+    requests = [request for path in paths for request in wanted_taps(grown, path, extractor)]
     compared = baseline_path(grown, paths[0], extractor)
     requests += [] if compared is None else wanted(grown, compared, extractor)
     extractor.fill(requests, update=progress.update)
@@ -102,5 +102,5 @@ def _of_validation(prepared: Prepared, trained: Trained) -> list[np.ndarray]:
     if not trained.held.folds:
         return trained.held.outputs
     held = zip(trained.held.examples.inputs, trained.held.outputs, strict=True)
-    known = {(type(one), texts_of(one)): outputs for one, outputs in held}
-    return [known[type(one), texts_of(one)] for one in prepared.validation.examples.inputs]
+    known = {(type(text), texts_of(text)): outputs for text, outputs in held}
+    return [known[type(text), texts_of(text)] for text in prepared.validation.examples.inputs]

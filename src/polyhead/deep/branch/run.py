@@ -58,7 +58,7 @@ class Branches:
     ) -> None:
         self.prepared, self.strategy, self.extractor = prepared, strategy, extractor
         self.precision, self.checkpoints, self.events = precision, checkpoints, events or Events()
-        self._told = False  # training answers that are not read in full are reported
+        self._reported = False  # training answers that are not read in full are reported
 
     def path(self, layers: int, tap: int | None = None) -> Path:
         """The path of a branch of this many layers; `tap` None: the strategy's, else it ends at the trunk's end."""
@@ -90,8 +90,8 @@ class Branches:
         if layers > teacher.layers:
             raise TrainError("a student is no deeper than its teacher", got=layers, allowed=teacher.layers)
         path = self.path(layers, tap=tap_of(teacher.path))
-        own = self.strategy.init == "teacher"
-        module = self._module(path, seed, teacher.arrays if own else self.extractor.data.arrays, head=own)
+        inherits = self.strategy.init == "teacher"
+        module = self._module(path, seed, teacher.arrays if inherits else self.extractor.data.arrays, head=inherits)
         noisy = self.strategy.noisy_teacher
         served = teacher.module.served(self._dtype)
         soft = None if noisy else module_outputs_of_each(served, self._examples("train", path))
@@ -161,9 +161,9 @@ class Branches:
             return right.scores(task, outputs)[kind.default_metric(task)]
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
-        if not self._told:
+        if not self._reported:
             tell_unread(self.prepared, train, self.extractor.data.settings.max_tokens, self.events)
-            self._told = True
+            self._reported = True
         balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
         label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
         file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}{SUFFIX}"

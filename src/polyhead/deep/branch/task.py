@@ -112,8 +112,8 @@ class Branched(Trainer):
             elif (known := kept_search(folder)) is not None:
                 searches[name] = known
         others = {name for name, strategy in job.declared.items() if strategy.is_allocated}
-        left = others - {p.task.name for p in self.prepared}
-        write_options(job.cache / "options.json", list(searches.values()), shape, left)
+        unsearched = others - {p.task.name for p in self.prepared}
+        write_options(job.cache / "options.json", list(searches.values()), shape, unsearched)
         chosen = choose(list(searches.values()), job.allocation, shape)
         for p in self.todo:
             name, folder = p.task.name, job.folder("branches", p)
@@ -122,13 +122,13 @@ class Branched(Trainer):
 
 
 def check_affordable(
-    several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: AllocationRule, shape: Architecture
+    prepared: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: AllocationRule, shape: Architecture
 ) -> None:
     """Raises ConfigError if the cheapest possible branches cost more than the budget."""
     if choice.rule != "budget" or choice.budget is None:
         return
     options = []
-    for p in several:
+    for p in prepared:
         for path in paths[p.task.name]:
             deepest = len(private_layers(path))
             students = [layers for layers in as_branch(p.strategy).students if layers < deepest]
@@ -183,8 +183,8 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
     for layers in strategy.students:
         if layers < teacher.layers:
-            several = (branches.student(teacher, layers, seed=seed) for seed in seeds)
-            grown[f"student-{layers}"] = max(several, key=lambda student: student.fitted.score)
+            students = (branches.student(teacher, layers, seed=seed) for seed in seeds)
+            grown[f"student-{layers}"] = max(students, key=lambda student: student.fitted.score)
         else:
             reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
             events.line(f"{prepared.task.name}: {reason}")
@@ -218,8 +218,8 @@ def grown_lines(search: BranchSearch) -> list[str]:
     """Lines about a task's search: its branches and their validation scores."""
     depths = [
         f"{counted(layers, 'layer')} {of['max']:.4f}"
-        + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
-        for several in [len({branch.seed for branch in search.candidates}) > 1]
+        + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if many_seeds else "")
+        for many_seeds in [len({branch.seed for branch in search.candidates}) > 1]
         for layers, of in seed_spread(search.candidates).items()
     ]
     searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
@@ -232,14 +232,14 @@ def grown_lines(search: BranchSearch) -> list[str]:
 
 
 def write_options(
-    file: FilePath, searches: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
+    file: FilePath, searches: Sequence[BranchSearch], shape: Architecture, unsearched: Collection[str] = ()
 ) -> None:
-    """Writes every candidate branch in the form of `polyhead allocate`; for tasks in `left`, as in the file."""
+    """Writes every candidate branch in the form of `polyhead allocate`; for tasks in `unsearched`, as in the file."""
     options = tuple(option for search in searches for option in search.options())
-    if left and file.exists():
+    if unsearched and file.exists():
         with suppress(ConfigError):  # it is written again
             before = from_json(file.read_bytes(), OptionsFile, source=str(file))
-            options += tuple(option for option in before.options if option.task in left and before.trunk == shape)
+            options += tuple(option for option in before.options if option.task in unsearched and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(file.parent, of=file.name)
@@ -308,11 +308,11 @@ def _write(folder: FilePath, search: BranchSearch, grown: Mapping[str, TrainedBr
 
 
 @contextmanager
-def _writing(what: str) -> Iterator[None]:
+def _writing(failed: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TrainError(what, got=error.strerror, do="free some disk space and run the same command again") from None
+        raise TrainError(failed, got=error.strerror, do="free some disk space and run the same command again") from None
 
 
 def _read(file: FilePath) -> BranchSearch:

@@ -95,8 +95,8 @@ class Devices:
         self.module = module.to(self.place.device)
         self._loss = loss
         keep_freed()
-        here = self.place.world == 1 and self.place.device == "cpu"  # elsewhere it is reduced, or costs little
-        self._tables = EmbeddingTables(self.module if here else nn.Module())
+        adds_rows = self.place.world == 1 and self.place.device == "cpu"  # elsewhere it is reduced, or costs little
+        self._tables = EmbeddingTables(self.module if adds_rows else nn.Module())
 
     def learn(self, update: Sequence[tuple[str, TrainingBatch | None]]) -> tuple[tuple[float, ...], int]:
         """Adds the mean of the micro-batches' gradients to those of the parameters.
@@ -105,25 +105,25 @@ class Devices:
         another process's.
         """
         world, tasks = self.place.world, frozenset(task for task, _ in update)
-        own = [index for index, (_, batch) in enumerate(update) if batch is not None]
+        local = [index for index, (_, batch) in enumerate(update) if batch is not None]
         lost, tokens = torch.zeros(len(update), dtype=torch.float64), 0
         values = []
         with self._tables.learning():
-            for index in own:
+            for index in local:
                 task, batch = update[index]
                 assert batch is not None
                 tokens += batch.tokens
-                is_last = index == own[-1]
+                is_last = index == local[-1]
                 with self._passing(is_last):
                     value = self._computed(task, on(batch, self.place.device), tasks if is_last else ())
                     value = value / len(update)
                     (value * world).backward()  # type: ignore[no-untyped-call]  # processes' gradients are averaged
                 values.append(value.detach())
-        lost[own] = torch.stack(values).double().cpu()
+        lost[local] = torch.stack(values).double().cpu()
         if world > 1:
-            both = torch.cat([lost, torch.tensor([tokens], dtype=torch.float64)])
-            distributed.all_reduce(both)
-            lost, tokens = both[:-1], int(both[-1])
+            sums = torch.cat([lost, torch.tensor([tokens], dtype=torch.float64)])
+            distributed.all_reduce(sums)
+            lost, tokens = sums[:-1], int(sums[-1])
         return tuple(lost.tolist()), tokens
 
     @contextmanager
@@ -180,24 +180,24 @@ class Sharded(Devices):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self._given = module
+        self._original = module
         self._shapes = {name: value.shape for name, value in module.state_dict().items()}
-        own = _with_vectors(copy.deepcopy(module)).to(place.device)
+        sharded = _with_vectors(copy.deepcopy(module)).to(place.device)
         mesh = init_device_mesh(torch.device(place.device).type, (place.world,))
-        for layer in own.shared_layers():  # type: ignore[operator]
+        for layer in sharded.shared_layers():  # type: ignore[operator]
             fully_shard(layer, mesh=mesh)
-        self._sharded: Any = fully_shard(own, mesh=mesh)
-        super().__init__(own, own, place)
+        self._sharded: Any = fully_shard(sharded, mesh=mesh)
+        super().__init__(sharded, sharded, place)
 
     @contextmanager
     def published(self) -> Iterator[None]:
         """A context in which the original module is whole again, on the process's device."""
-        self._given.load_state_dict(self._gathered(self.module.state_dict(), keep=True))
-        self._given.to(self.place.device)
+        self._original.load_state_dict(self._gathered(self.module.state_dict(), keep=True))
+        self._original.to(self.place.device)
         try:
             yield
         finally:
-            self._given.to("cpu")
+            self._original.to("cpu")
 
     def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gathered from all processes; all of them must call it, and the others get nothing."""
@@ -210,25 +210,25 @@ class Sharded(Devices):
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gathered from all processes; all of them must call it, and the others get nothing."""
-        names, state, several = self._names(optimizer), optimizer.state_dict(), {}
+        names, state, whole_state = self._names(optimizer), optimizer.state_dict(), {}
         for index, moments in state["state"].items():
             arrays = {key: value for key, value in moments.items() if key != "step"}
             whole = {key: self.whole({names[index]: value}) for key, value in arrays.items()}
             if self.place.is_first:
-                several[index] = {**moments, **{key: tensors[names[index]] for key, tensors in whole.items()}}
-        return {**state, "state": several}
+                whole_state[index] = {**moments, **{key: tensors[names[index]] for key, tensors in whole.items()}}
+        return {**state, "state": whole_state}
 
     def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         """Each process's slices."""
         names, live = self._names(optimizer), self.module.state_dict()
-        several = {
+        slices = {
             index: {
                 key: value if key == "step" else _slice_like(live[names[index]], value)
                 for key, value in moments.items()
             }
             for index, moments in state["state"].items()
         }
-        return {**state, "state": several}
+        return {**state, "state": slices}
 
     def _gathered(self, state: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
         arrays = {}

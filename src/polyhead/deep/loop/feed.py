@@ -72,9 +72,9 @@ class TaskSchedule:
             yield (("", self._examples.batch(members)),)
 
     def seen(self, epochs: int) -> int:
-        """All of them in each whole pass, and those of the last one's batches."""
-        passes, rest = divmod(epochs * self.steps, self._in_a_pass)
-        return passes * self._examples.count + sum(map(len, islice(self._order(passes), rest)))
+        """Examples seen in so many epochs: all of each whole pass, and those of the last pass's batches."""
+        passes, last_batches = divmod(epochs * self.steps, self._in_a_pass)
+        return passes * self._examples.count + sum(map(len, islice(self._order(passes), last_batches)))
 
     def _order(self, number: int) -> Iterator[np.ndarray]:
         """The members of each batch of this pass."""

@@ -57,8 +57,8 @@ def groups_of(module: nn.Module, decay: float, rate: Callable[[str], float]) -> 
             decays = parameter.ndim >= 2 and not name.endswith(PROMPTS)
             groups.setdefault((rate(name), decays), []).append(parameter)
     return [
-        {"params": several, "weight_decay": decay if matrices else 0.0, "scale": scale}
-        for (scale, matrices), several in groups.items()
+        {"params": parameters, "weight_decay": decay if matrices else 0.0, "scale": scale}
+        for (scale, matrices), parameters in groups.items()
     ]
 
 
@@ -100,18 +100,18 @@ class EmbeddingTables:
 
         An existing gradient of a table's parameter is kept, and the array is then made again.
         """
-        own = [table for table in self._tables if table.weight.grad is None and not table.sparse]
-        for table in own:
+        sparse = [table for table in self._tables if table.weight.grad is None and not table.sparse]
+        for table in sparse:
             table.sparse = True
         try:
             yield
         finally:
-            for table in own:
+            for table in sparse:
                 table.sparse = False
         for table in self._tables:
             if table.weight.grad is not None and table.weight.grad.is_sparse:
                 table.weight.grad = self._summed(table, table.weight.grad)
-            elif table not in own:
+            elif table not in sparse:
                 self._sums.pop(table, None)
 
     def _summed(self, table: nn.Embedding, gradient: Tensor) -> Tensor:

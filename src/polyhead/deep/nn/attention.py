@@ -64,26 +64,26 @@ def attend(
 def _in_pieces(
     query: Tensor, keys: AttentionKeys, seen: Tensor, *, dropout: float, scale: float, bias: Tensor | None
 ) -> Tensor:
-    """`attention_products`; of long rows some queries at a time, whose scores are computed again on the way back.
+    """`attention_products`; long rows take some queries at a time, whose scores the backward pass computes again.
 
-    So memory grows with a row and not with its square; no bit of a short row changes.
+    Memory then grows with the length of a row, not with its square. Short rows keep their bits.
     """
-    asked, key, value = query.shape[2], keys.key, keys.value
-    if asked * key.shape[2] <= LONG * LONG:
+    queries, key, value = query.shape[2], keys.key, keys.value
+    if queries * key.shape[2] <= LONG * LONG:
         return attention_products(query, key, value, seen, dropout=dropout, scale=scale, bias=bias)
     mixed = []
-    for start in range(0, asked, PIECE):
-        here = slice(start, start + PIECE)
+    for start in range(0, queries, PIECE):
+        piece = slice(start, start + PIECE)
         mixed.append(
             checkpoint(
                 attention_products,
-                query[:, :, here],
+                query[:, :, piece],
                 key,
                 value,
-                seen if seen.shape[2] == 1 else seen[:, :, here],
+                seen if seen.shape[2] == 1 else seen[:, :, piece],
                 dropout=dropout,
                 scale=scale,
-                bias=None if bias is None else bias[:, :, here],
+                bias=None if bias is None else bias[:, :, piece],
                 use_reentrant=False,
             )
         )

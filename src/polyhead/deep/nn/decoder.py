@@ -72,13 +72,13 @@ class TextDecoder(nn.Module):
         seen = torch.ones(1, 1, 1, cache.steps + 1, dtype=torch.bool, device=ids.device)
         for index, layer in enumerate(self._layers()):
             keys = layer.attention.keys(hidden, None, None)
-            kept.append(behind(cache.own[index], keys) if cache.own else keys)
+            kept.append(behind(cache.written[index], keys) if cache.written else keys)
             attended = layer.attention.attended(hidden, kept[-1], seen, None, None)
             # to the pooled states the beams of a text are positions of one row
             crossed = layer.crossed(attended.view(texts, beams, -1), cache.read[index], cache.seen)
             hidden = crossed.view(texts * beams, 1, -1)
         logits = self._logits(hidden, words).view(texts, beams, -1)
-        return logits, msgspec.structs.replace(cache, own=tuple(kept), steps=cache.steps + 1)
+        return logits, msgspec.structs.replace(cache, written=tuple(kept), steps=cache.steps + 1)
 
     def _layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
@@ -131,15 +131,15 @@ class TorchCache(Value, eq=False):
 
     read: tuple[AttentionKeys, ...]  # (texts, ...)
     seen: Tensor  # (texts, 1, 1, tokens): which states are there
-    own: tuple[AttentionKeys, ...] = ()  # (texts * beams, ...); () before the first step
+    written: tuple[AttentionKeys, ...] = ()  # (texts * beams, ...); () before the first step
     steps: int = 0
 
     def only(self, texts: np.ndarray, rows: np.ndarray) -> TorchCache:
         """As `engine.generate.step` asks."""
         chosen, beams = (torch.from_numpy(index).to(self.seen.device) for index in (texts, rows))
         read = self.read if len(chosen) == len(self.seen) else tuple(_rows(keys, chosen) for keys in self.read)
-        own = tuple(_rows(keys, beams) for keys in self.own)
-        return TorchCache(read=read, seen=self.seen[chosen], own=own, steps=self.steps)
+        written = tuple(_rows(keys, beams) for keys in self.written)
+        return TorchCache(read=read, seen=self.seen[chosen], written=written, steps=self.steps)
 
 
 class TorchSteps:

@@ -61,13 +61,13 @@ class _Mapped(DeltaModule):
 
     @classmethod
     def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
-        own: dict[str, nn.Module] = {
+        new_parts: dict[str, nn.Module] = {
             name: Dense(*shape, bias=cls.bias) for name, shape in cls.shapes(node, shape).items() if name not in tied
         }
         if node.serial:
-            own["norm"] = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
-        delta = cls(node, {**own, **tied}, dropout)
-        for name, part in own.items():
+            new_parts["norm"] = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
+        delta = cls(node, {**new_parts, **tied}, dropout)
+        for name, part in new_parts.items():
             *above, leaf = name.split(".")
             place: nn.Module = delta
             for step in above:
@@ -256,13 +256,13 @@ class SideBySide(LayerDelta):
 
     def __init__(self, deltas: Sequence[LayerDelta | None]) -> None:
         super().__init__()
-        alone = [delta or LayerDelta() for delta in deltas]
+        layer_deltas = [delta or LayerDelta() for delta in deltas]
         self._runs: list[tuple[LayerDelta, int]] = []
-        for _, run in itertools.groupby(alone, key=_form):
+        for _, run in itertools.groupby(layer_deltas, key=_form):
             group = list(run)
             self._runs.append((_joined_deltas(group), len(group)))
-        self.serial = any(delta.serial for delta in alone)
-        self.training = any(delta.training for delta in alone)
+        self.serial = any(delta.serial for delta in layer_deltas)
+        self.training = any(delta.training for delta in layer_deltas)
 
     def dense(self, name: plan.Dense, inputs: Tensor) -> Tensor | None:
         """Zeros for a group whose delta adds nothing to this map."""

@@ -130,8 +130,8 @@ class Layer(nn.Module):
         prompt row sees of [text, prompt rows].
         """
         half = self._half()
-        own = half.keys(half.entered(hidden), None, None)
-        out = half.attended(hidden, behind(text, own), seen, None, None)
+        prompt_keys = half.keys(half.entered(hidden), None, None)
+        out = half.attended(hidden, behind(text, prompt_keys), seen, None, None)
         return self._closed(out if self.feed_forward is None else self.feed_forward(out))
 
     def _entered(self, hidden: Tensor) -> Tensor:
@@ -163,8 +163,8 @@ class SelfAttention(nn.Module):
         )
         self.output = Dense(*form.ends("attention.output"), bias=form.output_bias)
         for name in position_maps(form):
-            own = Dense(form.width, form.query_width, bias=form.attention_bias)
-            self.add_module(name.removeprefix("attention."), own)
+            position_map = Dense(form.width, form.query_width, bias=form.attention_bias)
+            self.add_module(name.removeprefix("attention."), position_map)
         self.norm = _norm(form) if form.residual and form.attention_norm else None
         terms = 1 if form.relative is None else form.relative.terms
         self._scale = (form.query_width // form.heads * terms) ** -0.5
@@ -221,10 +221,10 @@ class SelfAttention(nn.Module):
         self, query: Tensor, keys: AttentionKeys, seen: Tensor, prefix: Prefix | None, places: RowPlaces, window: int
     ) -> Tensor:
         """The values that queries (rows, heads, positions, head width) of the row's first positions read near them."""
-        asked = query.shape[2]
-        blocks = places.blocks(window) if asked == places.size else None
+        queries = query.shape[2]
+        blocks = places.blocks(window) if queries == places.size else None
         if blocks is None:
-            near = seen & places.seen(window, query.device)[:asked]
+            near = seen & places.seen(window, query.device)[:queries]
             return self._mixed(query, keys, near | ~near.any(dim=-1, keepdim=True), prefix)
         more = None if prefix is None else prefix.repeated(blocks.count)
         mixed = self._mixed(blocks.queries(query), blocks.keys(keys), blocks.seen(seen), more)
@@ -267,8 +267,8 @@ class SelfAttention(nn.Module):
             return None
         if relative.kind == "bias":
             return places.bias(relative)[:, :, :asking].to(query.dtype)
-        buckets, there = places.buckets(relative, query.device)
-        buckets, there, total = buckets[:asking], there[:asking].to(query.dtype), query.new_zeros(())
+        buckets, has_place = places.buckets(relative, query.device)
+        buckets, has_place, total = buckets[:asking], has_place[:asking].to(query.dtype), query.new_zeros(())
         shape = (*query.shape[:2], *buckets.shape)
         if relative.content_to_position:
             products = query @ self._of_table("key", len(query), delta, places).transpose(-1, -2)
@@ -277,7 +277,7 @@ class SelfAttention(nn.Module):
             products = key @ self._of_table("query", len(query), delta, places).transpose(-1, -2)
             turned = buckets.transpose(0, 1).expand(*shape[:2], buckets.shape[1], asking)
             total = total + products.gather(-1, turned).transpose(-1, -2)
-        scaled: Tensor = total * (there * self._scale)
+        scaled: Tensor = total * (has_place * self._scale)
         return scaled
 
     def _of_table(
@@ -288,9 +288,9 @@ class SelfAttention(nn.Module):
         if self.form.relative is not None and not self.form.relative.shared:
             return by_head(self.get_submodule(f"position_{name}")(vectors), self.heads)
         target: plan.Dense = "attention.key" if name == "key" else "attention.query"
-        own = self.key if name == "key" else self.query
+        dense = self.key if name == "key" else self.query
         added = None if delta is None else delta.dense(target, vectors.expand(rows, -1, -1))
-        return by_head(own(vectors) if added is None else own(vectors) + added, self.heads)
+        return by_head(dense(vectors) if added is None else dense(vectors) + added, self.heads)
 
 
 class FeedForward(nn.Module):

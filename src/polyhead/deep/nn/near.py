@@ -45,9 +45,9 @@ class Blocks:
 
     def _near(self, x: Tensor) -> Tensor:
         tokens, window = x[:, :, self._before :], self._window
-        left, right = (self._cut(tokens, start)[..., :window, :] for start in (-window, self._size))
+        before, after = (self._cut(tokens, start)[..., :window, :] for start in (-window, self._size))
         prompts = x[:, :, None, : self._before].expand(-1, -1, self.count, -1, -1)
-        return _as_rows(torch.cat([prompts, left, self._cut(tokens), right], dim=3))
+        return _as_rows(torch.cat([prompts, before, self._cut(tokens), after], dim=3))
 
     def _cut(self, tokens: Tensor, start: int = 0) -> Tensor:
         """The tokens from one on, as (rows, heads, blocks, size, width); zeros beyond the ends."""

@@ -87,8 +87,8 @@ class RowPlaces:
     def bias(self, relative: Relative) -> Tensor:
         """(1, heads, positions, positions): what scores gain, a number for each head and distance."""
         if "bias" not in self._known:
-            buckets, there = self.buckets(relative, self.vectors().device)
-            self._known["bias"] = (self.vectors()[buckets] * there[..., None]).permute(2, 0, 1)[None]
+            buckets, has_place = self.buckets(relative, self.vectors().device)
+            self._known["bias"] = (self.vectors()[buckets] * has_place[..., None]).permute(2, 0, 1)[None]
         return self._known["bias"]
 
     def buckets(self, relative: Relative, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -96,10 +96,10 @@ class RowPlaces:
         if "buckets" not in self._known:
             at = np.arange(self.size)
             self._known["buckets"] = torch.from_numpy(buckets_of(relative, at[:, None] - at)).to(device)
-            there = torch.ones(self.size, self.size, device=device)
-            there[: self.before], there[:, : self.before] = 0.0, 0.0
-            self._known["there"] = there
-        return self._known["buckets"], self._known["there"]
+            has_place = torch.ones(self.size, self.size, device=device)
+            has_place[: self.before], has_place[:, : self.before] = 0.0, 0.0
+            self._known["has_place"] = has_place
+        return self._known["buckets"], self._known["has_place"]
 
     def _angles(self, rotary: Rotary, values: Tensor) -> Tensor:
         """(positions, width / 2) in float32; 0 for prompt rows."""

@@ -87,17 +87,17 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def to_host(several: Sequence[Tensor]) -> list[np.ndarray]:
-    """Float32 tensors of one device in the host's memory, by one copy, which is waited for."""
-    if not several:
+def to_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Float32 tensors of one device in the host's memory; the call waits for the one copy of all."""
+    if not tensors:
         return []
-    flat = torch.cat([values.flatten() for values in several])
+    flat = torch.cat([values.flatten() for values in tensors])
     if flat.is_cuda:
         host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
         torch.cuda.current_stream(flat.device).synchronize()
         flat = host
-    parts = torch.split(flat, [values.numel() for values in several])
-    return [part.view(values.shape).numpy() for part, values in zip(parts, several, strict=True)]
+    parts = torch.split(flat, [values.numel() for values in tensors])
+    return [part.view(values.shape).numpy() for part, values in zip(parts, tensors, strict=True)]
 
 
 def precision_of(training: Training, device: str = "cpu") -> str:

@@ -208,9 +208,9 @@ def _seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
     concatenated.
     """
     prompt = torch.repeat_interleave(torch.tensor(list(sizes))).to(mask.device)
-    own = (prompt[:, None] == prompt).expand(len(mask), -1, -1)
+    same_prompt = (prompt[:, None] == prompt).expand(len(mask), -1, -1)
     text = mask[:, None].expand(-1, len(prompt), -1)
-    return torch.cat([text, own], dim=-1)[:, None]
+    return torch.cat([text, same_prompt], dim=-1)[:, None]
 
 
 def run_layer(

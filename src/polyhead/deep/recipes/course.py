@@ -192,13 +192,13 @@ class JointCourse:
 
     def scores(self) -> dict[str, dict[str, float]]:
         """Every task's metrics on (some of) its validation split, with current weights; each process scores some."""
-        own = {}
+        local_scores = {}
         self.module.eval()
         for index, (name, (rows, examples)) in enumerate(self._validation.items()):
             if self.place.owns(index):
                 outputs = task_outputs(self.module, self.tasks[name], examples, self.data.tokenizer)
-                own[name] = rows.scores(self.tasks[name], outputs)
-        scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
+                local_scores[name] = rows.scores(self.tasks[name], outputs)
+        scores = {name: row for part in gathered(self.place, local_scores) for name, row in part.items()}
         return {name: scores[name] for name in self._validation}
 
     def _score(self) -> float:
@@ -228,10 +228,10 @@ def tell_cut(task: Task, examples: TextExamples, events: Events) -> None:
     """Reports how many training texts of a task that writes are not read, or not learned, in full."""
     if task.generation is msgspec.UNSET:
         return
-    for count, what in ((examples.cut, "text"), (examples.cut_written, "text to write")):
+    for count, noun in ((examples.cut, "text"), (examples.cut_written, "text to write")):
         if count:
             events.line(
-                f"{task.name}: {counted(count, what, several=what.replace('text', 'texts', 1))} cut in training"
+                f"{task.name}: {counted(count, noun, several=noun.replace('text', 'texts', 1))} cut in training"
             )
 
 
@@ -289,8 +289,8 @@ def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
         normalise_heads(course.module)
 
 
-def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
-    return checkpoint.with_name(f"{checkpoint.stem}-{what}{SUFFIX}") if checkpoint is not None else None
+def _beside(checkpoint: FilePath | None, ending: str) -> FilePath | None:
+    return checkpoint.with_name(f"{checkpoint.stem}-{ending}{SUFFIX}") if checkpoint is not None else None
 
 
 def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
@@ -322,14 +322,14 @@ def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) 
     """Prompt, pooler and head of the task alone over the frozen trunk: from an earlier run, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
-    name, own = prepared.task.name, donor_task(prepared)
+    name, donor_wanted = prepared.task.name, donor_task(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = _over_frozen_trunk(
         course,
-        [own],
-        joint_paths([own], course.data, ONE_TASK),
+        [donor_wanted],
+        joint_paths([donor_wanted], course.data, ONE_TASK),
         ONE_TASK,
-        training=own.training,
+        training=donor_wanted.training,
         checkpoint=file if course.place.is_first else None,
         place=ProcessRank(device=course.place.device),
     )
@@ -342,8 +342,8 @@ def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) 
 
 
 def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    own = part.state_dict()
-    part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})
+    state = part.state_dict()
+    part.load_state_dict({**state, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})
 
 
 def _over_frozen_trunk(

@@ -84,9 +84,9 @@ class TunedTrunk(LearnedTrunk):
     def _fingerprint(self, prepared: Prepared) -> str:
         """A short digest of what determines the task's trunk; the search brings numbers of its own."""
         plain = msgspec.structs.replace(prepared.training, **{name: getattr(Training(), name) for name in SEARCHED})
-        own = fingerprint_of([msgspec.structs.replace(prepared, training=plain)], self.recipe.joint, self.data)
+        run_digest = fingerprint_of([msgspec.structs.replace(prepared, training=plain)], self.recipe.joint, self.data)
         head = arrays_digest(self.head) if self.head is not None else None
-        content = [own, msgspec.to_builtins(self.recipe.search), head]
+        content = [run_digest, msgspec.to_builtins(self.recipe.search), head]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
 
@@ -200,10 +200,10 @@ def _start(course: JointCourse, head: Mapping[str, np.ndarray], prepared: Prepar
     """Loads the arrays into the task's part; raises TrainError if they belong to another part."""
     settle_heads(course.module)  # like the given one
     part = course.module.model.parts[prepared.task.name]
-    own = {name: tuple(value.shape) for name, value in part.state_dict().items()}
+    expected = {name: tuple(value.shape) for name, value in part.state_dict().items()}
     shapes = {name: tuple(value.shape) for name, value in head.items()}
-    if own != shapes:
-        differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
+    if expected != shapes:
+        differing = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         raise TrainError(
             f"task '{prepared.task.name}' cannot start from this head",
             got=f"other arrays at {', '.join(differing[:3])}",

@@ -115,7 +115,7 @@ class LearnedTrunk(BundleTraining):
                 events.line(line)
             outcome = from_first(place, self._known(events))
             if outcome is None:
-                outcome = from_first(place, self._made(events, began))
+                outcome = from_first(place, self._trained(events, began))
             if place.is_first:
                 remove_workspace(building_of(root))
                 self.clean()
@@ -138,7 +138,7 @@ class LearnedTrunk(BundleTraining):
             outcome, chosen=msgspec.convert(lineage.search["chosen"], SearchPoint), tried=tried
         )
 
-    def _made(self, events: Events, began: float) -> TrainingResult:
+    def _trained(self, events: Events, began: float) -> TrainingResult:
         learned = self.learn(events)
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:

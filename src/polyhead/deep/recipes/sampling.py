@@ -159,8 +159,8 @@ class MixedFeed:
         for names in self._mixture.updates(epoch):
             members = [self._next(name) for name in names]
             yield [
-                (name, self._examples[name].batch(several) if self._place.owns(index) else None)
-                for index, (name, several) in enumerate(zip(names, members, strict=True))
+                (name, self._examples[name].batch(rows) if self._place.owns(index) else None)
+                for index, (name, rows) in enumerate(zip(names, members, strict=True))
             ]
 
     def seen(self, epochs: int) -> int:

@@ -49,8 +49,8 @@ class JointModel(nn.Module):
         frozen: bool = False,
     ) -> None:
         super().__init__()
-        given = strategies or {}
-        strategies = {task: strategy.under for task, strategy in given.items()}
+        declared = strategies or {}
+        strategies = {task: strategy.under for task, strategy in declared.items()}
 
         def drawn(owner: str) -> torch.Generator:
             return torch.Generator().manual_seed(stream(training.seed, "init", owner))
@@ -71,7 +71,7 @@ class JointModel(nn.Module):
                 )
                 part.checkpointing = recipe.checkpointing
                 start_pooler(families.get(path.head.hidden_part or "", part), path, data, strategies.get(task))
-                start_decoder(part, data, given.get(task))
+                start_decoder(part, data, declared.get(task))
                 if isinstance(part, BranchPart):
                     part.start_from(data.arrays)
         trunk = Trunk.from_data(data, dropout=0.0 if frozen else recipe.layer_dropout)
@@ -80,7 +80,7 @@ class JointModel(nn.Module):
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = MultiTaskModel(trunk, owned, families, narrow=True)
         # tasks whose steps do not change other tasks' prompts
-        self._alone = {task for task, strategy in strategies.items() if strategy.stop_gradient}
+        self._stops_gradient = {task for task, strategy in strategies.items() if strategy.stop_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
         self.depths = {  # number of the trunk's own layers in a task's path
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
@@ -96,7 +96,7 @@ class JointModel(nn.Module):
         """
         decoder = self.model.parts[task].decoder
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
-            learns = task if task in self._alone else None
+            learns = task if task in self._stops_gradient else None
             value = self.model.stored(self.plans[task], batch, noise=noise, learns=learns)[task]
             if decoder is not None:
                 assert batch.written is not None
@@ -135,7 +135,7 @@ class JointModel(nn.Module):
         parts = {part.owner: part for part in self.model.parts.values()}
         owners = dict.fromkeys(owners_of(path))
         others: list[nn.Module] = []
-        if task not in self._alone:
+        if task not in self._stops_gradient:
             others = [
                 part for owner in owners if isinstance(part := getattr(parts.get(owner), "prompt", None), nn.Module)
             ]
@@ -205,11 +205,11 @@ class JointLoss(nn.Module):
         deepest = max(self.model.depths[task] for task in tasks)
         modules = list(trunk.layers)[min(self.model.depths.values()) : deepest]
         modules += [module for task in tasks for module in self.model.learned_by(task)]
-        left = list(
+        parameters = list(
             dict.fromkeys(parameter for m in modules for parameter in m.parameters() if parameter.requires_grad)
         )
         weights = list(self.objective.log_variances)
-        return left + ([weights[places.index(task)] for task in tasks] if weights else [])
+        return parameters + ([weights[places.index(task)] for task in tasks] if weights else [])
 
 
 MOST = 2 << 30  # maximum bytes of memory for the texts of one course
@@ -220,32 +220,32 @@ class KeptTexts:
     """Keys and values of every layer for some texts, on the processor; `keys` computes those of a batch."""
 
     def __init__(self, keys: Callable[[TextBatch], States], examples: TextExamples) -> None:
-        self._found: dict[int, Tensor] = {}  # (tokens, 2 * layers, width) a text
+        self._kept: dict[int, Tensor] = {}  # (tokens, 2 * layers, width) a text
         for piece in examples.in_order(BATCH):
             (texts,) = piece.arguments
             assert isinstance(texts, TextBatch)
             states = keys(texts)
-            both = [part for layer in states.keys.values() for part in (layer.key, layer.value)]
-            self._heads = both[0].shape[1]
-            flat = torch.stack([part.transpose(1, 2).flatten(2) for part in both], dim=2).cpu()
+            parts = [part for layer in states.keys.values() for part in (layer.key, layer.value)]
+            self._heads = parts[0].shape[1]
+            flat = torch.stack([part.transpose(1, 2).flatten(2) for part in parts], dim=2).cpu()
             rows = examples.rows_of(piece.members)
             for row, values, seen in zip(rows.tolist(), flat, texts.mask, strict=True):
-                self._found[row] = values[seen]
+                self._kept[row] = values[seen]
 
     def __call__(self, rows: np.ndarray) -> States:
         """Keys and values of these texts, padded to the longest."""
-        several = [self._found[row] for row in rows.tolist()]
-        lengths = torch.tensor([len(piece) for piece in several])
-        padded = pad_sequence(several, batch_first=True)  # (rows, tokens, 2 * layers, width)
+        rows_kept = [self._kept[row] for row in rows.tolist()]
+        lengths = torch.tensor([len(piece) for piece in rows_kept])
+        padded = pad_sequence(rows_kept, batch_first=True)  # (rows, tokens, 2 * layers, width)
         parts = [by_head(part, self._heads) for part in padded.unbind(2)]
-        both = zip(parts[::2], parts[1::2], strict=True)
-        keys = {index: AttentionKeys(key=key, value=value) for index, (key, value) in enumerate(both)}
+        layers = zip(parts[::2], parts[1::2], strict=True)
+        keys = {index: AttentionKeys(key=key, value=value) for index, (key, value) in enumerate(layers)}
         return States(hidden=(), mask=torch.arange(padded.shape[1]) < lengths[:, None], keys=keys)
 
 
-def keep_texts(module: JointModel, several: Sequence[TextExamples], events: Events) -> None:
+def keep_texts(module: JointModel, examples_of_tasks: Sequence[TextExamples], events: Events) -> None:
     """Gives the examples the values that isolated prompts read, unless these take more than `MOST` bytes."""
-    taken = sum(examples.tokens for examples in several) * module.key_bytes
+    taken = sum(examples.tokens for examples in examples_of_tasks) * module.key_bytes
     if taken > MOST:
         events.line(
             f"texts are encoded anew in every epoch: what prompts read of them would take {taken / 2**30:.1f} GiB, "
@@ -253,5 +253,5 @@ def keep_texts(module: JointModel, several: Sequence[TextExamples], events: Even
         )
         return
     module.eval()
-    for examples in several:
+    for examples in examples_of_tasks:
         examples.kept = KeptTexts(module.keys, examples)

@@ -43,26 +43,26 @@ class Adapters(nn.Module):
         self._deltas: dict[Delta, dict[int, LayerDelta]] = {}  # registered below, under their own names
         for node, layers in places.items():
             start = (starts or {}).get(node, DeltaStart())
-            own: dict[str, nn.Module] = {}
+            tied_pair: dict[str, nn.Module] = {}
             if node.tied and node.ends in (None, owner) and "encoder" not in self._modules:
-                own |= _pair(node, shape)
-                self._register(own, places)
+                tied_pair |= _pair(node, shape)
+                self._register(tied_pair, places)
             if node.part == owner:
                 self._deltas[node] = {}
                 for index in sorted(layers):
                     tied = self._tied(owner, node, index, shared or {})
                     self._deltas[node][index] = KINDS[node.kind].made(node, shape, tied, start.dropout)
-                made: dict[str, nn.Module] = {str(index): delta for index, delta in self._deltas[node].items()}
+                new_deltas: dict[str, nn.Module] = {str(index): delta for index, delta in self._deltas[node].items()}
             else:
                 bare = [] if node.tied else [str(index) for index in sorted(layers)]
-                made = {
+                new_deltas = {
                     name: nn.ModuleDict(_pair(node, shape))
                     for name in bare
                     if not isinstance(self._modules.get(name), nn.ModuleDict)
                 }
-            self._register(made, places)
+            self._register(new_deltas, places)
             if generator is not None:
-                _fill(nn.ModuleDict(own | made), generator, start)
+                _fill(nn.ModuleDict(tied_pair | new_deltas), generator, start)
 
     def _register(self, modules: Mapping[str, nn.Module], places: Mapping[Delta, Collection[int]]) -> None:
         for name, module in modules.items():

@@ -163,21 +163,21 @@ class OwnedPart(PooledPart):
         places = delta_layers([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}
         self.delta = Adapters(owner, places, shape, starts=starts, shared=ends, generator=generator) if places else None
-        own = [node for node in path.layers if node.weights == owner]
-        self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)
+        private = [node for node in path.layers if node.weights == owner]
+        self.first, self.last = (private[0].start, private[-1].stop - 1) if private else (0, -1)
         self.checkpointing = False  # like that of a trunk
         self._narrow = path.stored().pool.positions == "first"
         self.layers = nn.ModuleDict(
             {
                 str(index): Layer(layer_form(node, index, shape), dropout=layer_dropout)
-                for node in own
+                for node in private
                 for index in range(node.start, node.stop)
             }
         )
-        self.relative = relative_table(layer_form(own[0], own[0].start, shape)) if own else None
-        inner = own[0].width or shape.width if own else shape.width
-        self.enter = Dense(shape.width, inner) if own and own[0].enter else None
-        self.leave = Dense(inner, shape.width) if own and own[-1].leave else None
+        self.relative = relative_table(layer_form(private[0], private[0].start, shape)) if private else None
+        inner = private[0].width or shape.width if private else shape.width
+        self.enter = Dense(shape.width, inner) if private and private[0].enter else None
+        self.leave = Dense(inner, shape.width) if private and private[-1].leave else None
         if generator is not None:
             for module in (self.layers, self.relative, self.enter, self.leave):
                 if module is not None:
@@ -223,24 +223,24 @@ class BranchPart(OwnedPart):
         """Copies the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
 
         From a longer branch it copies the bottommost layers (Wei et al. 2021), since these have the same indices. A
-        norm that closes them starts as the one that closes those, if there is one.
+        norm that closes these layers starts as the one that closes those copied, if there is one.
         """
-        own, arrays = self.state_dict(), {**arrays, **self._closing(arrays)}
-        wanted = [name for name in own if head or name.startswith(("layers.", f"{RELATIVE}."))]
-        missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
+        state, arrays = self.state_dict(), {**arrays, **self._closing(arrays)}
+        wanted = [name for name in state if head or name.startswith(("layers.", f"{RELATIVE}."))]
+        missing = [name for name in wanted if name not in arrays or arrays[name].shape != state[name].shape]
         if missing:
             raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
-        self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
+        self.load_state_dict({**state, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
 
     def _closing(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The arrays of the norm behind the last of other layers, under the names of that behind these."""
-        name, own = f"layers.{self.last}.norm", self.state_dict()
-        leaves = [leaf for leaf in ("weight", "bias") if f"{name}.{leaf}" in own and f"{name}.{leaf}" not in arrays]
-        found: dict[str, np.ndarray] = {}
+        """The arrays of the norm that closes other layers, under the names of the norm that closes these."""
+        name, state = f"layers.{self.last}.norm", self.state_dict()
+        leaves = [leaf for leaf in ("weight", "bias") if f"{name}.{leaf}" in state and f"{name}.{leaf}" not in arrays]
+        closing: dict[str, np.ndarray] = {}
         for leaf in leaves:
             others = [other for other in arrays if re.fullmatch(rf"layers\.\d+\.norm\.{leaf}", other)]
-            found[f"{name}.{leaf}"] = arrays[others[0]] if others else own[f"{name}.{leaf}"].numpy()
-        return found
+            closing[f"{name}.{leaf}"] = arrays[others[0]] if others else state[f"{name}.{leaf}"].numpy()
+        return closing
 
 
 class Family(nn.Module):

@@ -67,11 +67,11 @@ class _Vectors:
         self, members: Sequence[StackMember], values: Mapping[Pool, ValueSpan], width: int, device: torch.device
     ) -> None:
         spans = {value.pool: slice(value.start, value.start + value.kept * width) for value in values.values()}
-        own = [spans[member.read] for member in members]
-        self._columns = slice(min(span.start for span in own), max(span.stop for span in own))
+        member_spans = [spans[member.read] for member in members]
+        self._columns = slice(min(span.start for span in member_spans), max(span.stop for span in member_spans))
         spread = [
             member._replace(slot=_spread(member.slot, span, self._columns))
-            for member, span in zip(members, own, strict=True)
+            for member, span in zip(members, member_spans, strict=True)
         ]
         self._maps = MapsBeside(spread, device)
 
@@ -79,11 +79,11 @@ class _Vectors:
         return self._maps(read.vectors[:, self._columns])
 
 
-def _spread(slot: Slot, own: slice, columns: slice) -> Slot:
+def _spread(slot: Slot, span: slice, columns: slice) -> Slot:
     """The slot widened to all columns, with zeros for those of others; each of averaged layers has its share."""
-    times = (own.stop - own.start) // len(slot.first)
+    times = (span.stop - span.start) // len(slot.first)
     first = np.concatenate([slot.first / times] * times)
-    more = ((own.start - columns.start, columns.stop - own.stop), (0, 0))
+    more = ((span.start - columns.start, columns.stop - span.stop), (0, 0))
     return msgspec.structs.replace(slot, first=np.pad(first, more))
 
 

@@ -84,8 +84,8 @@ class StackAnswers(NamedTuple):
     def of(self, task: str, values: np.ndarray) -> np.ndarray:
         """The task's outputs, from those of all in the host's memory."""
         slot, columns = self.tasks[task]
-        own = (values if slot is None else values[slot])[..., columns]
-        return np.ascontiguousarray(own[:, self.edge : own.shape[1] - self.edge] if self.edge else own)
+        outputs = (values if slot is None else values[slot])[..., columns]
+        return np.ascontiguousarray(outputs[:, self.edge : outputs.shape[1] - self.edge] if self.edge else outputs)
 
 
 class _Heads:

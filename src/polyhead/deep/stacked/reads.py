@@ -58,17 +58,17 @@ class ValueSpan(NamedTuple):
 
 def value_spans(members: Sequence[StackMember], width: int) -> dict[Pool, ValueSpan]:
     """Every stored value that some task reads; those of vectors side by side, equal positions and codecs together."""
-    found: dict[Pool, ValueSpan] = {}
+    spans: dict[Pool, ValueSpan] = {}
     for member in members:
         stored = member.path.stored()
         layers = len(layers_read(stored))
-        found[stored.pool] = ValueSpan(stored.pool, layers, 1 if is_averaged(stored.pool) else layers)
-    order = sorted(found.values(), key=lambda value: (value.pool.positions, repr(value.pool.codec)))
+        spans[stored.pool] = ValueSpan(stored.pool, layers, 1 if is_averaged(stored.pool) else layers)
+    order = sorted(spans.values(), key=lambda value: (value.pool.positions, repr(value.pool.codec)))
     start = 0
     for value in order:
-        found[value.pool] = value._replace(start=start)
+        spans[value.pool] = value._replace(start=start)
         start += value.kept * width * (value.pool.positions in VECTORS)
-    return {value.pool: found[value.pool] for value in order}
+    return {value.pool: spans[value.pool] for value in order}
 
 
 class HeadReads(Protocol):
@@ -117,17 +117,17 @@ class ReadStates:
                 each = torch.bmm(self._positions.share, self._stack.flatten(2)).view(each.shape)
             mixed = torch.bmm(self._mixes(values).expand(len(each), -1, -1), each)
             codecs = {msgspec.structs.replace(value.pool.codec, before_mean=False) for value in values}
-            several = [values] if len(codecs) == 1 else [[value] for value in values]
-            split = torch.split(mixed, [sum(value.kept for value in group) for group in several], dim=1)
-            parts += [self._codecs.coded(own, group[0].pool.codec) for own, group in zip(split, several, strict=True)]
+            groups = [values] if len(codecs) == 1 else [[value] for value in values]
+            split = torch.split(mixed, [sum(value.kept for value in group) for group in groups], dim=1)
+            parts += [self._codecs.coded(part, group[0].pool.codec) for part, group in zip(split, groups, strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)
 
     def _mixes(self, values: Sequence[ValueSpan]) -> Tensor:
         """(vectors of all values, layers): how much of each layer is in them."""
         layers, rows = self._stack.shape[2], []
         for value in values:
-            own = np.eye(layers, dtype=np.float32)[layers - value.layers :]
-            rows.append(own if value.kept > 1 else own.mean(axis=0, keepdims=True))
+            shares = np.eye(layers, dtype=np.float32)[layers - value.layers :]
+            rows.append(shares if value.kept > 1 else shares.mean(axis=0, keepdims=True))
         return self._codecs.constant(np.concatenate(rows))
 
     def tokens(self, pool: Pool) -> Tensor:
@@ -135,10 +135,10 @@ class ReadStates:
         everywhere = msgspec.structs.replace(pool, positions="all")  # words are some of all tokens
         if everywhere not in self._tokens:
             span = self._spans[pool]
-            own = self._stack[:, :, self._stack.shape[2] - span.layers :]
+            layers = self._stack[:, :, self._stack.shape[2] - span.layers :]
             if is_averaged(pool) and span.layers > 1:
-                own = own.mean(dim=2, keepdim=True)
-            self._tokens[everywhere] = _side_by_side(self._codecs.coded(own, pool.codec), pool)
+                layers = layers.mean(dim=2, keepdim=True)
+            self._tokens[everywhere] = _side_by_side(self._codecs.coded(layers, pool.codec), pool)
         return self._tokens[everywhere]
 
     def words(self, pool: Pool) -> Tensor:

@@ -116,9 +116,9 @@ class Training(Value):
         if passes is None:
             passes = max(1, math.ceil(min(least, ROUND) / steps))
         updates = passes * steps // parts
-        own, default = parts / passes, (steps if parts == 1 else LONGEST_ROUND) / updates  # rounds of an epoch
-        rounds = max(EPOCHS * default, parts) if self.epochs is None else self.epochs * own
-        patience = PATIENCE * default if self.patience is None else self.patience * own
+        per_epoch, default = parts / passes, (steps if parts == 1 else LONGEST_ROUND) / updates  # rounds of an epoch
+        rounds = max(EPOCHS * default, parts) if self.epochs is None else self.epochs * per_epoch
+        patience = PATIENCE * default if self.patience is None else self.patience * per_epoch
         return Schedule(
             updates=updates,
             rounds=max(math.ceil(rounds), math.ceil(least / updates)),
@@ -175,7 +175,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
         if self.leave == "nothing":
             return (Round(name=ALL, tasks=tuple(tasks), learned=tuple(tasks)),)
         groups = self.groups if self.leave == "group" else {task: (task,) for task in tasks}
-        grouped = [task for several in groups.values() for task in several]
+        grouped = [task for group in groups.values() for task in group]
         if sorted(grouped) != sorted(tasks):
             twice = twice_in(grouped)
             raise ConfigError(
@@ -186,14 +186,14 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
                 do="put each task into one group of [recipe.groups]",
             )
         rounds = [
-            Round(name=name, tasks=several, learned=tuple(task for task in tasks if task not in several))
-            for name, several in groups.items()
+            Round(name=name, tasks=group, learned=tuple(task for task in tasks if task not in group))
+            for name, group in groups.items()
         ]
-        for left in rounds:
-            if not (left.tasks and left.learned):
+        for held_out in rounds:
+            if not (held_out.tasks and held_out.learned):
                 raise ConfigError(
-                    f"with '{left.name}' left out there must be tasks that remain, and some that are left out",
-                    got=f"left out {list(left.tasks)}, remaining {list(left.learned)}",
+                    f"with '{held_out.name}' left out there must be tasks that remain, and some that are left out",
+                    got=f"left out {list(held_out.tasks)}, remaining {list(held_out.learned)}",
                     do="declare more tasks, or other groups",
                 )
         return tuple(rounds)

@@ -88,8 +88,8 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
 
     def describe(self, path: Path) -> str:
         """The number of private layers, and their tap."""
-        own = private_layers(path)
-        return f"{len(own)} private {'layer' if len(own) == 1 else 'layers'} above tap {own.start}"
+        private = private_layers(path)
+        return f"{len(private)} private {'layer' if len(private) == 1 else 'layers'} above tap {private.start}"
 
 
 def as_branch(strategy: Strategy) -> Branch:

@@ -168,11 +168,11 @@ def _layers(task: Task, strategy: InLayer, shape: Architecture) -> list[Layers]:
     tied: dict[str, set[int]] = {}  # sizes by the owner of encoder and decoder
     for delta in (node.delta for node in nodes if node.delta is not None and node.delta.tied):
         tied.setdefault(delta.ends or delta.part, set()).add(delta.size)
-    several = next((sizes for sizes in tied.values() if len(sizes) > 1), None)
-    if several is not None:
+    sizes_of_end = next((sizes for sizes in tied.values() if len(sizes) > 1), None)
+    if sizes_of_end is not None:
         raise ConfigError(
             f"task '{task.name}': tied adapters have one encoder and one decoder",
-            got=f"sizes {sorted(several)}",
+            got=f"sizes {sorted(sizes_of_end)}",
             do="give them one size, or set tied = false for all but one",
         )
     return [*nodes, Layers(start=depth, stop=shape.layers)] if depth < shape.layers else nodes

@@ -71,7 +71,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
             nodes=(
                 Embed(trunk=trunk),
                 *shared_layers(shape.layers),
-                _own(task, self, shape),
+                _private(task, self, shape),
                 last_state(task, shape, self.positions),
                 head_of(task, shape, self.hidden, shared=self.pooler == "shared"),
             )
@@ -87,7 +87,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
         return self.dropout
 
 
-def _own(task: Task, strategy: OnTop, shape: Architecture) -> Layers:
+def _private(task: Task, strategy: OnTop, shape: Architecture) -> Layers:
     start, owner = shape.layers, owner_of(task)
     narrow = strategy.form != "layer"
     stop = start + (strategy.layers or (6 if strategy.form == "attention" else 1))

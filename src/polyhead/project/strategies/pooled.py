@@ -126,31 +126,31 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         is_other = kind.per_word or task.pair == "separate" or kind.loss == "span_cross_entropy"
         if self.positions != "auto" or self.layers not in ("last", "mean") or is_other:
             return ()
-        own = msgspec.structs.replace(self, positions="attention", heads=1, hidden=0)
-        plain = HeadCandidate(name="linear, mean of tokens", strategy=own, solver="linear")
+        strategy = msgspec.structs.replace(self, positions="attention", heads=1, hidden=0)
+        plain = HeadCandidate(name="linear, mean of tokens", strategy=strategy, solver="linear")
         words = msgspec.structs.replace(plain, name=f"{plain.name}, words", words=True)
         return (plain, words) if self.words else (plain,)
 
     def _trained(self, task: Task, *, further: bool) -> tuple[HeadCandidate, ...]:
         """The head that the fields describe, and `further` ones that read positions, layers or neighbours otherwise."""
-        own, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
+        base, per_word = msgspec.structs.replace(self, positions="attention"), kind_of(task).per_word
         pools = [] if per_word or kind_of(task).loss == "span_cross_entropy" or self.layers == "beside" else POOLERS
-        heads = [HeadCandidate(name="hidden layer" if per_word else "attention", strategy=own, solver="steps")]
+        heads = [HeadCandidate(name="hidden layer" if per_word else "attention", strategy=base, solver="steps")]
         for positions in pools if further else ():
-            each = msgspec.structs.replace(self, positions=positions)
-            heads.append(HeadCandidate(name=f"{POOLERS[positions]}, hidden layer", strategy=each, solver="steps"))
+            strategy = msgspec.structs.replace(self, positions=positions)
+            heads.append(HeadCandidate(name=f"{POOLERS[positions]}, hidden layer", strategy=strategy, solver="steps"))
         name = f"{heads[0].name}, {'with neighbours' if per_word else 'learned mix of layers'}"
-        other = msgspec.structs.replace(own, **({"window": 1} if per_word else {"layers": "learned"}))
-        if further and other != own:
+        other = msgspec.structs.replace(base, **({"window": 1} if per_word else {"layers": "learned"}))
+        if further and other != base:
             heads.append(HeadCandidate(name=name, strategy=other, solver="steps"))
         return tuple(heads)
 
     def _linear(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
         if kind_of(task).per_word:  # every mix would need another store of all words
-            own = msgspec.structs.replace(self, positions="attention")
+            base = msgspec.structs.replace(self, positions="attention")
             windows = WINDOWS if self.window is None else {self.window: "linear"}
-            several = {name: msgspec.structs.replace(own, hidden=0, window=near) for near, name in windows.items()}
-            linears = [HeadCandidate(name=name, strategy=each, solver="linear") for name, each in several.items()]
+            named = {name: msgspec.structs.replace(base, hidden=0, window=near) for near, name in windows.items()}
+            linears = [HeadCandidate(name=name, strategy=strategy, solver="linear") for name, strategy in named.items()]
             if self.words:
                 linears.append(msgspec.structs.replace(linears[0], name=f"{linears[0].name}, words", words=True))
             return tuple(linears)
@@ -161,8 +161,8 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         ]
         best = linears[0]
         if task.pair != "separate" and depth >= BESIDE:  # layer by layer: their products would be too many inputs
-            each = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
-            best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=each, solver="linear")
+            strategy = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
+            best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=strategy, solver="linear")
             linears.append(best)
         if self.words:
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))

@@ -64,8 +64,8 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
                 allowed="a name as tasks have them: 1 to 64 letters, digits, '.', '_', '-'; a letter or digit first",
             )
         if self.isolated:
-            alone = "isolated prompts stand in no group"
-            check_unused("strategy.", self, {"group": alone, "stop_gradient": "isolated prompts see no other"})
+            reason = "isolated prompts stand in no group"
+            check_unused("strategy.", self, {"group": reason, "stop_gradient": "isolated prompts see no other"})
         if not self.donor_arrays():
             unused = dict.fromkeys(("donor_epochs", "donor_learning_rate"), DONORLESS)
             check_unused("strategy.", self, unused)

@@ -43,16 +43,16 @@ class LengthSorted(ABC, Generic[Batch]):
         lengths: np.ndarray,
         *,
         options: np.ndarray | None = None,
-        several: np.ndarray | None = None,
+        window_counts: np.ndarray | None = None,
         words: Sequence[np.ndarray] | None = None,
     ) -> None:
         """`options` (examples,): each one's number; `lengths` are then of all options, and the longest one counts.
 
-        `several` (examples,) likewise for windows, of whose outputs an example's are the mean. `words` are each
-        example's `first_subtokens` of its words.
+        `window_counts` (examples,) likewise for windows: an example's outputs are the mean of theirs. `words` are
+        each example's `first_subtokens` of its words.
         """
-        self.lengths, self.options, self.several, self._words = lengths, options, several, words
-        self._rows = options if several is None else several
+        self.lengths, self.options, self.window_counts, self._words = lengths, options, window_counts, words
+        self._rows = options if window_counts is None else window_counts
         if self._rows is not None:
             self.lengths = np.asarray(np.maximum.reduceat(lengths, np.cumsum(self._rows) - self._rows))
         self.count = len(self.lengths)
@@ -63,7 +63,7 @@ class LengthSorted(ABC, Generic[Batch]):
 
     def windows_of(self, members: np.ndarray) -> tuple[int, ...]:
         """The number of rows whose outputs are averaged for each of these examples; () if each has one row."""
-        return () if self.several is None else tuple(self.several[members].tolist())
+        return () if self.window_counts is None else tuple(self.window_counts[members].tolist())
 
     def steps(self, batch: int) -> int:
         """Batches in one pass."""
@@ -88,13 +88,13 @@ class LengthSorted(ABC, Generic[Batch]):
         if tokens is None:
             return [chunk[i : i + batch] for i in range(0, len(chunk), batch)]
         rows = np.ones(len(chunk), np.int64) if self._rows is None else self._rows[chunk]
-        lengths, starts, several = self.lengths[chunk], [0], 0
-        for index, (own, longest) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
-            full = index - starts[-1] == batch or (several + own) * longest > tokens
+        lengths, starts, piece_rows = self.lengths[chunk], [0], 0
+        for index, (example_rows, longest) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
+            full = index - starts[-1] == batch or (piece_rows + example_rows) * longest > tokens
             if index and full:
                 starts.append(index)
-                several = 0
-            several += own
+                piece_rows = 0
+            piece_rows += example_rows
         return np.split(chunk, starts[1:])
 
     def in_order(self, batch: int, *, tokens: int | None = None) -> Iterator[Batch]:
@@ -135,18 +135,18 @@ def outputs_of_each(
     for piece in examples.in_order(batch, tokens=AT_ONCE):
         outputs = answer(piece)
         if options is not None:
-            several = np.split(outputs[:, 0], np.cumsum(options[piece.members])[:-1])
-            for member, own in zip(piece.members, several, strict=True):
-                by_member[member] = own
+            by_question = np.split(outputs[:, 0], np.cumsum(options[piece.members])[:-1])
+            for member, member_outputs in zip(piece.members, by_question, strict=True):
+                by_member[member] = member_outputs
             continue
         for row, member in enumerate(piece.members):
             unread = examples.unread(member)
             if unread is None:
                 by_member[member] = outputs[row]
             else:
-                own = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
+                member_outputs = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
                 goes_on = examples.goes_on(member)
-                by_member[member] = own if goes_on is None else parts_marked(own, goes_on)
+                by_member[member] = member_outputs if goes_on is None else parts_marked(member_outputs, goes_on)
     return [o for o in by_member if o is not None]
 
 

@@ -52,10 +52,10 @@ class Extractor(FeatureSource):
 
     @classmethod
     def within(cls, data: TrunkData, cache: FilePath, *, precision: str) -> Extractor:
-        """The one that keeps features in this cache; raises TrainError where that holds links."""
-        made = cls(data, folder=cache / "features", precision=precision)
-        cache_folder(cache, "features", made.folder.name)
-        return made
+        """An extractor that keeps features in this cache; raises TrainError if the cache holds links."""
+        extractor = cls(data, folder=cache / "features", precision=precision)
+        cache_folder(cache, "features", extractor.folder.name)
+        return extractor
 
     @cached_property
     def backend(self) -> Backend:
@@ -112,7 +112,7 @@ class Extractor(FeatureSource):
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Filled | None = None) -> Extraction:
-        """Encodes every input that some store lacks, once for all stores; a kill loses only the unwritten rest."""
+        """Encodes every input that some store lacks, once for all stores; a killed run loses only unwritten ones."""
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
@@ -125,8 +125,8 @@ class Extractor(FeatureSource):
                 is_missing = np.array([text in pending.waiting for text in texts], bool)
                 is_first = is_missing & (encodings.window == 0)
                 pending.expect(int(is_first.sum()), encodings.lengths[is_missing])
-                several = entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width)
-                for entries, batch in several:
+                batches = entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width)
+                for entries, batch in batches:
                     if not is_missing[entries].any():
                         continue
                     pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)
@@ -230,12 +230,12 @@ class _Pending:
         values = dict(zip(paths, batch_values(encode, paths, batch), strict=True)) if paths else {}
         for store, rows in zip(self.stores, lacking, strict=True):
             for row, key, index in rows:
-                value, own = values[store.path].of(row), values[store.path].tokens_of(row)
+                value, token_ids = values[store.path].of(row), values[store.path].tokens_of(row)
                 if store.request.words is not None:
                     places = first_subtokens(encoded_at(encodings, int(entries[row])), store.request.words[index])
                     value = np.asarray(value[np.maximum(places, 0)] * (places >= 0)[:, None, None])
-                    own = np.where(places >= 0, own[np.maximum(places, 0)], NO_TOKEN)
-                store.add(key, value, own)
+                    token_ids = np.where(places >= 0, token_ids[np.maximum(places, 0)], NO_TOKEN)
+                store.add(key, value, token_ids)
         is_late = time.monotonic() - self._flushed >= FLUSH_SECONDS
         if is_late or sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
             self.flush()

@@ -56,18 +56,18 @@ class KeptExamples(LengthSorted[KeptBatch]):
         """`words` are each example's `first_subtokens` of its words; None: one token per example.
 
         `options` (examples,) are each example's number; `features` are then of all options, example after example.
-        With `windows` features are those of each window, and of words all arguments but `targets`. `tapped`: values are
-        states at a tap, which a branch reads, and words are found in them. `hashed` are each example's hashed text,
-        options or words, of a head that reads them.
+        With `windows` features are those of each window; for labelled words so are all arguments but `targets`.
+        `tapped`: values are states at a tap, which a branch reads, and words are found in them. `hashed` are each
+        example's hashed text, options or words, of a head that reads them.
         """
         self.features, self.second, self.tapped, self.hashed = features, second, tapped, hashed
-        self.targets, several = targets, None
+        self.targets, window_counts = targets, None
         if isinstance(windows, WordWindows):
             self.windows, self.targets = windows, windows.targets(targets)
         elif windows is not None:
-            several = windows.counts
+            window_counts = windows.counts
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths, options=options, several=several, words=words)
+        super().__init__(lengths, options=options, window_counts=window_counts, words=words)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example, whether no token represents it; None for tasks that do not read words."""
@@ -90,7 +90,7 @@ class KeptExamples(LengthSorted[KeptBatch]):
         if self.hashed is not None:
             longest = max(len(self.hashed[i]) for i in members) if self.options is None else 0
             padded = [(*self.hashed[i], *[NO_WORDS] * (longest - len(self.hashed[i]))) for i in members]
-            hashed = [text for several in padded for text in several]
+            hashed = [text for texts in padded for text in texts]
         return KeptBatch(
             features=features,
             second=None if self.second is None else self.second.take(rows),
@@ -133,11 +133,11 @@ def hashed_words(examples: Examples, path: Path) -> list[list[HashedText]] | Non
     if not columns:
         return None
     if path.pool.positions != "tokens":
-        return [_hashed(each, columns) for each in examples.inputs]
+        return [_hashed(example_input, columns) for example_input in examples.inputs]
     assert examples.words is not None
     return [
-        hashed_in_context([texts_of(each)[-1][a:b] for a, b in words.tolist()], columns)
-        for each, words in zip(examples.inputs, examples.words, strict=True)
+        hashed_in_context([texts_of(example_input)[-1][a:b] for a, b in words.tolist()], columns)
+        for example_input, words in zip(examples.inputs, examples.words, strict=True)
     ]
 
 
@@ -151,9 +151,9 @@ def tell_unread(prepared: Prepared, examples: LengthSorted[Any], max_tokens: int
     """
     targets, name = prepared.train.examples.targets, prepared.task.name
     if not is_answers(targets[0]):
-        if is_words(targets[0]) and (several := _changing_inside_tokens(prepared, examples)):
+        if is_words(targets[0]) and (changing := _changing_inside_tokens(prepared, examples)):
             events.line(
-                f"{name}: in {several:,} of {len(targets):,} training texts a label changes inside a token of the "
+                f"{name}: in {changing:,} of {len(targets):,} training texts a label changes inside a token of the "
                 "encoder: no answer can, so it counts as missed; an encoder that knows the script has finer tokens"
             )
         return

@@ -151,8 +151,8 @@ class _Known:
         sources = 0
         for text in row.texts:
             by = self.trained.get(text, 0)
-            own = by >> task & 1
-            sources |= by & self.learning & ~(1 << task) & ~(self.parallel[task] if own else 0)
+            is_trained = by >> task & 1
+            sources |= by & self.learning & ~(1 << task) & ~(self.parallel[task] if is_trained else 0)
         return sources
 
     def leaks(self) -> tuple[Leak, ...]:

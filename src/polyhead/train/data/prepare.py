@@ -44,21 +44,21 @@ def prepare(project: Project, folder: FilePath, *, stored: StoredScores | None =
     donors = kept_donors(project, folder)
     whole = {entry.name: _whole(entry, folder, stored) for entry in project.tasks}
     halves = _halves(project, whole)
-    several = [
+    prepared = [
         _prepared(project, entry, folder, whole[entry.name].examples, halves.get(entry.name), stored)
         for entry in project.tasks
     ]
-    for p in several:
+    for p in prepared:
         if p.task.name in donors:
             held_out = {split.name: split.digest for split in p.splits if split.name != "train"}
             donors[p.task.name].check_rows(p.task.name, held_out)
-    return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
+    return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in prepared]
 
 
 def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> TaskExamples:
     path, examples = entry.source(entry.train, folder).path, _examples(entry, entry.train, folder, stored)
-    for key, own in (("group", examples.groups), ("weight", examples.weights)):
-        if (column := getattr(entry, key)) is not None and own is None:
+    for key, values in (("group", examples.groups), ("weight", examples.weights)):
+        if (column := getattr(entry, key)) is not None and values is None:
             raise no_column(
                 path, column, Rows(path).survey().columns, by=f"Name it with '{key}' of task '{entry.name}'"
             )
@@ -88,20 +88,20 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
     reading_kept = {e.name for e in project.tasks if strategy_of(project, e).reads_kept_features}
     halves: dict[str, tuple[Examples, Examples]] = {}
     for names in _trained_together(project):
-        for several in overlapping([whole[name] for name in names if name in shares]):
-            if len(several) == 1:
-                name = several[0].task.name
+        for group in overlapping([whole[name] for name in names if name in shares]):
+            if len(group) == 1:
+                name = group[0].task.name
                 seed = stream(seeds[name], "split", name)
                 halves[name] = hold_out(
-                    several[0].examples, shares[name], seed, several[0].task, even_single=name in reading_kept
+                    group[0].examples, shares[name], seed, group[0].task, even_single=name in reading_kept
                 )
                 continue
             alike: dict[tuple[float, int], list[TaskExamples]] = {}
-            for member in several:
+            for member in group:
                 alike.setdefault((shares[member.task.name], seeds[member.task.name]), []).append(member)
             for (share, seed), members in alike.items():
-                both = split_together(members, share, stream(seed, "split"))
-                halves |= {member.task.name: pair for member, pair in zip(members, both, strict=True)}
+                pairs = split_together(members, share, stream(seed, "split"))
+                halves |= {member.task.name: pair for member, pair in zip(members, pairs, strict=True)}
     return halves
 
 
@@ -157,16 +157,16 @@ def with_decoders(prepared: Sequence[Prepared], data: TrunkData) -> list[Prepare
     Raises ConfigError if a decoder has no initial arrays or cannot follow the rules, and MissingExtra if its texts
     could not be scored.
     """
-    several = list(prepared)
-    for index, p in enumerate(several):
+    with_rules = list(prepared)
+    for index, p in enumerate(with_rules):
         if isinstance(p.strategy, Generating):
             first = p.validation.examples.take([0])
             first.scores(p.task, [references[0] for references in first.targets])  # not after hours of training
             decoder, rules, start = decoder_for(p.strategy.choice, data, task=p.task.name)
             strategy = msgspec.structs.replace(p.strategy, decoder=decoder, start=start)
             task = msgspec.structs.replace(p.task, generation=rules)
-            several[index] = msgspec.structs.replace(p, task=task, strategy=strategy)
-    return several
+            with_rules[index] = msgspec.structs.replace(p, task=task, strategy=strategy)
+    return with_rules
 
 
 def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
@@ -174,10 +174,10 @@ def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
 
     For questions with options, every option's pair, question after question.
     """
-    alone = read_alone(inputs)
+    texts = read_alone(inputs)
     if task.pair != "separate":
-        return [alone]
-    return [[(pair[0],) for pair in alone], [(pair[-1],) for pair in alone]]
+        return [texts]
+    return [[(pair[0],) for pair in texts], [(pair[-1],) for pair in texts]]
 
 
 def rows_read(examples: Examples) -> list[int]:
@@ -264,10 +264,10 @@ def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
     pairs["hidden"] = (pairs["hidden"][0] or width, pairs["hidden"][1] or width)
     differing = {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
     if differing:
-        settings_shown = ", ".join(f"{field} = {own} (donor: {its})" for field, (own, its) in differing.items())
+        shown = ", ".join(f"{field} = {value} (donor: {of_donor})" for field, (value, of_donor) in differing.items())
         raise ConfigError(
             f"task '{name}' would start from a donor that was trained otherwise (bundle {bundle.root.name})",
-            got=settings_shown,
+            got=shown,
             do="say the same of both, or train the donors anew",
         )
 

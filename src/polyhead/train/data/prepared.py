@@ -88,7 +88,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def scores(self, outputs: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[str, float]]:
         """Every metric of splits, from the outputs for each of their rows."""
         splits = {split.name: split.examples for split in self.splits}
-        return {name: splits[name].scores(self.task, own) for name, own in outputs.items()}
+        return {name: splits[name].scores(self.task, split_outputs) for name, split_outputs in outputs.items()}
 
     def fingerprint(self) -> dict[str, object]:
         """What determines the trained part, in addition to the trunk; with an equal fingerprint nothing is retrained.

@@ -43,8 +43,8 @@ class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
     def keys(self) -> list[bytes]:
         """The keys of the values; with other words, or in a later window, a text read per word is another value."""
         words = self.words if self.words is not None else [None] * len(self.inputs)
-        several = zip(self.inputs, words, self.numbers, strict=True)
-        return [document_id(text, _read(own, window)) for text, own, window in several]
+        texts = zip(self.inputs, words, self.numbers, strict=True)
+        return [document_id(text, _read(text_words, window)) for text, text_words, window in texts]
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -153,7 +153,7 @@ class FeatureSource(ABC):
         constant.
         """
 
-    def told(self, extraction: Extraction) -> str:
+    def summary(self, extraction: Extraction) -> str:
         """A line that describes the work of `fill`."""
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
         size = sum(store.nbytes for store in self._stores.values())

@@ -166,7 +166,7 @@ class StoredFeatures(FeatureSource):
                     update(done, total, done / total)
         return Extraction(passes=0, reused=reused + total, tokens=0, cut=0, seconds=time.monotonic() - began)
 
-    def told(self, extraction: Extraction) -> str:
+    def summary(self, extraction: Extraction) -> str:
         """A line that describes the work of `fill`."""
         return f"took {extraction.reused:,} values from {self.location} and encoded nothing"
 
@@ -308,36 +308,36 @@ class StoredScores:
         order = [facts.labels.index(label) for label in task.labels]
 
         def scores(examples: Sequence[Example]) -> list[np.ndarray | None]:
-            found = _found(self._corpus, self._location, task, column, examples)
-            return [None if np.isnan(row).any() else row for row in found[:, order]]
+            row_scores = _scores_of(self._corpus, self._location, task, column, examples)
+            return [None if np.isnan(row).any() else row for row in row_scores[:, order]]
 
         return scores
 
     def _column(self, name: str) -> tuple[str, ResultFacts]:
         """The column with this name, or the only one of the task with this name."""
-        several = {column: facts for column, facts in self._corpus.described().items() if SCORES in facts.arrays}
-        chosen = [column for column, facts in several.items() if name in (column, facts.task)]
+        columns = {column: facts for column, facts in self._corpus.described().items() if SCORES in facts.arrays}
+        chosen = [column for column, facts in columns.items() if name in (column, facts.task)]
         if len(chosen) == 1:
-            return chosen[0], several[chosen[0]]
+            return chosen[0], columns[chosen[0]]
         raise StoreError(
             f"{self._location} has {'several columns' if chosen else 'no column'} of scores named '{name}'",
             got=chosen or f"{STORED}{name}",
-            allowed=sorted(several) or "columns that `polyhead backfill --scores` made",
+            allowed=sorted(columns) or "columns that `polyhead backfill --scores` made",
             do="name one column" if chosen else "backfill that task with --scores first",
         )
 
 
-def _found(corpus: CorpusStore, location: str, task: Task, column: str, examples: Sequence[Example]) -> np.ndarray:
+def _scores_of(corpus: CorpusStore, location: str, task: Task, column: str, examples: Sequence[Example]) -> np.ndarray:
     """The scores of these examples, float32 (rows, labels)."""
     places = corpus.find([document_id(texts_of(example.input)) for example in examples])
-    found = np.full((len(examples), len(task.labels)), np.nan, np.float32)
+    scores = np.full((len(examples), len(task.labels)), np.nan, np.float32)
     lacking = places[:, 0] < 0
     for number in np.unique(places[~lacking, 0]).tolist():
-        results, here = corpus.results(corpus.fragments[number].name, column), places[:, 0] == number
+        results, is_here = corpus.results(corpus.fragments[number].name, column), places[:, 0] == number
         if results is None:
-            lacking |= here
+            lacking |= is_here
         else:
-            found[here] = results[SCORES][places[here, 1]]
+            scores[is_here] = results[SCORES][places[is_here, 1]]
     if lacking.any():
         rows = [examples[index].row for index in np.flatnonzero(lacking).tolist()]
         source = next(examples[index].source for index in np.flatnonzero(lacking).tolist())
@@ -347,4 +347,4 @@ def _found(corpus: CorpusStore, location: str, task: Task, column: str, examples
             do="extract these texts into the store, and run that backfill again",
             rows=rows,
         )
-    return found
+    return scores

@@ -34,24 +34,24 @@ def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
 def check_whole_units(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
     """Raises ConfigError if some tasks of a unit are to be trained and others not."""
     for names in units_of(strategies):
-        left = [name for name in names if name not in only]
-        if 0 < len(left) < len(names):
+        missing = [name for name in names if name not in only]
+        if 0 < len(missing) < len(names):
             raise ConfigError(
                 "tasks that read each other's arrays are trained together",
-                got=f"tasks {[name for name in names if name in only]}, without {left}",
+                got=f"tasks {[name for name in names if name in only]}, without {missing}",
                 do="ask for all of them, or leave --tasks out",
             )
 
 
 def check_budget(project: Project, only: Sequence[str]) -> None:
     """Raises ConfigError if one budget covers all branches and only some of them would be trained."""
-    left = [
+    missing = [
         entry.name for entry in project.tasks if entry.name not in only and strategy_of(project, entry).is_allocated
     ]
-    if project.allocation.rule == "budget" and left:
+    if project.allocation.rule == "budget" and missing:
         raise ConfigError(
             "the project's [allocation] has one budget for all branches, so all are trained together",
-            got=f"tasks {list(only)}, without {left}",
+            got=f"tasks {list(only)}, without {missing}",
             do="leave --tasks out; what is trained already is not trained again",
         )
 
@@ -86,23 +86,23 @@ def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mappi
     """
     needs = {name: set(record.needs) for name, record in bundle.tasks.items()}
     for names in changes:
-        own = {owner_named(name) for name in names}
+        owners = {owner_named(name) for name in names}
         new = {name: set(owners_of(paths[name])) - {TRUNK, owner_named(name)} for name in names if name in paths}
-        written = own | {owner for read in new.values() for owner in read if is_family(owner)}
+        written = owners | {owner for read in new.values() for owner in read if is_family(owner)}
         known = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | written
         taken = TakenNames(known - written)
         for owner in sorted(written):
             taken.add(owner, replace=True)
-        left = {name: read & written for name, read in needs.items() if name not in names and read & written}
-        if left:
-            raise _clash(bundle, names, left)
+        losing = {name: read & written for name, read in needs.items() if name not in names and read & written}
+        if losing:
+            raise _clash(bundle, names, losing)
         needs.update({name: new.get(name, set()) for name in names})
 
 
-def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -> BundleError:
-    """The error; `left` are the remaining tasks, each with the owners that it would lose."""
-    owners = sorted(set[str]().union(*left.values()))
-    gone = sorted(set(left).union(*(group for group in bundle.groups() if not group.isdisjoint(left))))
+def _clash(bundle: Bundle, names: Sequence[str], losing: Mapping[str, set[str]]) -> BundleError:
+    """The error; `losing` are the remaining tasks, each with the owners that it would lose."""
+    owners = sorted(set[str]().union(*losing.values()))
+    gone = sorted(set(losing).union(*(group for group in bundle.groups() if not group.isdisjoint(losing))))
     again = ",".join(name for name in names if name in gone)
     ways = [
         "name another bundle in the project file",
@@ -117,7 +117,7 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
         f"training {', '.join(names)} would replace arrays that other tasks of the bundle {bundle.root.name} read",
         got=[
             f"{'the prompt of ' if task_names([owner]) else ''}{owner}, which {name} reads"
-            for name, read in left.items()
+            for name, read in losing.items()
             for owner in sorted(read)
         ],
         do="; or ".join(ways),

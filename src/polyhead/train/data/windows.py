@@ -54,8 +54,8 @@ class WordWindows(TextWindows):
         self._whole: list[np.ndarray] = []  # (read,) whether the window holds the whole word
         self._best: list[np.ndarray] = []  # (words,) for each text, the window that should answer a word
         self.goes_on: list[np.ndarray] = []  # (words,) for each text, whether it shares the token of the word before
-        for row, several in groupby(encoded, key=lambda encoding: encoding.row):
-            self._add(list(several), words[row])
+        for row, text_windows in groupby(encoded, key=lambda encoding: encoding.row):
+            self._add(list(text_windows), words[row])
 
     def targets(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The target of each window, from its text's target."""
@@ -80,15 +80,15 @@ class WordWindows(TextWindows):
             for start, stop, best, goes_on in each
         ]
 
-    def _add(self, several: list[Encoded], words: np.ndarray) -> None:
+    def _add(self, windows: list[Encoded], words: np.ndarray) -> None:
         search, goes_on = WordFinder(words), np.zeros(len(words), bool)
-        for encoding in several:
+        for encoding in windows:
             goes_on[search.going_on_in(encoding)] = True
             read, tokens = search.read_in(encoding)
             self.read.append(read)
             self.tokens.append(tokens)
-            self._whole.append(_whole(encoding, words[read], last=encoding is several[-1]))
-        self._best.append(best_windows(several, words)[:, 0])
+            self._whole.append(_whole(encoding, words[read], last=encoding is windows[-1]))
+        self._best.append(best_windows(windows, words)[:, 0])
         self.goes_on.append(goes_on)
 
 

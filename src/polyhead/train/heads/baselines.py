@@ -27,22 +27,22 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
         return trained
     with one_blas_thread():
         trials = Trials(prepared, source, checkpoints=None, events=Events())
-        several = []
+        linear_trials = []
         path = baseline_path(prepared, trained.path, source)
         if path is not None:
             strategy = baseline_of(prepared.task)
-            several = [trials.tried(HeadCandidate(name="linear", strategy=strategy, solver="linear"), path)]
-        baselines = baselines_of(prepared, trials, several, source)
+            linear_trials = [trials.tried(HeadCandidate(name="linear", strategy=strategy, solver="linear"), path)]
+        baselines = baselines_of(prepared, trials, linear_trials, source)
     return msgspec.structs.replace(trained, baselines=baselines)
 
 
-def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], source: FeatureSource) -> Baselines:
+def baselines_of(prepared: Prepared, trials: Trials, tried: Sequence[Trial], source: FeatureSource) -> Baselines:
     """Scores of baselines on the selection rows, and on test; the linear one is the best of those tried.
 
-    That of words reads no encoder: it is what a task would score without one.
+    The baseline of words reads no encoder: it is what a task would score without one.
     """
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
-    best = trials.best_linear(several)
+    best = trials.best_linear(tried)
     if best is not None:
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
         if prepared.test is not None:
@@ -63,8 +63,8 @@ def _word_scores(prepared: Prepared, trials: Trials) -> dict[str, dict[str, floa
 
     with ThreadPoolExecutor(processors(), "polyhead-words") as pool:  # products of matrices leave Python to others
         for answers in pool.map(answered, trials.sides):
-            for strength, several in answers.items():
-                outputs[strength] += several
+            for strength, outputs_of_strength in answers.items():
+                outputs[strength] += outputs_of_strength
     best = max(outputs, key=lambda strength: choosing_score(task, trials.held, outputs[strength]))
     scores = {"validation": trials.held.scores(task, outputs[best])}
     if prepared.test is not None:

@@ -25,7 +25,7 @@ def doubts_in(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> list[Finding]:
-    """Doubted labels of every task that labels whole texts; what is said of each task that is left out is why.
+    """Doubted labels of every task that labels whole texts; `say` gets the reason for each task that is left out.
 
     Features are those of a store, or of the folder `cache`, as `features_for` takes them.
     """
@@ -49,7 +49,7 @@ def doubts_in(
         up_to = trusted_up_to(rows, answered.rows, list(zip(trials, outputs, strict=True)))
         if not up_to:
             count = counted(sum(int(trial.is_planted.sum()) for trial in trials), "label")
-            what = f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
-            say(f"task '{name}': heads cannot tell wrong labels from right ones: {what}")
+            reason = f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
+            say(f"task '{name}': heads cannot tell wrong labels from right ones: {reason}")
         findings += doubted(rows, answered.rows, answered.outputs, answered.vectors, up_to=up_to)
     return findings

@@ -154,10 +154,10 @@ class FewLabels:
 
     def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
         """A head trained on these texts; penalty and prior are those with the smallest loss over five folds."""
-        given = np.asarray(labels, np.int64)
-        whole = self._inputs(np.asarray(rows, np.int64), given)
+        targets = np.asarray(labels, np.int64)
+        whole = self._inputs(np.asarray(rows, np.int64), targets)
         with one_blas_thread():
-            strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
+            strength, penalty, accuracy = self._best(whole, _dealt(targets, np.random.default_rng(seed)))
             solution = solution_of(whole.drawn(self._prior, strength), penalty)
             outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values))
         return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)

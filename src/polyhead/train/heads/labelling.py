@@ -39,8 +39,8 @@ class Labelling:
         self.skipped, self.curve = set[int](), list[LearningPoint]()
         self._head: FewLabels | None = None
         self._fit: FewLabelsFit | None = None
-        by_row = {each.row: each.text for each in texts}
-        self.known = {each.row: each.label for each in texts if each.label is not None and each.label in names}
+        by_row = {text.row: text.text for text in texts}
+        self.known = {text.row: text.label for text in texts if text.label is not None and text.label in names}
         self.known |= file.read(by_row, names)
         for row, name in answers_in(answers, by_row, names) if answers else ():
             if self.known.get(row) != name:
@@ -51,10 +51,10 @@ class Labelling:
         entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(self.names), train="")
         project = Project(tasks=(entry,), trunk=trunk)
         examples = Examples(
-            inputs=[(each.text,) for each in self.texts],
+            inputs=[(text.text,) for text in self.texts],
             targets=[np.zeros((), np.int64)] * len(self.texts),
             words=None,
-            rows=[each.row for each in self.texts],
+            rows=[text.row for text in self.texts],
             report=ReadReport(rows=len(self.texts), used=len(self.texts)),
         )
         prepared = whole_of(project, entry, entry.task(), examples)
@@ -71,7 +71,7 @@ class Labelling:
 
     def counts(self) -> Counter[str]:
         """How many texts have each label."""
-        return Counter(label for each in self.texts if (label := self.known.get(each.row)) is not None)
+        return Counter(label for text in self.texts if (label := self.known.get(text.row)) is not None)
 
     def learn(self, *, seed: int) -> LearningPoint | None:
         """Learns from all labels; the next point of the curve, None while there are fewer than two different labels."""
@@ -89,11 +89,11 @@ class Labelling:
     def chosen(self, count: int, *, seed: int) -> list[Text]:
         """The next texts to label."""
         assert self._head is not None
-        done = np.array([each.row in self.known or each.row in self.skipped for each in self.texts])
+        done = np.array([text.row in self.known or text.row in self.skipped for text in self.texts])
         generator, values = np.random.default_rng([seed, len(self.known)]), self._head.values
         if self._fit is None:
-            left = np.flatnonzero(~done)
-            picked = [int(left[i]) for i in first_texts(values[left], count, generator)] if len(left) else []
+            todo = np.flatnonzero(~done)
+            picked = [int(todo[i]) for i in first_texts(values[todo], count, generator)] if len(todo) else []
         else:
             picked = next_texts(values, self._fit.probabilities, done, count, generator)
         return [self.texts[index] for index in picked]

@@ -43,8 +43,8 @@ def minimise(
         value, gradient = function(point * scale)
         return value, gradient * scale
 
-    found: np.ndarray = _minimised(scaled, start / scale, iterations, near, history) * scale
-    return found
+    minimum: np.ndarray = _minimised(scaled, start / scale, iterations, near, history) * scale
+    return minimum
 
 
 def _minimised(function: Function, start: np.ndarray, iterations: int, near: float, history: int) -> np.ndarray:

@@ -161,16 +161,16 @@ def solutions(
     prior = np.zeros((inputs.outputs, values.shape[1]), np.float32)
     if inputs.prior is not None:
         prior[:, :count] = inputs.prior @ axes.directions
-    weight, own = prior.copy(), np.zeros(values.shape[1], np.float32)
+    weight, penalty_of_input = prior.copy(), np.zeros(values.shape[1], np.float32)
     weight[:, -1] = _logits(inputs)
-    own[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
+    penalty_of_input[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
     if has_cosine:
-        cosine = (values[:, count:], own[count:], prior[:, count:], weight[:, count:])
+        cosine = (values[:, count:], penalty_of_input[count:], prior[:, count:], weight[:, count:])
         weight[:, count:] = _solved(inputs, *cosine, near)
         yield _turned_back(inputs, axes, prior, weight, math.inf)
     for penalty in penalties:
-        own[:count] = penalty
-        weight = _solved(inputs, values, own, prior, weight, near)
+        penalty_of_input[:count] = penalty
+        weight = _solved(inputs, values, penalty_of_input, prior, weight, near)
         yield _turned_back(inputs, axes, prior, weight, penalty)
 
 
@@ -186,7 +186,7 @@ def _logits(inputs: Inputs) -> np.ndarray:
 
 def solution_of(inputs: Inputs, penalty: float) -> Solution:
     """The head of this penalty; an infinite one is that of the cosine alone."""
-    return next(each for each in solutions(inputs, [penalty] * math.isfinite(penalty)) if each.penalty <= penalty)
+    return next(head for head in solutions(inputs, [penalty] * math.isfinite(penalty)) if head.penalty <= penalty)
 
 
 class Swept(NamedTuple):
@@ -214,13 +214,13 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
             return
 
 
-def _side_by_side(several: Sequence[Iterator[Solution]], axes: PrincipalAxes) -> Iterator[tuple[Solution, ...]]:
-    """The next of each, at once on as many processors as there are if they take a while; no bit depends on that."""
+def _side_by_side(folds: Sequence[Iterator[Solution]], axes: PrincipalAxes) -> Iterator[tuple[Solution, ...]]:
+    """The next solution of each fold; large ones are computed at once on all processors, to the same bits."""
     if axes.directions.shape[1] < LARGE or processors() < 2:
-        yield from zip(*several, strict=True)
+        yield from zip(*folds, strict=True)
         return
-    with ThreadPoolExecutor(min(processors(), len(several)), "polyhead-folds") as pool:
-        while None not in (heads := tuple(pool.map(next, several, [None] * len(several)))):
+    with ThreadPoolExecutor(min(processors(), len(folds)), "polyhead-folds") as pool:
+        while None not in (heads := tuple(pool.map(next, folds, [None] * len(folds)))):
             yield heads
 
 
@@ -249,8 +249,8 @@ def _solved(
     curvature = np.maximum(curvature, LEAST).astype(np.float32).ravel()
     with ThreadPoolExecutor(processors(), "polyhead-rows") as pool:  # starts no thread before there is work
         each = pool.map if len(rows) > 1 else map
-        found = minimise(function, start.ravel(), curvature=curvature, iterations=ITERATIONS, near=near)
-    return found.reshape(start.shape)
+        solution = minimise(function, start.ravel(), curvature=curvature, iterations=ITERATIONS, near=near)
+    return solution.reshape(start.shape)
 
 
 def _shares(inputs: Inputs, values: np.ndarray) -> list[slice]:

@@ -64,8 +64,8 @@ def _cross_entropy(outputs: np.ndarray, targets: np.ndarray, weights: np.ndarray
     gradients[place, targets] -= 1
     if weights is None:
         return RowLosses(losses, gradients, len(outputs))
-    own = weights[targets]
-    return RowLosses(losses * own, gradients * own[:, None], float(own.sum(dtype=np.float64)))
+    row_weights = weights[targets]
+    return RowLosses(losses * row_weights, gradients * row_weights[:, None], float(row_weights.sum(dtype=np.float64)))
 
 
 def curvatures(name: LossName, outputs: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

@@ -23,29 +23,29 @@ def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]
     return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
 
 
-def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarray]]) -> int:
-    """The index of the outputs to keep; `several` stand from the simplest model to the most complex.
+def best_of(task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]]) -> int:
+    """The index of the outputs to keep; `candidates` go from the simplest model to the most complex.
 
     A later one replaces the best so far if its score is higher by more than one standard error of the difference (the
     rule of Breiman et al. 1984), two below 100 rows, estimated by a jackknife over groups of rows.
     """
     best = 0
-    for index in range(1, len(several)):
-        gain = choosing_score(task, examples, several[index]) - choosing_score(task, examples, several[best])
-        least = errors(len(examples.targets)) * paired_error(task, examples, several[best], several[index])
+    for index in range(1, len(candidates)):
+        gain = choosing_score(task, examples, candidates[index]) - choosing_score(task, examples, candidates[best])
+        least = errors(len(examples.targets)) * paired_error(task, examples, candidates[best], candidates[index])
         if gain > 0 and gain > least:
             best = index
     return best
 
 
-def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
-    """The index of the penalty to keep; the first of `several` has the smallest loss.
+def best_penalty(task: Task, examples: Examples, steps: Sequence[Swept]) -> int:
+    """The index of the penalty to keep; the first of `steps` has the smallest loss.
 
     Multi-label tasks assign each label above a threshold. For rare labels a weaker penalty can find more true ones
     though the loss is higher, so another penalty is kept if it scores clearly better.
     """
-    is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
-    return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
+    is_each = kind_of(task).scores == "sigmoid" and len(steps[0].outputs) == len(examples.targets)
+    return best_of(task, examples, [list(step.outputs) for step in steps]) if is_each else 0
 
 
 def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> Task:
@@ -54,7 +54,7 @@ def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]
     One threshold for all labels: rare labels alone have too few rows (`polyhead calibrate --goal` fits each label's).
     """
     tried = [msgspec.structs.replace(task, threshold=threshold) for threshold in THRESHOLDS]
-    best = tried[int(np.argmax([choosing_score(each, examples, outputs) for each in tried]))]
+    best = tried[int(np.argmax([choosing_score(candidate, examples, outputs) for candidate in tried]))]
     shift = np.float32(np.log(best.threshold / (1 - best.threshold)) - np.log(task.threshold / (1 - task.threshold)))
     return (task, best)[best_of(task, examples, [outputs, [row - shift for row in outputs]])]
 
@@ -87,11 +87,11 @@ def of_best_rounds(
     """
     outputs, start = list[np.ndarray](), 0
     for size in sizes:
-        own = range(start, start + size)
-        others = [row for row in range(len(held.targets)) if row not in own]
+        fold_rows = range(start, start + size)
+        others = [row for row in range(len(held.targets)) if row not in fold_rows]
         examples = held.take(others)
         scores = [choosing_score(task, examples, [after[row] for row in others]) for after in rounds]
-        outputs += [rounds[int(np.argmax(scores))][row] for row in own]
+        outputs += [rounds[int(np.argmax(scores))][row] for row in fold_rows]
         start += size
     return outputs
 

@@ -53,7 +53,7 @@ class HeadTrainer(Trainer):
                 self.job.events.line(f"{p.task.name}: these heads are not tried, since {kept}: {'; '.join(names)}")
         self._tell_without_torch()
         paths = feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
-        codecs = {path.pool.codec.name: path.pool.codec.format for several in paths.values() for path in several}
+        codecs = {path.pool.codec.name: path.pool.codec.format for task_paths in paths.values() for path in task_paths}
         for codec in (name for name, codec in codecs.items() if not codec.has_graph):
             answers = "torch or the reference alone answer from it, and nothing proves or exports it"
             self.job.events.line(f"codec '{codec}' has no method `graph`: {answers}")
@@ -61,14 +61,14 @@ class HeadTrainer(Trainer):
 
     def _tell_without_torch(self) -> None:
         """Says which heads are not tried; raises MissingExtra if no other is left."""
-        several = dict[str, list[str]]()
+        without_torch = dict[str, list[str]]()
         for p in self.todo:
             lost, tried = needing_torch(p, self.job.source), every_candidate(p, self.job.source)
             if lost and any(candidate.solver != "linear" for candidate in tried):
                 raise MissingExtra("torch", "train", f"task '{p.task.name}': a head that is trained in steps")
             for candidate in lost:
-                several.setdefault(candidate.name, []).append(p.task.name)
-        for name, tasks in several.items():
+                without_torch.setdefault(candidate.name, []).append(p.task.name)
+        for name, tasks in without_torch.items():
             self.job.events.line(
                 f"{', '.join(tasks)}: a head '{name}', the best for {GAIN}, is not tried without torch: "
                 "pip install 'polyhead[train]'; --retrain then trains such a task again"
@@ -80,7 +80,7 @@ class HeadTrainer(Trainer):
 
     def train(self) -> None:
         """Trains the tasks; a task's checkpoints are deleted when it is in the bundle."""
-        if any(each.solver != "linear" for p in self.todo for each in candidates(p, self.job.source)):
+        if any(candidate.solver != "linear" for p in self.todo for candidate in candidates(p, self.job.source)):
             deep("nn.runtime:within_limits")()
         for p in self.todo:
             folder = self.job.folder("checkpoints", p)
@@ -96,7 +96,7 @@ def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
 
     The first that is trained in steps is begun in any case: the default tries it too.
     """
-    prepared, events, several = trials.prepared, trials.events, list[Trial]()
+    prepared, events, trials_done = trials.prepared, trials.events, list[Trial]()
     task, metric = prepared.task, kind_of(prepared.task).default_metric(prepared.task)
     most = 60 * (prepared.training.minutes or inf) if prepared.training.effort == "best" else inf
     clock, longest = Clock(), 0.0  # seconds of a head trained in steps, which the next one may take too
@@ -107,13 +107,13 @@ def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
         elif longest and clock.wall + longest > most:
             events.line(f"{task.name}: {candidate.name} is not begun: {duration(clock.wall)} are spent")
         else:
-            own = Clock()
-            several.append(trials.tried(candidate, path))
-            longest = max(longest, own.wall if candidate.solver == "steps" else 0.0)
+            trial_clock = Clock()
+            trials_done.append(trials.tried(candidate, path))
+            longest = max(longest, trial_clock.wall if candidate.solver == "steps" else 0.0)
             if len(prepared.train.examples.targets) >= TOLD_FROM:
-                score = rule.choosing_score(task, trials.held, several[-1].outputs)
+                score = rule.choosing_score(task, trials.held, trials_done[-1].outputs)
                 events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
-    return several
+    return trials_done
 
 
 def train_task(
@@ -123,16 +123,16 @@ def train_task(
     task, began = prepared.task, time.monotonic()
     with one_blas_thread():
         trials = Trials(prepared, source, checkpoints=checkpoints, events=events)
-        several = _tried(trials, paths)
-        best = trials.best(several)
+        trials_done = _tried(trials, paths)
+        best = trials.best(trials_done)
         arrays, fitted = trials.kept(best)
         scale = best_scale(task, best.outputs, trials.held.taught)
         arrays, outputs = scaled(arrays, scale), [np.asarray(row * np.float32(scale)) for row in best.outputs]
-        baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
+        baselines = baselines_of(prepared, trials, trials_done, source) if len(paths) > 1 else {}
         weight = choose_weight(task, trials.sides, outputs)
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
         task = with_transitions(task, learned.targets, weight)
-        tried = {trial.candidate.name: rule.choosing_score(task, trials.held, trial.outputs) for trial in several}
+        tried = {trial.candidate.name: rule.choosing_score(task, trials.held, trial.outputs) for trial in trials_done}
         if prepared.finds_threshold:
             task = rule.with_threshold(task, trials.held, outputs)
         scores = {"validation": trials.held.scores(task, outputs)}  # as `evaluate` scores these rows later

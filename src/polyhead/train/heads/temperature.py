@@ -42,30 +42,30 @@ def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.n
         return float(losses.sum()) + PULL / 2 * logarithm**2
 
     low, high = -LARGEST, LARGEST
-    left, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    costs = [cost(left), cost(right_end)]
+    left_end, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    costs = [cost(left_end), cost(right_end)]
     for _ in range(STEPS):
         if costs[0] <= costs[1]:
-            high, right_end = right_end, left
-            left = high - GOLDEN * (high - low)
-            costs = [cost(left), costs[0]]
+            high, right_end = right_end, left_end
+            left_end = high - GOLDEN * (high - low)
+            costs = [cost(left_end), costs[0]]
         else:
-            low, left = left, right_end
+            low, left_end = left_end, right_end
             right_end = low + GOLDEN * (high - low)
             costs = [costs[1], cost(right_end)]
     return float(np.exp((low + high) / 2))
 
 
 def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:
-    """The targets with a share of each that other labels get."""
+    """The targets, with a share of each moved to the other labels."""
     if loss == "ranking":
         counts = np.bincount(right[:, 0].astype(np.int64))
         others = np.maximum(counts - 1, 1)[right[:, 0].astype(np.int64)]
         share = WRONG / (len(counts) + MORE) * (counts > 1)[right[:, 0].astype(np.int64)]
         return np.stack([right[:, 0], right[:, 1] * (1 - share) + (1 - right[:, 1]) * share / others], axis=1)
-    doubt, rest = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
+    doubt, others_count = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
     shares = right if right.ndim == 2 else np.eye(labels, dtype=np.float32)[right]
-    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / rest, np.float64)
+    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / others_count, np.float64)
 
 
 def _rows(

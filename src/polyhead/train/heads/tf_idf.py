@@ -38,12 +38,12 @@ class WordCounts(NamedTuple):
 
 
 def word_counts(inputs: Sequence[TaskInput], columns: int) -> WordCounts:
-    """The counts in so many columns, a power of two; like scikit-learn's, without marks and single ASCII letters."""
-    words = [list(filter(_counts, words_to_hash(" ".join(texts_of(each))))) for each in inputs]
-    rows = [np.unique(word_hashes(each) & np.uint32(columns - 1), return_counts=True) for each in words]
+    """Counts of words in a power of two of columns; marks and single ASCII letters are left out, as in scikit-learn."""
+    words = [list(filter(_counts, words_to_hash(" ".join(texts_of(text))))) for text in inputs]
+    rows = [np.unique(word_hashes(text_words) & np.uint32(columns - 1), return_counts=True) for text_words in words]
     return WordCounts(
-        starts=starts_of(np.array([len(found) for found, _ in rows], np.int64)),
-        columns=np.concatenate([found for found, _ in rows]).astype(np.int64),
+        starts=starts_of(np.array([len(row_columns) for row_columns, _ in rows], np.int64)),
+        columns=np.concatenate([row_columns for row_columns, _ in rows]).astype(np.int64),
         counts=np.concatenate([counts for _, counts in rows]).astype(np.float32),
     )
 
@@ -80,8 +80,8 @@ class SparseRows:
         row, order = np.repeat(np.arange(len(sizes)), sizes), np.argsort(read.columns, kind="stable")
         filled = np.flatnonzero(sizes)
         self._by_row = _Groups(filled, read.starts[filled], read.columns, read.counts)
-        found, starts = np.unique(read.columns[order], return_index=True)
-        self._by_column = _Groups(found, starts, row[order], read.counts[order])
+        filled_columns, starts = np.unique(read.columns[order], return_index=True)
+        self._by_column = _Groups(filled_columns, starts, row[order], read.counts[order])
 
     def times(self, weight: np.ndarray) -> np.ndarray:
         """The product with (columns, outputs): (rows, outputs)."""
@@ -143,14 +143,14 @@ def answers_to(
     columns = 2 ** int(np.log2(np.clip(NUMBERS // outputs, LEAST_COLUMNS, MOST_COLUMNS)))
     read = word_counts(train.inputs, columns)
     rarity = rarity_of(read, columns)
-    learned, asked = (weighted(each, rarity) for each in (read, word_counts(held.inputs, columns)))
+    learned, queries = (weighted(counts, rarity) for counts in (read, word_counts(held.inputs, columns)))
     used = np.unique(read.columns)  # the others' weights stay 0
-    rows, asked_rows = (_among(each, used) for each in (learned, asked))
+    rows, query_rows = (_among(counts, used) for counts in (learned, queries))
     targets = np.stack(train.targets)
     targets = targets.astype(np.float32) if targets.dtype.kind == "f" else targets
     if len(used) > 0 and len(train.inputs) <= DENSE:
-        return _answers_of_few(task, (rows, asked_rows), targets, len(used), strengths)
-    matrix, to_answer = (SparseRows(each, len(used)) for each in (rows, asked_rows))
+        return _answers_of_few(task, (rows, query_rows), targets, len(used), strengths)
+    matrix, to_answer = (SparseRows(counts, len(used)) for counts in (rows, query_rows))
     weight, answers = np.zeros((len(used) + 1, outputs), np.float32), dict[float, list[np.ndarray]]()
     for strength in strengths:
         weight = _solved(task, matrix, targets, strength, start=weight)
@@ -171,11 +171,11 @@ def _among(read: WordCounts, used: np.ndarray) -> WordCounts:
 def _answers_of_few(
     task: Task, rows: tuple[WordCounts, WordCounts], targets: np.ndarray, columns: int, strengths: Sequence[float]
 ) -> dict[float, list[np.ndarray]]:
-    """The same as linear heads over coordinates in the space that few rows span, which no penalty leaves.
+    """`answers_to` for few rows: linear heads over coordinates in the space that rows span, where all solutions lie.
 
-    `rows` are those learned from, and those to answer.
+    `rows` are those to learn from, and those to answer.
     """
-    learned, asked = (_dense(each, columns) for each in rows)
+    learned, held_rows = (_dense(counts, columns) for counts in rows)
     lengths, vectors = np.linalg.eigh(learned @ learned.T)
     kept = lengths > SHORTEST * max(float(lengths[-1]), SHORTEST)
     roots = np.sqrt(lengths[kept])
@@ -186,7 +186,7 @@ def _answers_of_few(
         loss=kind_of(task).loss,
         outputs=kind_of(task).width(task),
     )
-    values = asked @ learned.T @ (vectors[:, kept] / roots)
+    values = held_rows @ learned.T @ (vectors[:, kept] / roots)
     penalties = [1 / (strength * len(targets) * inputs.scale**2) for strength in strengths]  # of inputs as they are
     heads = zip(strengths, solutions(inputs, penalties), strict=True)
     return {strength: list(values @ head.weight.T + head.bias) for strength, head in heads}
@@ -217,7 +217,7 @@ def _solved(task: Task, values: SparseRows, targets: np.ndarray, strength: float
     scores = values.times(start[:-1]) + start[-1]
     curvature = curvatures(loss, scores, targets, None) * squares + penalty
     curvature = np.maximum(curvature, LEAST).astype(np.float32)
-    found = minimise(
+    solution = minimise(
         function, start.ravel(), curvature=curvature.ravel(), iterations=ITERATIONS, near=NEAR, history=HISTORY
     )
-    return found.reshape(start.shape)
+    return solution.reshape(start.shape)

@@ -35,10 +35,10 @@ def choose_weight(task: Task, sides: Sequence[tuple[Split, Split]], outputs: Seq
     metric, counts = kind_of(task).default_metric(task), [len(held.examples.targets) for _, held in sides]
     bounds = np.cumsum([0, *counts]).tolist()
     for weight in WEIGHTS if task.decoder == "constrained" else (0.0,):
-        several = [
+        side_scores = [
             held.examples.scores(with_transitions(task, train.examples.targets, weight), outputs[start:stop])[metric]
             for (train, held), start, stop in zip(sides, bounds, bounds[1:], strict=False)
         ]
-        if (score := float(np.average(several, weights=counts))) > best[1]:
+        if (score := float(np.average(side_scores, weights=counts))) > best[1]:
             best = (weight, score)
     return best[0]

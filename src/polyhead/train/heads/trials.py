@@ -106,19 +106,19 @@ class Trials:
             return trial
         return self._shifted(deep("heads.stepped:trained")(self, candidate, path))
 
-    def best(self, several: Sequence[Trial]) -> Trial:
+    def best(self, trials: Sequence[Trial]) -> Trial:
         """The best linear head by its loss, unless one trained in steps has a clearly better score."""
-        linear = self.best_linear(several)
-        ranked = [*([] if linear is None else [linear]), *(trial for trial in several if trial.losses is None)]
+        linear = self.best_linear(trials)
+        ranked = [*([] if linear is None else [linear]), *(trial for trial in trials if trial.losses is None)]
         return ranked[rule.best_of(self.prepared.task, self.held, [trial.outputs for trial in ranked])]
 
-    def best_linear(self, several: Sequence[Trial]) -> Trial | None:
+    def best_linear(self, trials: Sequence[Trial]) -> Trial | None:
         """The first of the linear heads, unless the loss of a later one is clearly smaller.
 
         With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none,
         and nearly all of the loss is theirs; the score decides.
         """
-        task, linear = self.prepared.task, [trial for trial in several if trial.losses is not None]
+        task, linear = self.prepared.task, [trial for trial in trials if trial.losses is not None]
         if linear and kind_of(task).default_metric(task) == "span_f1":
             if (tried := len(linear)) not in self._best:  # the comparison takes seconds
                 self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
@@ -174,10 +174,10 @@ class Trials:
         """The best score, its outputs, and the offset added to them."""
         task, targets = self.prepared.task, self.prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
-        several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
-        scores = [rule.choosing_score(task, held, shifted) for shifted in several]
+        shifted_outputs = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
+        scores = [rule.choosing_score(task, held, shifted) for shifted in shifted_outputs]
         best = int(np.argmax(scores))
-        return scores[best], several[best], offsets[best]
+        return scores[best], shifted_outputs[best], offsets[best]
 
     def examples(self, split: Split, path: Path) -> KeptExamples:
         """The split's rows over the features of the path."""
@@ -244,7 +244,7 @@ class Trials:
         """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs (rows, inputs)."""
         if path not in self._spans:
             each = hashed_words(self.prepared.whole or self.prepared.train.examples, path) or []
-            texts = [text for several in each for text in several]
+            texts = [text for row_texts in each for text in row_texts]
             self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
         return self._spans[path]
 

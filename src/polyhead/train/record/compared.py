@@ -84,7 +84,7 @@ def no_comparison(live: Task, new: Task) -> str | None:
 
 def rivals(
     bundle: Bundle,
-    several: Sequence[Prepared],
+    prepared: Sequence[Prepared],
     drafts: Sequence[Draft],
     families: Sequence[FamilyDraft],
     events: Events,
@@ -99,7 +99,7 @@ def rivals(
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
     comparisons = {}
-    for p, draft in zip(several, drafts, strict=True):
+    for p, draft in zip(prepared, drafts, strict=True):
         name, record = p.task.name, draft.record
         if name not in bundle.lines:
             continue

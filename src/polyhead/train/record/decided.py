@@ -24,22 +24,22 @@ from polyhead.values import Value
 Fingerprint = dict[str, object]
 
 
-def fingerprints_of(several: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
+def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
     """What determines each trained part; for a branch that is one of several to choose from, also the choice.
 
     Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
-    prints = {p.task.name: p.fingerprint() for p in several}
-    among = {p.task.name: tag(prints[p.task.name]) for p in several if p.strategy.is_allocated}
+    prints = {p.task.name: p.fingerprint() for p in prepared}
+    among = {p.task.name: tag(prints[p.task.name]) for p in prepared if p.strategy.is_allocated}
     settings: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
         settings["among"] = among
-    for unit in units_of({p.task.name: p.strategy for p in several if p.strategy.is_live}):
+    for unit in units_of({p.task.name: p.strategy for p in prepared if p.strategy.is_live}):
         if len(unit) > 1:  # each task's result depends on the others in training
             tags = {name: tag(prints[name]) for name in unit}
             for name in unit:
                 prints[name]["among"] = tags
-    for p in several:
+    for p in prepared:
         if p.strategy.is_undecided:
             prints[p.task.name]["allocation"] = settings
     return prints
@@ -147,7 +147,7 @@ def choices(
     `tags` name each task's way of training. `rivals` are the tasks with a live version, with its answers and its
     declaration: if only better versions are wanted and no score can decide, the live one stays.
     """
-    todo, left = set[str](), dict[str, str]()
+    todo, reasons_kept = set[str](), dict[str, str]()
     grouped = {name: tuple(unit) for unit in units for name in unit}
     wanted = {*new, *wish.retrain}
     for unit in dict.fromkeys(grouped.get(name, (name,)) for name in tags):
@@ -159,8 +159,8 @@ def choices(
             todo.update(unit)
             continue
         whose = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        left |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in wanted}
-    return Choices(todo=frozenset(todo), left={name: left[name] for name in tags if name in left})
+        reasons_kept |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in wanted}
+    return Choices(todo=frozenset(todo), left={name: reasons_kept[name] for name in tags if name in reasons_kept})
 
 
 def _held(

@@ -78,8 +78,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             notes["refitted"] = True
         if self.scale != 1:
             notes["scale"] = self.scale
-        if self.held is not None and (found := held_calibration(task, self.held)) is not None:
-            notes["calibration"] = msgspec.to_builtins(found)
+        if self.held is not None and (calibration := held_calibration(task, self.held)) is not None:
+            notes["calibration"] = msgspec.to_builtins(calibration)
         return notes
 
 
@@ -97,15 +97,15 @@ Baselines = dict[str, dict[str, dict[str, float]]]
 
 
 def drafts_of(
-    several: Sequence[tuple[Prepared, Trained]],
+    trained_tasks: Sequence[tuple[Prepared, Trained]],
     data: TrunkFacts,
     prints: Mapping[str, Fingerprint],
     label: Mapping[str, str],
 ) -> list[Draft]:
     """The drafts of these tasks, which are written in one step; `label` describes the numerics."""
-    plan = merge({p.task.name: trained.path for p, trained in several})
+    plan = merge({p.task.name: trained.path for p, trained in trained_tasks})
     drafts = []
-    for p, trained in several:
+    for p, trained in trained_tasks:
         fingerprint = prints[p.task.name]
         # Test rows count too: they decide nothing in training, but scores are measured on them.
         facts = {**fingerprint, "data": split_rows(p.splits), "numerics": dict(label)}
@@ -210,7 +210,7 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
     """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
     task, path = trained.task or prepared.task, trained.path
     added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)
-    metric = kind_of(task).default_metric(task)
+    metric, calibration = kind_of(task).default_metric(task), f"{_scaled(trained)}{_error_of(task, trained)}"
     return "\n".join(
         [
             f"# {task.name}",
@@ -222,7 +222,7 @@ def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Pla
             "## Trained on",
             "",
             f"{_examples(prepared, trained)}; seed {prepared.training.seed}{_kept(trained, metric)}. The trunk "
-            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.{_scaled(trained)}{_off(task, trained)}",
+            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.{calibration}",
             "",
             *score_table(trained.scores, trained.baselines),
             "## Path and cost",
@@ -246,10 +246,11 @@ def _scaled(trained: Trained) -> str:
     return "" if trained.scale == 1 else how
 
 
-def _off(task: Task, trained: Trained) -> str:
-    """A sentence on the calibration errors, after a blank; empty if they are unknown."""
-    found = None if trained.held is None else held_calibration(task, trained.held)
-    return "" if found is None else f" Probabilities of held-out rows are off by {found.error:.3f} on average."
+def _error_of(task: Task, trained: Trained) -> str:
+    """A sentence on the calibration error, with a blank before it; empty if the error is unknown."""
+    if trained.held is None or (calibration := held_calibration(task, trained.held)) is None:
+        return ""
+    return f" Probabilities of held-out rows are off by {calibration.error:.3f} on average."
 
 
 def about_task(task: Task) -> list[str]:
@@ -302,7 +303,7 @@ def _written(task: Task) -> str:
 
 
 def _described(path: Path) -> str:
-    own, pool, decoder = private_layers(path), path.pool, path.head.decoder
+    private, pool, decoder = private_layers(path), path.pool, path.head.decoder
     read = f"positions `{pool.positions}`, codec `{pool.codec.name}`."
     if isinstance(decoder, Decoder):
         read = f"{read[:-1]}, read by a decoder of {counted(decoder.layers, 'layer')} that writes text."
@@ -310,23 +311,23 @@ def _described(path: Path) -> str:
     if path.embed.prompts:
         rows = sum(prompt.rows for prompt in path.embed.prompts)
         seen = "which the text does not see" if path.embed.isolated else "which the text sees"
-        several = counted(rows, "prompt row")
-        return f"{several}, {seen}{_group(path)}, {read}"
+        prompt_rows = counted(rows, "prompt row")
+        return f"{prompt_rows}, {seen}{_group(path)}, {read}"
     if deltas:
         spans = ", ".join(
             f"`{n.delta.kind}` in layers {n.start} to {n.stop - 1}" for n in deltas if n.delta is not None
         )
         return f"Adapters: {spans}, {read}"
-    if own:
-        return f"{counted(len(own), 'private layer')} above layer {own.start} of the trunk, {read}"
+    if private:
+        return f"{counted(len(private), 'private layer')} above layer {private.start} of the trunk, {read}"
     return f"Layers `{pool.layers}` (of {pool.of}), {read}"
 
 
 def _group(path: Path) -> str:
     """The owners of the prompt rows in words, if not all are the task's own."""
-    own, prompts = path.head.part, path.embed.prompts
+    owner, prompts = path.head.part, path.embed.prompts
     whose = []
     for prompt in prompts:
         tasks = [f"`{name}`" for name in task_names([prompt.part])]
-        whose.append(f"{prompt.rows} of {'its own' if prompt.part == own else (tasks or ['the group'])[0]}")
+        whose.append(f"{prompt.rows} of {'its own' if prompt.part == owner else (tasks or ['the group'])[0]}")
     return f" ({', '.join(whose)})" if len(prompts) > 1 else ""

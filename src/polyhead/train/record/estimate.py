@@ -62,18 +62,18 @@ def head_seconds(
 
 
 def _of_task(p: Prepared, paths: Sequence[Path], source: FeatureSource, *, flop: float) -> float:
-    """The same for one task; `flop` is the seconds of one."""
+    """Seconds of training one task, about; `flop` is the seconds of one."""
     name, rows, training = p.task.name, len(p.train.examples.targets), p.training
     is_kept = p.strategy.reads_kept_features
-    solvers = [one.solver for one in candidates(p, source)] if is_kept else ["steps"] * len(paths)
+    solvers = [candidate.solver for candidate in candidates(p, source)] if is_kept else ["steps"] * len(paths)
     learned = LEARNED_KEPT if is_kept else LEARNED
     updates = training.schedule(-(-rows // training.batch)).most_updates
     tokens = max(1, p.tokens // (rows + len(p.validation.examples.targets)))
     total = 0.0
     for path, solver in zip(paths, solvers, strict=True):
-        own = flop * cost.added(merge({name: path}), name, source.facts.architecture, tokens=tokens).flops
+        row_seconds = flop * cost.added(merge({name: path}), name, source.facts.architecture, tokens=tokens).flops
         if solver == "linear":
-            total += SOLVED * 2 * rows * own
+            total += SOLVED * 2 * rows * row_seconds
         else:
-            total += updates * (learned * training.batch * own + UPDATE_SECONDS)
+            total += updates * (learned * training.batch * row_seconds + UPDATE_SECONDS)
     return total * (FOLDS if p.folded else 1)

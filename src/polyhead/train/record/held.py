@@ -66,8 +66,8 @@ def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureReq
         examples = examples.take(_places(examples))
     else:
         return []
-    several = [_vectors(prepared.task, each, source) for each in (examples, _learned(prepared)) if each is not None]
-    return [request for request in several if request is not None]
+    requests = [_vectors(prepared.task, rows, source) for rows in (examples, _learned(prepared)) if rows is not None]
+    return [request for request in requests if request is not None]
 
 
 def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepared: Prepared) -> Draft:
@@ -107,22 +107,22 @@ def with_seen_by(draft: Draft, prepared: Prepared, session: Session) -> Draft:
     return _with(draft, seen)
 
 
-def with_centres(seen: Seen, own: Examples | None, vectors: np.ndarray, learned: Examples) -> Seen:
+def with_centres(seen: Seen, profile: Examples | None, vectors: np.ndarray, learned: Examples) -> Seen:
     """The profile with the centres of `learned`, whose directions are `vectors` (rows, width).
 
-    `own` are the rows of the profile, where they are training rows too: each is left out of the centre that it is
-    compared with, as a new text is in none.
+    `profile` are its rows, where they are training rows too: each is left out of the centre that it is compared with,
+    as a new text is in none.
     """
     labels, label = np.unique(np.array(learned.targets), return_inverse=True)
     sums = np.zeros((len(labels), vectors.shape[1]), np.float32)
     np.add.at(sums, label, vectors)
     kept = seen.beside(directions(sums))
-    if own is None:
+    if profile is None:
         return kept
     distances = centre_distances(kept.vectors, directions(sums))
-    is_learned, sizes = np.isin(own.rows, learned.rows), np.bincount(label)
+    is_learned, sizes = np.isin(profile.rows, learned.rows), np.bincount(label)
     for place in np.flatnonzero(is_learned).tolist():
-        at = int(np.searchsorted(labels, own.targets[place]))
+        at = int(np.searchsorted(labels, profile.targets[place]))
         without = directions(sums[at] - kept.vectors[place])
         apart = centre_distances(kept.vectors[place : place + 1], without[None])
         distances[place, at] = apart[0, 0] if sizes[at] > 1 else np.inf

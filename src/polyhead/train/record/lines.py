@@ -87,14 +87,14 @@ def outlook(
     return lines
 
 
-def effort_lines(several: Sequence[Prepared], recipe: str) -> list[str]:
+def effort_lines(prepared: Sequence[Prepared], recipe: str) -> list[str]:
     """A line for an effort other than the default one, with the tasks for which it changes nothing."""
     idle, unlimited = dict[str, list[str]](), list[str]()
-    for p in several:
+    for p in prepared:
         if p.training.minutes is not None and p.training.effort != "best":
             unlimited.append(p.task.name)
-        own, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
-        if p.training.effort != "default" and (own == usual or recipe != "frozen"):
+        tried, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
+        if p.training.effort != "default" and (tried == usual or recipe != "frozen"):
             idle.setdefault(p.training.effort, []).append(p.task.name)
     why = "the strategy or kind fixes that" if recipe == "frozen" else f"recipe '{recipe}' tries one way"
     lines = [f"minutes change nothing for {', '.join(unlimited)}: they limit effort 'best'"] if unlimited else []
@@ -111,8 +111,8 @@ def _batches(p: Prepared) -> str:
 
 def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
     """The largest number of updates of a run."""
-    own = -(-len(p.train.examples.targets) // p.training.batch)
-    steps = own if in_a_pass is None else in_a_pass[p.task.name]
+    pass_steps = -(-len(p.train.examples.targets) // p.training.batch)
+    steps = pass_steps if in_a_pass is None else in_a_pass[p.task.name]
     return f"up to {p.training.schedule(steps, passes=None if in_a_pass is None else 1).most_updates:,}"
 
 
@@ -121,9 +121,9 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
     readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
     lines = []
     for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
-        several = [task for task, owners in readers.items() if owner.owner in owners]
-        if is_family(owner.owner) and len(several) > 1:
-            lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
+        tasks_reading = [task for task, owners in readers.items() if owner.owner in owners]
+        if is_family(owner.owner) and len(tasks_reading) > 1:
+            lines.append(f"{owner.owner}, which {', '.join(tasks_reading)} share: {owner.parameters:,} parameters")
     for tasks, flops in cost.shared_flops(plan, shape, TOKENS).items():
         lines.append(f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text, for as long as one of them is there")
     return lines
@@ -163,8 +163,8 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
 def _decided(prepared: Prepared, trained: Trained) -> list[str]:
     """A line if held-out rows moved the threshold."""
     task = trained.task or prepared.task
-    told = f"{task.name}: labels are given from {task.threshold:g} on, which scores best on held-out rows"
-    return [] if task.threshold == prepared.task.threshold else [told]
+    line = f"{task.name}: labels are given from {task.threshold:g} on, which scores best on held-out rows"
+    return [] if task.threshold == prepared.task.threshold else [line]
 
 
 def _too_few(prepared: Prepared, rows: int) -> list[str]:
@@ -267,10 +267,10 @@ def _beaten(metric: str, scores: Scores, baselines: Mapping[str, Scores], rows: 
 
 def untried(prepared: Prepared, trained: Trained) -> str:
     """The further candidates of the next effort, in words; "" if there are none."""
-    depth, own = trained.path.depth, prepared.training
+    depth, training = trained.path.depth, prepared.training
     efforts: dict[Effort, tuple[Effort, ...]] = {"quick": ("default", "best"), "default": ("best",)}
-    for effort in efforts.get(own.effort, ()) if trained.tried else ():
-        more = msgspec.structs.replace(prepared, training=msgspec.structs.replace(own, effort=effort))
+    for effort in efforts.get(training.effort, ()) if trained.tried else ():
+        more = msgspec.structs.replace(prepared, training=msgspec.structs.replace(training, effort=effort))
         heads = [head.name for head in of_effort(more, depth) if head.name not in trained.tried]
         heads = [counted(len(heads), "more head")] if len(heads) > 1 else heads
         heads += ["branches"] if effort == "best" and depth else []
