@@ -128,7 +128,7 @@ class Arrangement:
         return tuple(self.owners[name].token for name in names if name != TRUNK)
 
     def digest(self, key: Hashable) -> str | None:
-        """The key of a graph, the same in any process; None if an owner that it names is not loaded any more.
+        """A text of all that a graph of this key is made from, the same in any process; None if an owner is not loaded.
 
         Digests of arrays replace tokens, which are numbers of one process.
         """

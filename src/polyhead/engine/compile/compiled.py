@@ -64,7 +64,7 @@ class CompiledFolder:
         layers: bool,
         exact: bool = False,
     ) -> Compiled:
-        """The graph of this digest from the folder, or else compiled now, and kept; what cannot be kept is not."""
+        """The graph of this digest: read from the folder, or compiled now and stored there if that is possible."""
         folder, make = self.path, partial(runtime.compile, build, label=label, layers=layers, exact=exact)
         if exact or folder is None or not isinstance(runtime, KeepingRuntime) or (graph_digest := digest()) is None:
             return make()
