@@ -83,7 +83,7 @@ def test_threads_that_called_before_and_new_ones_get_the_new_graphs(few, graph):
 
     def call():
         assert_right(settled(graph), given(5))
-        found.append(graph._own.model)
+        found.append(graph._per_thread.model)
 
     for _ in range(2):
         thread = threading.Thread(target=call)

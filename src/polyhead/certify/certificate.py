@@ -63,7 +63,7 @@ class Certificate(Value):
     @property
     def paragraph(self) -> str:
         """The content of the certificate as a self-contained paragraph."""
-        return " ".join([f"{_when_and_who(self)} {_what(self)}.", *_proof(self), *_answers(self)])
+        return " ".join([f"{_when_and_who(self)} {_operation(self)}.", *_proof(self), *_answers(self)])
 
     @property
     def name(self) -> str:
@@ -101,13 +101,11 @@ class Ledger:
 
     def chosen(self, number: int | None = None, *, every: bool = False) -> list[Certificate]:
         """The newest sound certificate, or that of a number, or all of them; raises BundleError where there is none."""
-        sound = [found for found in self.sound() if number in (None, found.number)]
+        sound = [certificate for certificate in self.sound() if number in (None, certificate.number)]
         if not sound:
-            what = (
-                "the bundle has no certificate" if number is None else f"the bundle has no sound certificate {number}"
-            )
+            kind = "certificate" if number is None else f"sound certificate {number}"
             raise BundleError(
-                f"{what}: {self.root}",
+                f"the bundle has no {kind}: {self.root}",
                 got=f"{len(self.files)} files in certificates/",
                 allowed=self.files or None,
                 do="`polyhead tasks verify` checks them, and writes one if the last change left none",
@@ -230,7 +228,7 @@ def _when_and_who(certificate: Certificate) -> str:
     return f"{when} {certificate.actor or 'somebody who was not named'}"
 
 
-def _what(certificate: Certificate) -> str:
+def _operation(certificate: Certificate) -> str:
     done, changed = _DONE[certificate.operation], [_change(*item) for item in certificate.changed.items()]
     tasks = f"{'task' if len(changed) == 1 else 'tasks'} {_listed(changed)}"
     if certificate.operation != "verify":

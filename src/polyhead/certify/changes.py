@@ -27,14 +27,14 @@ class BundleChange(Value):
     is_repeated: bool = False  # an interrupted run of the same command had done it
 
     @classmethod
-    def once(cls, made: RepeatableChange) -> BundleChange:
-        """A change that is made once per command."""
-        before, wanted = made.started.before, made.started.wanted
+    def once(cls, change: RepeatableChange) -> BundleChange:
+        """The change of a command that is executed once."""
+        before, wanted = change.started.before, change.started.wanted
         return cls(
             changed={name: (before[name].version, new) for name, new in wanted.items()},
-            certificate=made.certificate,
-            started=made.started,
-            is_repeated=made.is_repeated,
+            certificate=change.certificate,
+            started=change.started,
+            is_repeated=change.is_repeated,
         )
 
     def reported(self, root: FilePath) -> None:
@@ -120,7 +120,7 @@ def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, 
     def act(wanted: Mapping[str, str]) -> None:
         by.check()
         records = Ledger(root).records()
-        set_versions(root, wanted, records={name: records.get((name, made)) for name, made in wanted.items()})
+        set_versions(root, wanted, records={name: records.get((name, new)) for name, new in wanted.items()})
 
     return BundleChange.once(
         certified_once(

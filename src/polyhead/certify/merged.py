@@ -98,7 +98,7 @@ def merge_proven(
         certificates.append(certify_merged(merged, taken, show=show, actor=actor))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
-    apart = [MergeTotals.of(each, tokens) for each in taken]
+    apart = [MergeTotals.of(bundle, tokens) for bundle in taken]
     fields = MergeTotals.__struct_fields__
     return MergeReport(
         bundle=str(merged.root),
@@ -187,11 +187,11 @@ def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
     """Whether the task's answers, scores included, do not depend on the other requested tasks."""
     few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
     words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
-    alone, beside = (
+    alone_results, joint_results = (
         session.predict([probe.input for probe in few], tasks=tasks, words=words)
         for tasks in ([name], list(session.records))
     )
-    return [result.answers[name] for result in alone] == [result.answers[name] for result in beside]
+    return [result.answers[name] for result in alone_results] == [result.answers[name] for result in joint_results]
 
 
 def _refuse(names: Sequence[str]) -> None:

@@ -97,11 +97,11 @@ def certified_once(
 
 
 @contextmanager
-def _prover(given: Prover | None) -> Iterator[Prover]:
-    """The prover of a process of several changes; or one for this change, which keeps for later processes alone."""
-    prover = given or Prover(kept_bytes=KEPT_BYTES if COMPILED.path is not None else 0)
+def _prover(shared: Prover | None) -> Iterator[Prover]:
+    """`shared`, which a process uses for several changes; or a prover for this change, stored for later processes."""
+    prover = shared or Prover(kept_bytes=KEPT_BYTES if COMPILED.path is not None else 0)
     yield prover
-    if given is None:
+    if shared is None:
         prover.store()
 
 
@@ -130,15 +130,15 @@ def _certified(state: _State, operation: Operation, act: Callable[[], object], *
 def locked(root: FilePath, operation: str) -> Iterator[None]:
     """Holds the lock of whole operations; `writing` holds that of one write."""
     read_bundle_file(root)  # before a folder is created without a bundle
-    what = f"'{operation}' on {root} failed"
+    failure = f"'{operation}' on {root} failed"
     check_no_links(root, CERTIFICATES)
     try:
         make_folder(root / CERTIFICATES, root=root)
     except OSError as error:
         raise BundleError(
-            f"{what}: there is no place for its certificate", got=error, do="check the folder's permissions"
+            f"{failure}: there is no place for its certificate", got=error, do="check the folder's permissions"
         ) from None
-    with writing_bundle(root / CERTIFICATES, what):
+    with writing_bundle(root / CERTIFICATES, failure):
         yield
 
 

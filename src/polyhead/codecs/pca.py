@@ -127,16 +127,16 @@ class Components(FeatureCodec):
 
 def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:
     """Bits of each component, at most `most`, int64 (n,): each bit goes where the mean squared error falls most."""
-    given = np.zeros(len(variance), np.int64)
+    component_bits = np.zeros(len(variance), np.int64)
     gains = -np.diff(ERRORS[: most + 1], append=ERRORS[most])  # gain of the next bit; none after the last
     for _ in range(bits):
-        gain = variance * gains[given]
+        gain = variance * gains[component_bits]
         best = int(gain.argmax())
         if gain[best] <= 0:
             break
-        given[best] += 1
-    given[0] = max(given[0], 1)  # values that are all equal
-    return given
+        component_bits[best] += 1
+    component_bits[0] = max(component_bits[0], 1)  # values that are all equal
+    return component_bits
 
 
 def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.ndarray, np.ndarray]:
@@ -165,8 +165,8 @@ def planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 def pack_bits(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
     """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), padded with zeros."""
-    several = [(levels[:, : len(each)] >> each - 1 - place) & 1 for place, each in planes(bits)]
-    packed = np.packbits(np.concatenate(several, axis=1), axis=1)
+    bit_planes = [(levels[:, : len(counts)] >> counts - 1 - place) & 1 for place, counts in planes(bits)]
+    packed = np.packbits(np.concatenate(bit_planes, axis=1), axis=1)
     out[:, : packed.shape[1]], out[:, packed.shape[1] :] = packed, 0
 
 
@@ -174,8 +174,8 @@ def levels_of(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The level of each component, uint8 (rows, components), from uint8 (rows, row_bytes)."""
     unpacked = np.unpackbits(raw, axis=1, count=int(bits.sum()))
     levels, start = unpacked[:, : len(bits)], len(bits)
-    for _, several in planes(bits)[1:]:  # the next bit of the components that have one, which come first
-        longer, stop = levels[:, : len(several)], start + len(several)
+    for _, counts in planes(bits)[1:]:  # the next bit of the components that have one, which come first
+        longer, stop = levels[:, : len(counts)], start + len(counts)
         longer += longer
         longer += unpacked[:, start:stop]
         start = stop
@@ -208,13 +208,13 @@ def _check(table: Table, digest: str) -> None:
     """Raises StoreError for a table that does not describe components."""
     names = ("mean", "basis", "step", "zero", "bits")
     if set(table) == set(names):
-        mean, basis, *several = (table[name] for name in names)
-        step, bits = several[0], several[2]
+        mean, basis, *per_component = (table[name] for name in names)
+        step, bits = per_component[0], per_component[2]
         if (
             mean.ndim == 1
             and basis.ndim == 2
             and 0 < len(basis) <= basis.shape[1] == len(mean)
-            and all(array.shape == (len(basis),) for array in several)
+            and all(array.shape == (len(basis),) for array in per_component)
             and all(np.isfinite(array).all() for array in table.values())
             and (step >= np.finfo(np.float32).tiny).all()
             and np.isin(bits, range(1, len(ERRORS))).all()

@@ -77,11 +77,11 @@ class Token1(TokenCodec):
         raw[:, :NAME_BYTES] = rows.astype("<u2")[:, None].view(np.uint8)
         means = code.means[:, : len(code.bits)]
         for start in range(0, len(flat), AT_ONCE):
-            here = slice(start, start + AT_ONCE)
+            chunk = slice(start, start + AT_ONCE)
             # In float64 a vector's levels do not depend on the other vectors in the product.
-            turned = np.clip(flat[here], -LARGEST, LARGEST).astype(np.float64) @ code.turn
-            turned += code.offset - 0.5 * means[rows[here]]
-            pack_bits(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[here, NAME_BYTES:])
+            turned = np.clip(flat[chunk], -LARGEST, LARGEST).astype(np.float64) @ code.turn
+            turned += code.offset - 0.5 * means[rows[chunk]]
+            pack_bits(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[chunk, NAME_BYTES:])
         return raw.reshape(*values.shape[:-1], -1)
 
     def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:
@@ -134,23 +134,23 @@ class Token1(TokenCodec):
         mean = flat.mean(axis=0, dtype=np.float64)
         flat -= mean.astype(np.float32)
         named = _with_rows(tokens, len(words))
-        means, left = _of_tokens(flat, tokens, words, named)
-        variance, basis = _components(left)
-        largest = max(np.abs(mean).max(), np.abs(left).max(), np.abs(means).max())
+        means, residuals = _of_tokens(flat, tokens, words, named)
+        variance, basis = _components(residuals)
+        largest = max(np.abs(mean).max(), np.abs(residuals).max(), np.abs(means).max())
         least = max(largest / LARGEST_SPAN, np.finfo(np.float32).tiny)
         useful = np.where(variance > least**2, variance, 0)
         bits = allocated(useful, 8 * _level_bytes(values.shape[-1]), most=MOST_BITS)
         has_bits = int((bits > 0).sum())
-        basis = np.concatenate([basis[:has_bits], _rest(flat, left, basis[has_bits:])])
+        basis = np.concatenate([basis[:has_bits], _without_bits(flat, residuals, basis[has_bits:])])
         bits = np.where(np.arange(len(basis)) < has_bits, bits[: len(basis)], 0)
-        spaced = np.unique(np.linspace(0, len(left) - 1, min(ROWS, len(left))).round().astype(int))
-        said = means @ basis.T.astype(np.float32)
+        spaced = np.unique(np.linspace(0, len(residuals) - 1, min(ROWS, len(residuals))).round().astype(int))
+        projected = means @ basis.T.astype(np.float32)
         reach = np.where(bits > 0, REACH, COARSE_REACH)
         # components without bits
-        step, zero = np.maximum(2 * np.abs(said).max(axis=0) / reach, least), np.zeros(len(basis))
-        fit = fitted(left[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
+        step, zero = np.maximum(2 * np.abs(projected).max(axis=0) / reach, least), np.zeros(len(basis))
+        fit = fitted(residuals[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
         step[:has_bits], zero[:has_bits] = fit
-        numbers = CENTRE + np.clip(np.rint(2 * said / step), -reach, reach)
+        numbers = CENTRE + np.clip(np.rint(2 * projected / step), -reach, reach)
         return {
             "mean": mean,
             "basis": basis,
@@ -204,9 +204,9 @@ def _numbers(raw: np.ndarray, code: _Code, out: np.ndarray) -> None:
     bits = np.unpackbits(raw, axis=1)[:, 8 * NAME_BYTES : 8 * NAME_BYTES + len(code.weights)]
     bits *= code.weights
     start = 0
-    for _, several in planes(code.bits):
-        whole[:, : len(several)] += bits[:, start : start + len(several)]
-        start += len(several)
+    for _, counts in planes(code.bits):
+        whole[:, : len(counts)] += bits[:, start : start + len(counts)]
+        start += len(counts)
     out[...] = whole
 
 
@@ -223,26 +223,26 @@ def _with_rows(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 def _of_tokens(
     centred: np.ndarray, tokens: np.ndarray, words: np.ndarray, named: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The means to subtract for each row, float32 (1 + named, width), and the residuals of these vectors.
+    """The mean to subtract for each row, float32 (1 + named, width), and the residuals of these vectors.
 
     Each residual uses the mean over the token's other vectors, as will happen for vectors outside this sample.
     """
     row = np.zeros(len(words) + 1, np.int64)
     row[named + 1] = np.arange(1, len(named) + 1)
-    own = row[tokens + 1]
-    count = np.bincount(own, minlength=len(named) + 1).astype(np.float32)
+    rows = row[tokens + 1]
+    count = np.bincount(rows, minlength=len(named) + 1).astype(np.float32)
     total = np.zeros((len(count), centred.shape[1]), np.float32)
-    np.add.at(total, own, centred)
+    np.add.at(total, rows, centred)
     total[0] = 0  # nothing is subtracted for no token and for rare tokens
     prior = np.zeros_like(total)
     if len(named):
         prior[1:] = PRIOR * _predicted(words[named], total[1:], count[1:])
     means = (total + prior) / (count + PRIOR)[:, None]
     total += prior
-    left = centred - np.where(
-        (own > 0)[:, None], (total[own] - centred) / (count[own] - 1 + PRIOR)[:, None], np.float32(0)
+    residuals = centred - np.where(
+        (rows > 0)[:, None], (total[rows] - centred) / (count[rows] - 1 + PRIOR)[:, None], np.float32(0)
     )
-    return means, left
+    return means, residuals
 
 
 def _predicted(words: np.ndarray, total: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -265,16 +265,16 @@ def _components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return variance, basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
 
 
-def _rest(centred: np.ndarray, left: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Components orthogonal to those with bits (any, width) that the token predicts, the largest first.
+def _without_bits(centred: np.ndarray, residuals: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Components without bits (any, width) that the token predicts, the largest first; they lie in the span of `basis`.
 
-    Components that together are LEFT_OUT of the variance are omitted: a reader multiplies fewer numbers.
+    Components that together are LEFT_OUT of the variance are omitted, so that a reader multiplies fewer numbers.
     """
-    if not len(rest):
-        return rest
-    variance, turn = _components((centred - left) @ rest.T.astype(np.float32))
+    if not len(basis):
+        return basis
+    variance, turn = _components((centred - residuals) @ basis.T.astype(np.float32))
     untold = np.cumsum(variance[::-1])[::-1] > LEFT_OUT * np.trace(_products(centred)) / len(centred)
-    return np.asarray(turn[untold] @ rest)
+    return np.asarray(turn[untold] @ basis)
 
 
 def _products(vectors: np.ndarray) -> np.ndarray:
@@ -303,7 +303,7 @@ def _code_of(digest: str) -> _Code:
     largest = 2 * top + means.max(axis=0) + CENTRE
     grid = np.exp2(np.ceil(np.log2(np.max(np.abs(shift) + largest @ np.abs(back)))) - 23)
     back = np.rint(back / grid) * grid
-    weights = [2 << each - 1 - place for place, each in planes(bits[:has_bits])]
+    weights = [2 << counts - 1 - place for place, counts in planes(bits[:has_bits])]
     row = np.zeros(int(table["vocabulary"][0]) + 1, np.int64)
     row[table["tokens"].astype(np.int64) + 1] = np.arange(1, len(means))
     return _Code(

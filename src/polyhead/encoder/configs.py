@@ -65,8 +65,8 @@ def decoder_of(raw: bytes, *, source: str) -> Decoder | None:
         raise TrunkError(f"{source}: a setting of the decoder is wrong", got=error.what, allowed=form.keys) from None
 
 
-def _architecture(family: EncoderFamily, given: EncoderConfig) -> Architecture:
-    settings = EncoderConfig({**given.config, **family.current(given)}, given.source, given.shape_of)
+def _architecture(family: EncoderFamily, config: EncoderConfig) -> Architecture:
+    settings = EncoderConfig({**config.config, **family.current(config)}, config.source, config.shape_of)
     fields = {name: settings.get(key, family.defaults.get(name)) for name, key in family.keys.items()}
     activation = fields.get("activation")
     if activation is not None:
@@ -77,11 +77,13 @@ def _architecture(family: EncoderFamily, given: EncoderConfig) -> Architecture:
     optional = {name for name, value in family.defaults.items() if value is None}
     missing = [family.keys[name] for name, value in fields.items() if value is None and name not in optional]
     if missing:
-        raise TrunkError(f"{given.source}: settings are missing", got=missing, do="give the config.json of the weights")
+        raise TrunkError(
+            f"{config.source}: settings are missing", got=missing, do="give the config.json of the weights"
+        )
     try:
-        plain = to_value({"family": family.name, **family.fixed, **fields}, Architecture, source=given.source)
+        plain = to_value({"family": family.name, **family.fixed, **fields}, Architecture, source=config.source)
     except ConfigError as error:
-        raise TrunkError(f"{given.source}: a setting is wrong", got=error.what, allowed=family.keys) from None
+        raise TrunkError(f"{config.source}: a setting is wrong", got=error.what, allowed=family.keys) from None
     return _without_defaults(msgspec.structs.replace(plain, **family.more(settings, plain)))
 
 

@@ -141,11 +141,11 @@ def check_finite(arrays: Mapping[str, np.ndarray], *, owner: str) -> None:
 
     6 ms for 90 MB, where SHA-256 takes 50.
     """
-    wrong = {name: what for name, array in arrays.items() if (what := _not_finite(array)) is not None}
+    wrong = {name: problem for name, array in arrays.items() if (problem := _not_finite(array)) is not None}
     if wrong:
         raise WeightsMismatch(
             f"arrays of {owner} hold values that no answer can be computed with",
-            got=[f"{name}: {what}" for name, what in wrong.items()][:5],
+            got=[f"{name}: {problem}" for name, problem in wrong.items()][:5],
             allowed="finite numbers in floating point",
             do="restore the arrays from a copy, or train or convert them again",
         )

@@ -53,23 +53,23 @@ def trunk_names(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
         if not ours or not known.keys().isdisjoint(ours):
             unknown.append(name)
         else:
-            known |= {own: ArrayRows(name=name, part=part, of=len(ours)) for part, own in enumerate(ours)}
+            known |= {our_name: ArrayRows(name=name, part=part, of=len(ours)) for part, our_name in enumerate(ours)}
     if unknown:
         raise WeightsMismatch(
             f"the checkpoint holds arrays that a {family} encoder does not have",
             got=sorted(unknown)[:5],
             do="check that config.json names the model_type these weights belong to",
         )
-    last = max((int(match[1]) for own in known if (match := _LAYER.match(own))), default=0)
-    return {own.replace(_LAST, str(last)): place for own, place in known.items()}
+    last = max((int(match[1]) for our_name in known if (match := _LAYER.match(our_name))), default=0)
+    return {our_name.replace(_LAST, str(last)): place for our_name, place in known.items()}
 
 
 def pooler_names(names: Iterable[str], family: str) -> dict[str, str]:
     """`weight` and `bias` -> their names of the encoder's own pooler; empty where the checkpoint has none."""
     names, module = list(names), FAMILIES.named(family).pooler
     prefix, _ = _prefix(names, family)
-    found = {leaf: f"{prefix}{module}.{leaf}" for leaf in ("weight", "bias")}
-    return found if set(found.values()) <= set(names) else {}
+    names_by_leaf = {leaf: f"{prefix}{module}.{leaf}" for leaf in ("weight", "bias")}
+    return names_by_leaf if set(names_by_leaf.values()) <= set(names) else {}
 
 
 def decoder_names(names: Iterable[str], family: str) -> dict[str, str]:
@@ -85,7 +85,7 @@ def decoder_names(names: Iterable[str], family: str) -> dict[str, str]:
     known, unknown = dict[str, str](), list[str]()
     for name in names:
         bare = name.removeprefix(prefix)
-        ours = next((_numbered(own, match) for theirs, own in table if (match := theirs.fullmatch(bare))), None)
+        ours = next((_numbered(our, match) for theirs, our in table if (match := theirs.fullmatch(bare))), None)
         if ours is not None:
             known[ours] = name
         elif name.startswith(f"{prefix}decoder.") and name not in words:
@@ -105,18 +105,18 @@ def word_names(names: Iterable[str], family: str) -> list[str]:
     prefix, others = _prefix(names, family)
     tied = () if form is None else form.tied
     again = {*others, *tied, *(prefix + name for name in (*others, *tied))}
-    first = next(place.name for own, place in trunk_names(names, family).items() if own == WORD_VECTORS)
+    first = next(place.name for our_name, place in trunk_names(names, family).items() if our_name == WORD_VECTORS)
     return [first, *(name for name in names if name in again and name != first)]
 
 
 def our_names(name: str, family: str) -> tuple[str, ...]:
-    """Our names of one array of the bare encoder; several for a fused one, none where the encoder does not have it."""
+    """Our names of an array of the bare encoder; a fused array has several, an unknown array none."""
     for old, new in _OLD_LEAVES.items():
         if name.endswith(old):
             name = name.removesuffix(old) + new
     for pattern, ours in _reading(FAMILIES.named(family)):
         if match := pattern.fullmatch(name):
-            return tuple(_numbered(own, match) for own in ours)
+            return tuple(_numbered(our_name, match) for our_name in ours)
     return ()
 
 
@@ -136,25 +136,25 @@ def check_names(names: Mapping[str, ArrayRows], shape: Architecture) -> None:
 def _prefix(names: Sequence[str], family: str) -> tuple[str, list[str]]:
     """The prefix of the encoder's names, and second names of its word vectors."""
     words = [theirs for theirs, ours in _leaves(FAMILIES.named(family).table) if ours == (WORD_VECTORS,)]
-    found = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
-    word = next((word for word in words if found[word]), words[0])
-    if len(found[word]) != 1:
+    names_by_word = {word: [name for name in names if name == word or name.endswith(f".{word}")] for word in words}
+    word = next((word for word in words if names_by_word[word]), words[0])
+    if len(names_by_word[word]) != 1:
         raise WeightsMismatch(
             f"the checkpoint does not hold one {family} encoder",
-            got=f"{len(found[word])} arrays named '...{word}'",
+            got=f"{len(names_by_word[word])} arrays named '...{word}'",
             allowed=1,
             do="give a checkpoint of one encoder, saved by `transformers`",
         )
-    return found[word][0].removesuffix(word), [other for other in words if other != word]
+    return names_by_word[word][0].removesuffix(word), [other for other in words if other != word]
 
 
 def places_of(names: Iterable[str], family: str) -> dict[str, ArrayRows]:
     """Our name -> its place in a checkpoint; raises WeightsMismatch for names that no trunk of the family has."""
-    found = {name: next(_rows(name, family), None) for name in names}
-    unknown = sorted(name for name, place in found.items() if place is None)
+    places = {name: next(_rows(name, family), None) for name in names}
+    unknown = sorted(name for name, place in places.items() if place is None)
     if unknown:
         raise WeightsMismatch(f"these are no arrays of a {family} trunk", got=unknown[:5])
-    return {name: place for name, place in found.items() if place is not None}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def their_names(name: str, family: str) -> tuple[str, ...]:
@@ -171,11 +171,11 @@ def _rows(name: str, family: str) -> Iterator[ArrayRows]:
 def _leaves(table: Sequence[tuple[str, str | tuple[str, ...]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(their name, our names) of every array."""
     for theirs, ours in table:
-        several = (ours,) if isinstance(ours, str) else ours
-        if several[0].endswith(_LEAVES):
-            yield theirs, several
+        parts = (ours,) if isinstance(ours, str) else ours
+        if parts[0].endswith(_LEAVES):
+            yield theirs, parts
         else:
-            yield from ((theirs + leaf, tuple(own + leaf for own in several)) for leaf in _LEAVES)
+            yield from ((theirs + leaf, tuple(part + leaf for part in parts)) for leaf in _LEAVES)
 
 
 @lru_cache

@@ -128,10 +128,10 @@ class AnswerColumn:
         answers = self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
         if self.vectors is None:
             return answers
-        own = none_below(self.task, limit)
-        if not (familiar or own) or self.familiar is None:
+        task_limit = none_below(self.task, limit)
+        if not (familiar or task_limit) or self.familiar is None:
             return answers
-        return with_familiar(self.task, answers, self.familiar[self.rows], own)
+        return with_familiar(self.task, answers, self.familiar[self.rows], task_limit)
 
     @lazy
     def _raw(self) -> list[Answer]:
@@ -140,8 +140,8 @@ class AnswerColumn:
             return kind.answers(self.task, self._decoded) if self.alike is None else self.alike.answers(self.task, kind)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
-            Example(input=task_input(self._inputs[row]), words=own)
-            for row, own in zip(self.rows.tolist(), words, strict=True)
+            Example(input=task_input(self._inputs[row]), words=input_words)
+            for row, input_words in zip(self.rows.tolist(), words, strict=True)
         ]
         return kind.decode_all(self.task, list(self.outputs), examples)
 
@@ -254,8 +254,8 @@ class DecodedAlike:
         if task.name not in self._answers:
             self.decoded(task, kind)
             alike = [other for other, _ in self._by_kind[task.kind]]
-            made = kind.answers_of_tasks(alike, [self._decoded[other.name] for other in alike])
-            self._answers |= self._named(task, made)
+            values = kind.answers_of_tasks(alike, [self._decoded[other.name] for other in alike])
+            self._answers |= self._named(task, values)
         return self._answers[task.name]
 
     def _named(self, task: Task, values: Sequence[Made]) -> dict[str, Made]:

@@ -120,12 +120,12 @@ def readers_by_type(tasks: Mapping[str, Task]) -> Readers:
         for input_type in input_types_of(task):
             by_type.setdefault(input_type, {})[name] = task
     readers: dict[InputType, TypeReaders] = {}
-    for input_type, own in by_type.items():
-        whole = {name: task for name, task in own.items() if task.pair != "separate"}
+    for input_type, type_tasks in by_type.items():
+        whole = {name: task for name, task in type_tasks.items() if task.pair != "separate"}
         first = {name: task for name, task in whole.items() if task.ends != "last"}
         to_last = {name: task for name, task in whole.items() if name not in first}
         readers[input_type] = _type_readers(first)._replace(
-            separate=tuple(name for name in own if name not in whole),
+            separate=tuple(name for name in type_tasks if name not in whole),
             to_last=_type_readers(to_last) if to_last else None,
         )
     return readers
@@ -146,8 +146,8 @@ def prepared(
 
     def read(span: tuple[int, int]) -> list[EncodedInputs]:
         start, stop = span
-        own = None if words is None else words[start:stop]
-        return readings_of(inputs[start:stop], readers, tokenizer, own, types=types[start:stop], start=start)
+        span_words = None if words is None else words[start:stop]
+        return readings_of(inputs[start:stop], readers, tokenizer, span_words, types=types[start:stop], start=start)
 
     yield from ahead(read, list(tokenizer_ranges(inputs)))
 
@@ -286,22 +286,22 @@ class _Source:
         if is_whole and not len(self.pairs):
             yield np.arange(entries), tasks
             return
-        own = np.ones(entries, bool) if is_own is None else is_own
+        is_of_input = np.ones(entries, bool) if is_own is None else is_own
         first, is_half = encodings.window == 0, np.zeros(len(self.texts), bool)
         is_half[self.pairs[:, 1:]] = True
         shared = is_half[encodings.row]
-        yield np.flatnonzero(first & own & ~shared), tasks
-        yield np.flatnonzero(first & own & shared), (*tasks, *self.separate)
-        yield np.flatnonzero(first & ~own), self.separate
-        yield np.flatnonzero(~first & own), windowed
+        yield np.flatnonzero(first & is_of_input & ~shared), tasks
+        yield np.flatnonzero(first & is_of_input & shared), (*tasks, *self.separate)
+        yield np.flatnonzero(first & ~is_of_input), self.separate
+        yield np.flatnonzero(~first & is_of_input), windowed
 
     def _words(self, words: Words) -> list[np.ndarray]:
         """The words of each text: those passed with its input, else those found in it; none for texts of pairs."""
         places = words_in_each(self.texts[: self.own])
         if words is not None:
-            own_words = (words[row] for row in self.rows[: self.own])
+            passed = (words[row] for row in self.rows[: self.own])
             places = [
-                default if own is None else np.asarray(own) for default, own in zip(places, own_words, strict=True)
+                default if spans is None else np.asarray(spans) for default, spans in zip(places, passed, strict=True)
             ]
         return places + [np.zeros((0, 2), np.int32)] * (len(self.texts) - self.own)
 
@@ -347,9 +347,9 @@ def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
     lengths = readings.lengths
     tokens = -(-lengths // TOKEN_STEP)
     # Of most texts no more words than tokens; those that were given more are with those that have as many.
-    more = np.maximum(-(-readings.texts.word_counts(readings.entries) // TOKEN_STEP) - tokens, 0)
-    for step, rest in np.unique(np.stack([tokens, more]), axis=1).T:
-        members = np.flatnonzero((tokens == step) & (more == rest))
+    extra = np.maximum(-(-readings.texts.word_counts(readings.entries) // TOKEN_STEP) - tokens, 0)
+    for step, surplus in np.unique(np.stack([tokens, extra]), axis=1).T:
+        members = np.flatnonzero((tokens == step) & (extra == surplus))
         for cut in cuts(
             lengths[members],
             token_budget=TOKEN_BUDGET,

@@ -71,8 +71,8 @@ class KnownRows(Value, eq=False):
 
     def distances(self, vectors: np.ndarray) -> np.ndarray:
         """From the nearest centre, else the mean of those from the NEAREST rows: float32 (texts,)."""
-        own = directions(vectors)
-        return centre_distances(own, self.near).min(axis=1) if self.are_centres else farness(own, self.near)
+        unit = directions(vectors)
+        return centre_distances(unit, self.near).min(axis=1) if self.are_centres else farness(unit, self.near)
 
     def familiar(self, vectors: np.ndarray) -> np.ndarray:
         """The share of the rows that lie at least as far out as each mean vector, float64 (texts,), above 0 to 1.
@@ -118,16 +118,16 @@ NoneBelow = float | Mapping[str, float] | None
 """From which familiarity on an answer stands: of all tasks, or of some by name; None: as the tasks say."""
 
 
-def none_below(task: Task, asked: NoneBelow) -> float:
+def none_below(task: Task, requested: NoneBelow) -> float:
     """The limit that applies to a task, 0 for none."""
-    if isinstance(asked, Mapping):
-        return asked.get(task.name, task.none_below)
-    return task.none_below if asked is None else asked
+    if isinstance(requested, Mapping):
+        return requested.get(task.name, task.none_below)
+    return task.none_below if requested is None else requested
 
 
-def check_none_below(asked: NoneBelow, tasks: Mapping[str, Task]) -> None:
+def check_none_below(requested: NoneBelow, tasks: Mapping[str, Task]) -> None:
     """Raises BadValue for a value outside 0 to 1, or a task without labels, and UnknownTask for a missing task."""
-    limits = asked if isinstance(asked, Mapping) else {} if asked is None else {"": asked}
+    limits = requested if isinstance(requested, Mapping) else {} if requested is None else {"": requested}
     for name, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
             raise BadValue("'none_below' is a share of known rows", got=limit, allowed="0 to 1")
@@ -142,14 +142,14 @@ def check_none_below(asked: NoneBelow, tasks: Mapping[str, Task]) -> None:
 
 
 def is_wanted(known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow) -> bool:
-    """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for a limit of its own."""
+    """Whether any of these tasks reports how familiar a text is: on request, or for its own limit."""
     return any(familiar or none_below(task, asked) > 0 for name, task in tasks.items() if name in known)
 
 
 def reported_keys(
     known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow
 ) -> dict[str, tuple[str, ...]]:
-    """By task, what its answers add; raises ConfigError where something is asked of tasks that cannot say it."""
+    """By task, what its answers add; raises ConfigError if none of the tasks can answer a request for it."""
     keys_by_task = {
         name: (KEY,) * familiar + (NONE,) * _has_limit(tasks[name], asked) for name in tasks if name in known
     }
@@ -164,16 +164,16 @@ def reported_keys(
     return keys_by_task
 
 
-def _has_limit(task: Task, asked: NoneBelow) -> bool:
-    return none_below(task, asked) > 0 and "none_below" in kind_of(task).uses
+def _has_limit(task: Task, requested: NoneBelow) -> bool:
+    return none_below(task, requested) > 0 and "none_below" in kind_of(task).uses
 
 
 def with_familiar(task: Task, answers: Sequence[Answer], shares: np.ndarray, limit: float) -> list[Answer]:
     """The answers with `familiar`, and with `none_of_these` where the task has labels and there is a limit."""
-    made = []
+    extended = []
     for answer, share in zip(answers, shares.tolist(), strict=True):
         more: Answer = {} if isnan(share) else {KEY: share}
         if more and limit and "none_below" in kind_of(task).uses:
             more[NONE] = share < limit
-        made.append({**answer, **more})
-    return made
+        extended.append({**answer, **more})
+    return extended

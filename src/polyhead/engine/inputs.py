@@ -86,8 +86,8 @@ def checked_words(
             allowed=f"those of {len(inputs)}, None for an input whose words are to be found",
             do="give an array, or None, for each input",
         )
-    both = zip(own_words, inputs, strict=True)
-    return [None if own is None else _words(own, entry, number) for number, (own, entry) in enumerate(both)]
+    pairs = zip(own_words, inputs, strict=True)
+    return [None if spans is None else _words(spans, entry, number) for number, (spans, entry) in enumerate(pairs)]
 
 
 def checked_deadline(deadline: float | None) -> float | None:
@@ -173,9 +173,9 @@ def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
     raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
 
 
-def _listed(values: Iterable[Element], what: str) -> list[Element]:
+def _listed(values: Iterable[Element], subject: str) -> list[Element]:
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise BadValue(f"{what} come in a list, and one value was given", got=repr(values), do="give [...]")
+        raise BadValue(f"{subject} come in a list, and one value was given", got=repr(values), do="give [...]")
     return list(values)
 
 
@@ -203,26 +203,26 @@ def _checked(entry: object, number: int) -> AnyInput:
 
 def _words(words: np.ndarray, entry: AnyInput, number: int) -> np.ndarray:
     try:
-        own = np.asarray(words)
+        spans = np.asarray(words)
     except ValueError:  # rows of several lengths
         raise _no_words(number, repr(words), "whole numbers (words, 2)") from None
     is_pair = not isinstance(entry, Question) and len(texts_of(task_input(entry))) > 1
-    if not own.size:  # of two texts the place of no answer is always there
+    if not spans.size:  # of two texts the place of no answer is always there
         return np.array([NOWHERE] if is_pair else np.zeros((0, 2)), np.int32)
-    if own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu":
-        raise _no_words(number, f"{own.dtype} {own.shape}", "whole numbers (words, 2)")
+    if spans.ndim != 2 or spans.shape[1] != 2 or spans.dtype.kind not in "iu":
+        raise _no_words(number, f"{spans.dtype} {spans.shape}", "whole numbers (words, 2)")
     if isinstance(entry, Question):  # no task reads its words
-        return own
-    texts, begin, end = texts_of(task_input(entry)), own[:, 0], own[:, 1]
+        return spans
+    texts, begin, end = texts_of(task_input(entry)), spans[:, 0], spans[:, 1]
     is_place = (begin >= 0) & (begin <= end) & (end <= len(texts[-1]))
     if len(texts) > 1:
-        is_place |= (own == NOWHERE).all(axis=1)
+        is_place |= (spans == NOWHERE).all(axis=1)
     if not is_place.all():
-        wrong = own[~is_place][0].tolist()
+        wrong = spans[~is_place][0].tolist()
         raise _no_words(number, wrong, f"0 <= beginning <= end <= {len(texts[-1])}, the length of its text")
-    if is_pair and not (own[0] == NOWHERE).all():
-        own = np.concatenate([np.array([NOWHERE], own.dtype), own])
-    return own.astype(np.int32, copy=False)
+    if is_pair and not (spans[0] == NOWHERE).all():
+        spans = np.concatenate([np.array([NOWHERE], spans.dtype), spans])
+    return spans.astype(np.int32, copy=False)
 
 
 def _no_words(number: int, got: object, allowed: str) -> BadValue:
@@ -269,5 +269,5 @@ def _tokens(row: Mapping[str, Any]) -> tuple[Input, np.ndarray] | None:
     return (text,), words
 
 
-def _bad(what: str, got: object, allowed: str) -> BadValue:
-    return BadValue(what, got=got, allowed=allowed, do="give one of these, each text a string")
+def _bad(subject: str, got: object, allowed: str) -> BadValue:
+    return BadValue(subject, got=got, allowed=allowed, do="give one of these, each text a string")

@@ -136,8 +136,8 @@ class LoadedTasks:
 
     def flops_of(self, tasks: Iterable[str]) -> Flops:
         """FLOPs of a pass as if only these tasks had been asked."""
-        own, flops = frozenset(tasks), self.flops
-        return lambda names, tokens: flops(tuple(name for name in names if name in own), tokens)
+        counted, flops = frozenset(tasks), self.flops
+        return lambda names, tokens: flops(tuple(name for name in names if name in counted), tokens)
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks, which gives their outputs in this order."""
@@ -148,7 +148,7 @@ class LoadedTasks:
         head, rules = self.records[task].path.head, self.tasks[task].generation
         assert isinstance(rules, GenerationRules)
         step = self.backend.decoder(task)
-        return TextWriter(step, head, rules, self.tokenizer, width=self._state_width, alone=self.deterministic)
+        return TextWriter(step, head, rules, self.tokenizer, width=self._state_width, singly=self.deterministic)
 
     def readers(self, tasks: Iterable[str]) -> Readers:
         """Which inputs these tasks read, and how."""
@@ -198,18 +198,18 @@ class FactOfTasks(Generic[Fact]):
 
     def __call__(self, loaded: LoadedTasks, tasks: Sequence[str]) -> Fact:
         """The fact; `tasks` are names of the moment's."""
-        own, names = self._known.setdefault(loaded, {}), tuple(tasks)
+        facts, names = self._known.setdefault(loaded, {}), tuple(tasks)
         try:
-            return own[names]
+            return facts[names]
         except KeyError:
-            found = self._find(loaded, names)
-        if len(own) >= FACTS:
-            own.clear()
-        own[names] = found
-        return found
+            fact = self._find(loaded, names)
+        if len(facts) >= FACTS:
+            facts.clear()
+        facts[names] = fact
+        return fact
 
 
-def _asked(loaded: LoadedTasks, names: tuple[str, ...]) -> AskedTasks:
+def _asked_tasks(loaded: LoadedTasks, names: tuple[str, ...]) -> AskedTasks:
     tasks = {name: loaded.tasks[name] for name in names}
     kinds = {name: kind_of(task) for name, task in tasks.items()}
     return AskedTasks(
@@ -222,7 +222,7 @@ def _asked(loaded: LoadedTasks, names: tuple[str, ...]) -> AskedTasks:
     )
 
 
-_ASKED = FactOfTasks(_asked)
+_ASKED = FactOfTasks(_asked_tasks)
 
 
 def loaded(bundle: Bundle, name: str) -> LoadedTask:
@@ -315,15 +315,15 @@ def _names(tasks: Iterable[str]) -> list[str]:
 
 
 def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:
-    """A key: sets of tasks with the same one run the same layers on the same texts, so that a batch may serve all.
+    """A key: sets of tasks with the same key run the same layers on the same texts, so that a batch may serve all.
 
     It holds the longest chains of layers that the tasks run, and the ways in which they read an input.
     """
     chains = dict.fromkeys((path.nodes[0], *path.layers) for name in names if (path := paths.get(name)) is not None)
     longest = [chain for chain in chains if not any(chain != other and _begins(chain, other) for other in chains)]
     read = ((tasks[name].pair, tasks[name].long_texts, tasks[name].ends, input_types_of(tasks[name])) for name in names)
-    own = (name for name in names if kind_of(tasks[name]).generates)  # which take a time of their own
-    return frozenset(longest), frozenset(read), frozenset(own)
+    generating = (name for name in names if kind_of(tasks[name]).generates)  # which take a time of their own
+    return frozenset(longest), frozenset(read), frozenset(generating)
 
 
 def _begins(chain: tuple[Node, ...], other: tuple[Node, ...]) -> bool:

@@ -67,7 +67,7 @@ class WordOutputs:
         self._inputs, self._weights = inputs, weights
         self._hashed: dict[tuple[int, int], list[HashedText]] = {}
         self._features: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        self._each: dict[tuple[int, int], list[HashedText]] = {}
+        self._known_words: dict[tuple[int, int], list[HashedText]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
@@ -76,10 +76,10 @@ class WordOutputs:
             return outputs
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
             if outputs.words is not None:
-                each = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
+                by_row = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
                 values = [
-                    own + hashed_sums(self._of_each(row, words, len(weights)), weights) if len(words) else own
-                    for row, own, words in each
+                    scores + hashed_sums(self._word_hashes(row, words, len(weights)), weights) if len(words) else scores
+                    for row, scores, words in by_row
                 ]
                 return Outputs(rows=outputs.rows, values=values, words=outputs.words)
             sums = [
@@ -102,11 +102,11 @@ class WordOutputs:
                 self._hashed[row, columns] = hashed_input(example, columns)
         return self._hashed[row, columns]
 
-    def _of_each(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:
-        if (row, columns) not in self._each:
+    def _word_hashes(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:
+        if (row, columns) not in self._known_words:
             text = texts_of(task_input(self._inputs[row]))[-1]
-            self._each[row, columns] = hashed_in_context([text[a:b] for a, b in words.tolist()], columns)
-        return self._each[row, columns]
+            self._known_words[row, columns] = hashed_in_context([text[a:b] for a, b in words.tolist()], columns)
+        return self._known_words[row, columns]
 
 
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
@@ -136,14 +136,14 @@ class Gathered:
         kinds: Mapping[str, Kind],
         compare: Compare,
         *,
-        alone: bool,
+        singly: bool,
         words: Callable[[str, Outputs], Outputs] = lambda task, outputs: outputs,
     ) -> None:
-        """`alone`: compares pairs one at a time, so that results do not depend on how many there are.
+        """`singly`: compares pairs one by one, so that results do not depend on how many there are.
 
         `words` adds what a task's head makes of the inputs' words.
         """
-        self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
+        self._readings, self._known, self._compare, self._singly = readings, tasks, compare, singly
         self._with_words = words
         self._by_task: dict[str, list[BatchOutputs]] = {}
         # Tasks that are read alike share these.
@@ -222,7 +222,7 @@ class Gathered:
             bare = self._of_words(task, collected)
             outputs = self._with_words(task, bare)
             if outputs is not bare:
-                self._note_not_finite(task, outputs.rows, np.array([not np.isinf(own).any() for own in outputs.values]))
+                self._note_not_finite(task, outputs.rows, np.array([not np.isinf(out).any() for out in outputs.values]))
         else:
             is_separate = task in collected[0][0].texts.separate
             bare = (self._of_pairs if is_separate else self._of_rows)(task, collected)
@@ -270,9 +270,9 @@ class Gathered:
         rows, u, v = texts.pairs[is_paired, 0], values[first[is_paired]], values[second[is_paired]]
         if not len(rows):
             return NO_OUTPUTS
-        if self._alone:
-            each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
-            compared = np.concatenate(each)
+        if self._singly:
+            apart = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
+            compared = np.concatenate(apart)
         else:
             compared = self._compare(task, u, v)
         self._note_not_finite(task, rows, np.isfinite(compared).all(axis=1))
@@ -287,11 +287,11 @@ class Gathered:
     def _of_words(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""
         by_texts: dict[int, list[BatchOutputs]] = {}
-        for batch, values in outputs:
-            by_texts.setdefault(id(batch.texts), []).append((batch, values))
+        for batch, out in outputs:
+            by_texts.setdefault(id(batch.texts), []).append((batch, out))
         answered: list[tuple[int, np.ndarray, np.ndarray]] = []
-        for own in by_texts.values():
-            order, flat = self._word_order(task, [batch for batch, _ in own]), np.concatenate([each for _, each in own])
+        for group in by_texts.values():
+            order, flat = self._word_order(task, [batch for batch, _ in group]), np.concatenate([v for _, v in group])
             answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
             answered += order.merged(self._known[task], flat)
         answered.sort(key=lambda answer: answer[0])

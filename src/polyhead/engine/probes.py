@@ -67,10 +67,10 @@ class ProbeRunner:
             kept.drop_unread()
 
     def forget(self) -> bool:
-        """Forgets all that layers made of probes, and takes nothing of it any more; gives whether there was any."""
-        self._kept_bytes, kept = 0, [each for each in self._kept() if each.size]
-        for each in kept:
-            each.forget()
+        """Forgets all states kept of probes, and keeps none from now on; returns whether there were any."""
+        self._kept_bytes, kept = 0, [states for states in self._kept() if states.size]
+        for states in kept:
+            states.forget()
         return bool(kept)
 
     def store(self) -> None:
@@ -81,7 +81,7 @@ class ProbeRunner:
 
     def _kept(self) -> list[KeptStates]:
         backends = [session.backend for session in self._sessions.values()]
-        return [each.kept for each in backends if isinstance(each, GraphBackend) and each.kept is not None]
+        return [backend.kept for backend in backends if isinstance(backend, GraphBackend) and backend.kept is not None]
 
     def answered(self, names: Iterable[str]) -> dict[str, ProbeAnswers]:
         """Digests of each task's answers to its own probes."""
@@ -131,14 +131,14 @@ class ProbeRunner:
 
 
 def readable_probes(bundle: Bundle, name: str) -> list[Probe]:
-    """The task's pinned probes that it can be asked; CorruptFile for a line that is no probe."""
+    """The task's pinned probes that fit it; raises CorruptFile for a line that is no probe."""
     probes = []
     for line in bundle.probes(name):
         try:
             probe = msgspec.convert(line, Probe)
         except msgspec.ValidationError as error:
-            what = f"a probe of task '{name}' cannot be read"
-            raise CorruptFile(what, got=error, allowed="`text`, a list of texts", do="train the task again") from None
+            fault = f"a probe of task '{name}' cannot be read"
+            raise CorruptFile(fault, got=error, allowed="`text`, a list of texts", do="train the task again") from None
         if probe.fits(bundle.tasks[name].task):
             probes.append(probe)
     return probes
@@ -153,16 +153,16 @@ def probe_outputs(session: Session, probes: Mapping[str, Sequence[Probe]]) -> di
     assert session.deterministic
     by_task: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in probes}
     for names in _read_alike(session, probes):
-        for requested, asked in _asked_alike(session, {name: probes[name] for name in names}):
-            columns = session.columns([probe.input for probe in asked], tasks=requested, words=_words(asked))
-            numbers = {probe: number for number, probe in enumerate(asked)}
+        for requested, group in _asked_alike(session, {name: probes[name] for name in names}):
+            columns = session.columns([probe.input for probe in group], tasks=requested, words=_words(group))
+            numbers = {probe: number for number, probe in enumerate(group)}
             for name in requested:
-                own, column = {numbers[probe]: probe for probe in probes[name] if probe in numbers}, columns[name]
-                if failed := own.keys() & column.errors.keys():
+                by_number, column = {numbers[probe]: probe for probe in probes[name] if probe in numbers}, columns[name]
+                if failed := by_number.keys() & column.errors.keys():
                     raise column.errors[min(failed)]
                 places = dict(zip(column.rows.tolist(), column.outputs, strict=True))
-                by_task[name] |= {probe: places[number] for number, probe in own.items()}
-    return {name: [by_task[name][probe] for probe in own] for name, own in probes.items()}
+                by_task[name] |= {probe: places[number] for number, probe in by_number.items()}
+    return {name: [by_task[name][probe] for probe in task_probes] for name, task_probes in probes.items()}
 
 
 def probe_results(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
@@ -237,12 +237,12 @@ def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
 
 
 def _asked_alike(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterator[tuple[list[str], list[Probe]]]:
-    """Probes that are asked in one call, and the tasks to ask: those whose probes they are and who are computed anyway.
+    """The probes of each call and the tasks to request: those of the probes, and those whose heads share their graphs.
 
-    So no head is computed for the probes of all others. Single texts stand together whose tasks have heads of the same
-    graphs; all others are one call.
+    So no head is computed for the probes of all others. Single texts whose tasks have heads of the same graphs are a
+    call; if a probe is a pair or a task reads windows, all probes are one call.
     """
-    inputs = dict.fromkeys(probe for own in probes.values() for probe in own)
+    inputs = dict.fromkeys(probe for task_probes in probes.values() for probe in task_probes)
     forms = {name: _form(session.records[name].path) for name in probes}
     if any(len(texts_of(probe.input)) > 1 for probe in inputs) or any(
         session.records[name].task.long_texts == "windows" for name in probes
@@ -250,14 +250,14 @@ def _asked_alike(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Ite
         yield list(probes), list(inputs)
         return
     of_probe: dict[Probe, set[tuple[object, ...]]] = {probe: set() for probe in inputs}
-    for name, own in probes.items():
-        for probe in own:
+    for name, task_probes in probes.items():
+        for probe in task_probes:
             of_probe[probe].add(forms[name])
     alike: dict[frozenset[tuple[object, ...]], list[Probe]] = {}
     for probe, wanted in of_probe.items():
         alike.setdefault(frozenset(wanted), []).append(probe)
-    for requested, asked in alike.items():
-        yield [name for name in probes if forms[name] in requested], asked
+    for requested, group in alike.items():
+        yield [name for name in probes if forms[name] in requested], group
 
 
 def _form(path: Path) -> tuple[object, ...]:
@@ -341,8 +341,8 @@ def on_probes(trained: ProbeRunner, session: Session, name: str) -> Agreement | 
     """Agreement of a session's answers to a task's pinned probes with those of the task as it was trained."""
     probes = readable_probes(trained.bundle, name)
     pairs = zip(trained.answers(name, probes), probe_results(session, name, probes), strict=True)
-    both = [(old, new) for old, new in pairs if old is not None and new is not None]
-    return agreement_of(trained.bundle.tasks[name].task, both)
+    answered = [(old, new) for old, new in pairs if old is not None and new is not None]
+    return agreement_of(trained.bundle.tasks[name].task, answered)
 
 
 def read_agreements(bundle: Bundle) -> list[Agreements]:

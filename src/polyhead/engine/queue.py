@@ -167,11 +167,11 @@ class Queue:
 
     def _expected(self, characters: int, inputs: int) -> float:
         """Estimated time until the first batch with so much more ends, after what runs and the batches before it."""
-        most, own = self.limits.batch_tokens, self._rate.tokens(characters, inputs)
+        most, added = self.limits.batch_tokens, self._rate.tokens(characters, inputs)
         waiting = self._rate.tokens(self._characters, self._inputs)
         before = waiting // most * most
         running = max(0.0, min(self._until) - monotonic())
-        return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + own))
+        return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + added))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Refuses new calls; answers waiting ones, or fails them with BackendError; waits for the thread's end."""
@@ -192,10 +192,10 @@ class Queue:
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
         loaded = ticket.loaded
-        read = {each for types in loaded.asked(ticket.tasks).reads.values() for each in types}
+        read = {input_type for types in loaded.asked(ticket.tasks).reads.values() for input_type in types}
         types = input_types(ticket.inputs)
-        waiting = [number for number, each in enumerate(types) if each in read]
-        unread = [number for number, each in enumerate(types) if each not in read]
+        waiting = [number for number, input_type in enumerate(types) if input_type in read]
+        unread = [number for number, input_type in enumerate(types) if input_type not in read]
         if unread:
             columns = Request(loaded, [ticket.inputs[number] for number in unread], ticket.tasks).columns()
             for number, result in zip(unread, columns.results(), strict=True):
@@ -256,16 +256,16 @@ class Queue:
                     if not self._lanes and self._is_closed:
                         return
                     self._ready.wait()
-                own = duties.pop(0) if duties else None
-                pieces, dropped = self._take() if own is None else ([], [])
+                duty = duties.pop(0) if duties else None
+                pieces, dropped = self._take() if duty is None else ([], [])
                 self._under_way += bool(pieces)
                 if pieces:
                     texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
                     self._until[stream] = monotonic() + self._rate.seconds(*texts)
                 if self._lanes:
                     self._ready.notify()  # another stream has work too
-            if own is not None:
-                own()
+            if duty is not None:
+                duty()
             self._end_late(dropped)
             if pieces:
                 self._answer(pieces)
@@ -329,9 +329,9 @@ class Queue:
         try:
             columns = batch.run(self._deliver)
         except Exception as error:
-            tell = partial(self._each_alone, pieces, error)
+            tell = partial(self._run_each, pieces, error)
         else:
-            tell = partial(self._told, batch, columns, pieces, began, monotonic() - began)
+            tell = partial(self._spread_answers, batch, columns, pieces, began, monotonic() - began)
         running = self._streams - self._until.count(0.0)
         if self._lanes or self._under_way > running:  # or earlier callers are being told: these come after them
             self._telling.submit(self._end, tell)
@@ -348,7 +348,7 @@ class Queue:
                 self._under_way -= 1
                 self._ready.notify_all()
 
-    def _each_alone(self, pieces: Sequence[SharedBatch], error: Exception) -> None:
+    def _run_each(self, pieces: Sequence[SharedBatch], error: Exception) -> None:
         """Runs each call of a failed batch by itself, to find the call that caused the failure."""
         if len(pieces) == 1:
             self._finish([ticket for ticket in pieces[0].tickets if ticket.fail(error)])
@@ -357,19 +357,19 @@ class Queue:
             began = monotonic()
             try:
                 columns = piece.run(self._deliver)
-            except Exception as own:
-                self._each_alone([piece], own)
+            except Exception as failure:
+                self._run_each([piece], failure)
             else:
-                self._told(piece, columns, [piece], began, monotonic() - began)
+                self._spread_answers(piece, columns, [piece], began, monotonic() - began)
 
-    def _told(
+    def _spread_answers(
         self, batch: SharedBatch, columns: AnswerTable, pieces: Sequence[SharedBatch], began: float, seconds: float
     ) -> None:
-        """Each call's own answers; `seconds` is how long the batch ran."""
+        """Gives each call its answers; `seconds` is how long the batch ran."""
         try:
             ended = batch.spread(columns)
         except Exception as error:
-            self._each_alone(pieces, error)
+            self._run_each(pieces, error)
             return
         self._finish(ended)
         receipts = columns.receipts

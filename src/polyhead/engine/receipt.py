@@ -56,20 +56,20 @@ class Receipt(Value):
         return plain
 
 
-def added_up(one: Receipt, other: Receipt) -> Receipt:
+def added_up(first: Receipt, second: Receipt) -> Receipt:
     """The sum of two bundles' receipts of one input; of the parts not read, the larger one."""
-    flops = dict(one.added_flops)
-    for name, number in other.added_flops.items():
+    flops = dict(first.added_flops)
+    for name, number in second.added_flops.items():
         flops[name] = flops.get(name, 0) + number
     return Receipt(
-        passes=one.passes + other.passes,
-        layers=one.layers + other.layers,
-        tokens=one.tokens + other.tokens,
-        cut=max(one.cut, other.cut),
-        windows=max(one.windows, other.windows),
-        repaired=max(one.repaired, other.repaired),
+        passes=first.passes + second.passes,
+        layers=first.layers + second.layers,
+        tokens=first.tokens + second.tokens,
+        cut=max(first.cut, second.cut),
+        windows=max(first.windows, second.windows),
+        repaired=max(first.repaired, second.repaired),
         added_flops=flops,
-        bundles=(one.bundles or {}) | (other.bundles or {}),
+        bundles=(first.bundles or {}) | (second.bundles or {}),
     )
 
 

@@ -62,8 +62,8 @@ class Request:
         """
         self.inputs = checked_inputs(inputs)
         requested = loaded.task_names(tasks)
-        asked = self._asked = loaded.asked(requested if vectors is None else (*requested, vectors))
-        self.tasks = asked.tasks
+        needed = self._asked = loaded.asked(requested if vectors is None else (*requested, vectors))
+        self.tasks = needed.tasks
         self._vectors, self._known_tasks = vectors, loaded.known
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
@@ -173,7 +173,7 @@ class Request:
             self.tasks,
             self._asked.kinds,
             loaded.backend.compared,
-            alone=loaded.deterministic,
+            singly=loaded.deterministic,
             words=WordOutputs(self.inputs, loaded.word_weights).added,
         )
         self._gathered = gathered
@@ -197,7 +197,7 @@ class Request:
                     yield self._results(task, gathered.of(task, batch=batch), stage.layers_left)
                 for task in stage.outputs.keys() & waiting.keys():
                     waiting[task] += _states(batch, stage.outputs[task])
-            if sum(one.values.nbytes for own in waiting.values() for one in own) > KEPT:
+            if sum(text.values.nbytes for texts in waiting.values() for text in texts) > KEPT:
                 yield from self._written(loaded, waiting, streams=streams)
         yield from self._written(loaded, waiting, streams=streams)
         self._gathered = None
@@ -241,29 +241,29 @@ class Request:
         self, loaded: LoadedTasks, waiting: dict[str, list[TextStates]], *, streams: bool
     ) -> Iterator[TaskResults]:
         """Writes all waiting texts and releases their states; texts not written in time stay unanswered."""
-        for task, own in waiting.items():
-            if not own or self.is_late:
+        for task, states in waiting.items():
+            if not states or self.is_late:
                 continue
             rows, texts, costs = list[int](), list[np.ndarray](), list[tuple[int, int]]()
             try:
                 writer = loaded.writer(task)
             except Exception as error:  # of this task's decoder
-                self._fail(task, np.array([one.row for one in own], np.int64), error)
+                self._fail(task, np.array([written.row for written in states], np.int64), error)
                 continue
-            for one in writer.written(own, is_late=lambda: self.is_late):
-                if one.error is not None:
-                    self._fail(task, np.array([one.row], np.int64), one.error)
-                elif one.text is not None:
-                    rows.append(one.row)
-                    texts.append(np.array(writer.text(one.text), np.str_))
-                    costs.append(writer.cost(one.tokens, one.text.steps))
+            for written in writer.written(states, is_late=lambda: self.is_late):
+                if written.error is not None:
+                    self._fail(task, np.array([written.row], np.int64), written.error)
+                elif written.text is not None:
+                    rows.append(written.row)
+                    texts.append(np.array(writer.text(written.text), np.str_))
+                    costs.append(writer.cost(written.tokens, written.text.steps))
             outputs = Outputs(rows=np.array(rows, np.int64), values=texts)
             self._outputs[task].append(outputs)
             self._receipts.add_written(task, rows, costs)
             if streams and rows:
                 yield self._results(task, outputs, 0)
-        for own in waiting.values():
-            own.clear()
+        for states in waiting.values():
+            states.clear()
 
     def _fail_not_finite(self, gathered: Gathered) -> None:
         for task in () if gathered.are_finite else gathered.tasks:
@@ -304,17 +304,17 @@ class Stream(Iterator[TaskResults]):
 
 
 def _guarded(stages: Iterator[StageResults], tasks: Sequence[str], layers: int) -> Iterator[StageResults]:
-    """The stages; where all that is left fails, one in which it is named."""
-    left, rest = layers, dict.fromkeys(tasks)
-    while rest:
+    """The stages; if the next one cannot be computed, a last one in which all waiting tasks fail."""
+    layers_left, waiting = layers, dict.fromkeys(tasks)
+    while waiting:
         try:
             stage = next(stages)
         except StopIteration:
             return
         except Exception as error:  # named for each task, and raised where no task has an answer
-            yield StageResults(outputs={}, failed=dict.fromkeys(rest, error), layers_left=left)
+            yield StageResults(outputs={}, failed=dict.fromkeys(waiting, error), layers_left=layers_left)
             return
-        left = stage.layers_left
+        layers_left = stage.layers_left
         for task in (*stage.outputs, *stage.failed):
-            rest.pop(task, None)
+            waiting.pop(task, None)
         yield stage

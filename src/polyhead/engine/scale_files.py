@@ -183,7 +183,7 @@ def write_changes(
                 allowed=record.scales,
                 do="measure again",
             )
-        by_machine = {(each.backend, each.weight_bits): each for each in (*now.measurements, measured)}
+        by_machine = {(entry.backend, entry.weight_bits): entry for entry in (*now.measurements, measured)}
         now = msgspec.structs.replace(now, measurements=tuple(by_machine.values()))
         replace_file(bundle.root / CACHE / RECORD, to_json(now))
     return now
@@ -241,7 +241,7 @@ def _damaged(root: FilePath, error: Exception) -> BackendError:
     return _missing(f"the scales in {root / CACHE} are damaged", got=error)
 
 
-def _missing(what: str, *, got: object = None) -> BackendError:
+def _missing(problem: str, *, got: object = None) -> BackendError:
     return BackendError(
-        what, got=got, do="find them on your own texts with `polyhead tasks quantize`, or use another --precision"
+        problem, got=got, do="find them on your own texts with `polyhead tasks quantize`, or use another --precision"
     )

@@ -265,7 +265,7 @@ class ObservingRuntime:
 
         graph = self._runtime.compile(watched, label=label, layers=layers)
         seen = [read.seen() for read in reads]
-        self._seen += [each for groups in seen for each in groups]
+        self._seen += [ranges for groups in seen for ranges in groups]
         return _Watched(graph, seen, self._rows)
 
     def scales(self) -> Scales:
@@ -294,7 +294,7 @@ class _SlotsRead(NamedTuple):
 
     def seen(self) -> list[ObservedRange]:
         """One for each slot."""
-        return [ObservedRange([np.ascontiguousarray(each.T)], digest=slot_digest) for each in self.matrices]
+        return [ObservedRange([np.ascontiguousarray(matrix.T)], digest=slot_digest) for matrix in self.matrices]
 
 
 class _WatchingOps:

@@ -131,12 +131,12 @@ class Session:
     def tells_familiar(
         self, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
     ) -> bool:
-        """Whether some of these tasks can say how familiar a text is, and is to: as asked, or for its own limit."""
+        """Whether any of these tasks reports how familiar a text is: on request, or for its own limit."""
         now = self.loaded
         if not (familiar or none_below or now.limited):
             return False
-        asked = {name: now.tasks[name] for name in now.task_names(tasks)}
-        return is_wanted(now.known, asked, familiar=familiar, asked=none_below)
+        requested = {name: now.tasks[name] for name in now.task_names(tasks)}
+        return is_wanted(now.known, requested, familiar=familiar, asked=none_below)
 
     def columns(
         self,
@@ -363,7 +363,7 @@ def attach_vectors(session: Session) -> str:
     """
     width, depth = session.shape.width, session.shape.layers
     # Any kind with an output a label serves: only raw outputs of hidden tasks are read.
-    kind = next(each.name for each in KINDS.values() if each.scores == "sigmoid" and "labels" in each.uses)
+    kind = next(known.name for known in KINDS.values() if known.scores == "sigmoid" and "labels" in known.uses)
     labels = tuple(str(number) for number in range(width))
     task = Task(name=f"vector-{secrets.token_hex(8)}", kind=kind, labels=labels)
     owner = owner_of(task)

@@ -56,18 +56,18 @@ class SessionSet:
     ) -> None:
         how: dict[str, Any] = {"backend": backend, "precision": precision}
         how |= {"deterministic": deterministic, "streams": streams}
-        opened = [each if isinstance(each, Bundle) else Bundle.open(each) for each in bundles]
-        names = bundle_names([str(each.root) for each in opened])
+        opened = [bundle if isinstance(bundle, Bundle) else Bundle.open(bundle) for bundle in bundles]
+        names = bundle_names([str(bundle.root) for bundle in opened])
         self.cascades = dict(cascades or {})
         by_name = dict(zip(names, opened, strict=True))
-        tasks = {name: {task: each.task for task, each in bundle.tasks.items()} for name, bundle in by_name.items()}
+        tasks = {name: {task: record.task for task, record in bundle.tasks.items()} for name, bundle in by_name.items()}
         homes_of(tasks, self.cascades)  # before any trunk is loaded
         self.sessions = {name: Session(bundle, **how) for name, bundle in by_name.items()}
 
     @property
     def loaded(self) -> TasksOfSet:
         """The tasks of this moment, of all bundles."""
-        return TasksOfSet({name: each.loaded for name, each in self.sessions.items()}, self.cascades)
+        return TasksOfSet({name: session.loaded for name, session in self.sessions.items()}, self.cascades)
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -150,9 +150,9 @@ class TasksOfSet(LoadedTasks):
             self.known |= part.known
         self.hidden = frozenset[str]().union(*(part.hidden for part in parts.values()))
         # An answer of a cascade has the calibration of the bundle that gave it, and no other is made of it.
-        several = {name for name, bundles in self.bundles.items() if len(bundles) > 1}
+        shared = {name for name, bundles in self.bundles.items() if len(bundles) > 1}
         self.calibrations = {
-            name: own for part in parts.values() for name, own in part.calibrations.items() if name not in several
+            name: values for part in parts.values() for name, values in part.calibrations.items() if name not in shared
         }
         first = next(iter(parts.values()))
         self.tokenizer, self.deterministic = first.tokenizer, first.deterministic
@@ -177,14 +177,14 @@ class Turns:
 
     def questions(self, bundle: str) -> list[tuple[list[int], tuple[str, ...]]]:
         """Groups of inputs, by number, with the tasks that the bundle is asked for them."""
-        own = [name for name in self._tasks if bundle in self._loaded.bundles[name]]
-        is_asked = np.array([self._open.get(name, np.ones(len(self._results), bool)) for name in own])
-        if not own or not is_asked.size:
+        asked_tasks = [name for name in self._tasks if bundle in self._loaded.bundles[name]]
+        is_asked = np.array([self._open.get(name, np.ones(len(self._results), bool)) for name in asked_tasks])
+        if not asked_tasks or not is_asked.size:
             return []
         sets, which = np.unique(is_asked, axis=1, return_inverse=True)
         groups = []
         for number in range(sets.shape[1]):
-            names = tuple(name for name, asked in zip(own, sets[:, number], strict=True) if asked)
+            names = tuple(name for name, is_wanted in zip(asked_tasks, sets[:, number], strict=True) if is_wanted)
             if names:
                 groups.append((np.flatnonzero(np.ravel(which) == number).tolist(), names))
         return sorted(groups)
@@ -199,7 +199,7 @@ class Turns:
         for row, result in zip(rows, results, strict=True):
             unsure = [name for name in tasks if name in self._open and self._goes_on(bundle, name, result)]
             kept = {name: answer for name, answer in result.answers.items() if name not in unsure}
-            own = msgspec.structs.replace(
+            kept_result = msgspec.structs.replace(
                 result,
                 answers=kept,
                 failed={name: reason for name, reason in result.failed.items() if name not in unsure},
@@ -207,7 +207,7 @@ class Turns:
                 receipt=msgspec.structs.replace(result.receipt, bundles=dict.fromkeys(kept, bundle)),
             )
             before = self._results[row]
-            self._results[row] = own if before is None else _both(before, own)
+            self._results[row] = kept_result if before is None else _joined(before, kept_result)
             for name in tasks:
                 if name in self._open:
                     self._open[name][row] = name in unsure
@@ -231,26 +231,26 @@ class Turns:
 
 @contextmanager
 def errors_of_call(rows: Sequence[int]) -> Iterator[None]:
-    """A context in which an error of one of these inputs names it by its number in the whole call."""
+    """A context in which errors name inputs by their number in the whole call."""
     try:
         yield
     except PolyheadError as error:
         row = error.facts.get("row")
         if type(row) is not int or not 0 <= row < len(rows):
             raise
-        own = re.compile(rf"\binput {row}\b")
-        raise reworded(error, lambda words: own.sub(f"input {rows[row]}", words), row=rows[row]) from error
+        numbered = re.compile(rf"\binput {row}\b")
+        raise reworded(error, lambda words: numbered.sub(f"input {rows[row]}", words), row=rows[row]) from error
 
 
-def _both(one: Result, other: Result) -> Result:
+def _joined(first: Result, second: Result) -> Result:
     """The results of two bundles for one input, joined."""
     return Result(
-        answers=one.answers | other.answers,
-        receipt=added_up(one.receipt, other.receipt),
-        skipped=one.skipped | other.skipped,
-        failed=one.failed | other.failed,
-        late=(*one.late, *other.late),
-        versions=one.versions | other.versions,
+        answers=first.answers | second.answers,
+        receipt=added_up(first.receipt, second.receipt),
+        skipped=first.skipped | second.skipped,
+        failed=first.failed | second.failed,
+        late=(*first.late, *second.late),
+        versions=first.versions | second.versions,
     )
 
 
@@ -262,8 +262,8 @@ def confidence(answer: Answer) -> float:
 def homes_of(tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
     """By task the bundles that answer it, in order. Raises ConfigError for tasks that cannot stand together."""
     homes: dict[str, tuple[str, ...]] = {}
-    for bundle, own in tasks.items():
-        for name in own:
+    for bundle, bundle_tasks in tasks.items():
+        for name in bundle_tasks:
             homes[name] = (*homes.get(name, ()), bundle)
     for name, bundles in homes.items():
         if len(bundles) > 1 and name not in cascades:
@@ -301,12 +301,12 @@ def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
             do="rename it in one of the bundles",
         )
     for bundle, task in others:
-        for what in ("kind", "labels", "pair"):
-            own, its = getattr(first[1], what), getattr(task, what)
-            if own != its:
+        for field in ("kind", "labels", "pair"):
+            wanted, its = getattr(first[1], field), getattr(task, field)
+            if wanted != its:
                 raise ConfigError(
-                    f"the bundles of cascade '{name}' differ in its {what}",
-                    got=f"{first[0]}: {own}; {bundle}: {its}",
+                    f"the bundles of cascade '{name}' differ in its {field}",
+                    got=f"{first[0]}: {wanted}; {bundle}: {its}",
                     do="train both with the same labels in the same order",
                 )
 
@@ -315,7 +315,7 @@ def bundle_names(folders: Sequence[str]) -> list[str]:
     """The names of a set's bundles: their folders' names, with as many parents as make them distinct."""
     parts = [FilePath(folder).resolve().parts for folder in folders if len(set(folders)) == len(folders)]
     for length in range(1, max(map(len, parts), default=0) + 1):
-        names = ["/".join(each[-length:]) for each in parts]
+        names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     raise ConfigError("a set needs different bundles", got=list(folders), do="name each folder once")

@@ -47,7 +47,7 @@ class Ticket:
         self.error: Exception | None = None
         self.taken: float | None = None  # when the first of its inputs was taken into a batch; None before
         self.cached = 0  # inputs that were answered without the queue
-        self._done, self._left = done, len(inputs)
+        self._done, self._unanswered = done, len(inputs)
 
     def cancel(self) -> None:
         """Drops the inputs that are not being read yet."""
@@ -68,12 +68,12 @@ class Ticket:
         """Takes the result of an input; True with the last one."""
         if self.results[number] is None:
             self.results[number] = result
-            self._left -= 1
-        return not self._left and self.error is None
+            self._unanswered -= 1
+        return not self._unanswered and self.error is None
 
     def fail(self, error: Exception) -> bool:
         """Sets an error that its inputs do not cause; True the first time."""
-        is_first, self.error = self.error is None and self._left > 0, self.error or error
+        is_first, self.error = self.error is None and self._unanswered > 0, self.error or error
         return is_first
 
     def end_now(self) -> None:
@@ -112,7 +112,7 @@ class SharedBatch:
     def run(self, deliver: Callable[[list[Callable[[], None]]], None]) -> AnswerTable:
         """The answers of all; callers that want stages get them meanwhile."""
         words = [None if ticket.words is None else ticket.words[number] for ticket, number in self.places]
-        own_words = words if any(own is not None for own in words) else None
+        own_words = words if any(input_words is not None for input_words in words) else None
         request = Request(self.loaded, self.inputs, self.tasks, words=own_words)
         if all(ticket.stage is None for ticket in self.tickets):
             try:
@@ -207,8 +207,8 @@ class Rate:
         gain = seconds / tokens - self._seconds
         self._seconds += (SLOWER if gain > 0 else SMOOTHING) * gain
         if characters:
-            own = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
-            self._a_character += SMOOTHING * (own - self._a_character)
+            tokens_a_character = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
+            self._a_character += SMOOTHING * (tokens_a_character - self._a_character)
 
 
 def run_all(calls: Iterable[Callable[[], None]]) -> None:

@@ -51,19 +51,19 @@ class WordOrder(Value, eq=False):
         sizes, text = np.diff(reads.starts)[entries], encodings.row[entries]
         windows = np.bincount(encodings.row[read])
         is_alone = windows[text] == 1
-        alone = np.flatnonzero(is_alone)
-        alone = alone[np.argsort(texts.row[entries[alone]], kind="stable")]
-        starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(entries), np.int64)
-        base[alone] = starts[:-1]
+        in_one_window = np.flatnonzero(is_alone)
+        in_one_window = in_one_window[np.argsort(texts.row[entries[in_one_window]], kind="stable")]
+        starts, base = starts_of(np.diff(reads.text_starts)[text[in_one_window]]), np.zeros(len(entries), np.int64)
+        base[in_one_window] = starts[:-1]
         into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
         collected = np.repeat(is_alone, sizes)
         windowed, window_counts = np.unique(text[~is_alone], return_counts=True)
         return cls(
             texts=texts,
             entries=entries,
-            rows=texts.row[entries[alone]],
-            words=[reads.of(number) for number in text[alone].tolist()],
-            goes_on=reads.going_on(text[alone]),
+            rows=texts.row[entries[in_one_window]],
+            words=[reads.of(number) for number in text[in_one_window].tolist()],
+            goes_on=reads.going_on(text[in_one_window]),
             starts=starts,
             own=None if is_alone.all() else collected,
             into=into[collected],

@@ -27,7 +27,7 @@ def encode(values: np.ndarray, codec: Codec, tokens: np.ndarray | None = None) -
     if not values.size:
         return np.empty((*values.shape[:-1], codec.format.row_bytes(values.shape[-1])), np.uint8)
     if isinstance(codec.format, TokenCodec):
-        return codec.format.encode_tokens(values, _given(tokens, values.shape[:-1], codec), codec)
+        return codec.format.encode_tokens(values, _tokens_of_shape(tokens, values.shape[:-1], codec), codec)
     return codec.format.encode(values, codec)
 
 
@@ -75,7 +75,7 @@ def calibrate(
     if codec.format.has_arrays:
         flat = values.reshape(-1, values.shape[-1])
         if isinstance(codec.format, TokenCodec):
-            of = _given(tokens, values.shape[:-1], codec).reshape(-1)
+            of = _tokens_of_shape(tokens, values.shape[:-1], codec).reshape(-1)
             known = np.zeros((0, 0), np.float32) if words is None else words
             if int(of.max()) >= len(known):
                 raise StoreError(
@@ -106,7 +106,7 @@ def tokens_of(pool: Pool, *, ids: np.ndarray, mask: np.ndarray, words: np.ndarra
     return np.full((len(ids), 1), NO_TOKEN)
 
 
-def _given(tokens: np.ndarray | None, shape: tuple[int, ...], codec: Codec) -> np.ndarray:
+def _tokens_of_shape(tokens: np.ndarray | None, shape: tuple[int, ...], codec: Codec) -> np.ndarray:
     """The tokens as int64 of this shape; raises StoreError if they are missing or have another shape."""
     if tokens is not None:
         with suppress(ValueError):

@@ -135,8 +135,8 @@ def read_first(plan: Plan, index: int) -> int:
     prompts = prompt_rows(plan, index)
     wanted = ("last", "prompt" if prompts else "first")
     readers = [plan.steps[child].node for child in plan.children(index)]
-    alone = all(isinstance(n, Pool) and (n.layers, n.positions) == wanted for n in readers)
-    return (prompts or 1) if alone else 0
+    is_wanted_only = all(isinstance(n, Pool) and (n.layers, n.positions) == wanted for n in readers)
+    return (prompts or 1) if is_wanted_only else 0
 
 
 def prompt_rows(plan: Plan, index: int) -> int:

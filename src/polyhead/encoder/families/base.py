@@ -72,36 +72,36 @@ class EncoderConfig:
         return value
 
     def rotary(self, default: float, *, width: int, ntk: bool = False) -> Rotary:
-        """The rotary positions, of heads so wide, of `rope_parameters`, or else of `rope_theta` and `rope_scaling`.
+        """Rotary positions by `rope_parameters`, or else by `rope_theta` and `rope_scaling`.
 
-        `ntk`: the family has fixed NTK scaling.
+        `width` is that of a head; `ntk`: the family has fixed NTK scaling.
         """
         key = "rope_parameters" if self.get("rope_parameters") else "rope_scaling"
-        given = {"rope_theta": self.get("rope_theta", default), **self.table("rope_scaling")}
-        return self.turned(key, {**given, **self.table("rope_parameters")}, width=width, ntk=ntk)
+        scaling = {"rope_theta": self.get("rope_theta", default), **self.table("rope_scaling")}
+        return self.turned(key, {**scaling, **self.table("rope_parameters")}, width=width, ntk=ntk)
 
-    def turned(self, key: str, given: Mapping[str, object], *, width: int, ntk: bool = False) -> Rotary:
-        """Rotary positions of these parameters, of heads so wide; `key` names them in errors."""
-        kind = given.get("rope_type", given.get("type")) or "default"
+    def turned(self, key: str, rope: Mapping[str, object], *, width: int, ntk: bool = False) -> Rotary:
+        """Rotary positions by the parameters `rope`, which errors call `key`; `width` is that of a head."""
+        kind = rope.get("rope_type", rope.get("type")) or "default"
         allowed = ["default", "linear", "yarn", *(["ntk"] if ntk else [])]
         if kind not in allowed:
             raise self.refused(f"{key}.rope_type", kind, allowed)
         for name, only in (("partial_rotary_factor", 1.0), ("mixed_b", None), ("mscale", None), ("truncate", True)):
-            if given.get(name, only) not in (only, None):
-                raise self.refused(f"{key}.{name}", given[name], only)
-        base = self._number(f"{key}.rope_theta", given.get("rope_theta"))
+            if rope.get(name, only) not in (only, None):
+                raise self.refused(f"{key}.{name}", rope[name], only)
+        base = self._number(f"{key}.rope_theta", rope.get("rope_theta"))
         if kind == "default":
             return Rotary(base=base)
-        factor = self._number(f"{key}.factor", given.get("factor"))
+        factor = self._number(f"{key}.factor", rope.get("factor"))
         if kind == "ntk":
             return Rotary(base=base * factor, factor=factor ** (2 / width))
-        return Rotary(base=base, factor=factor) if kind == "linear" else self._yarn(key, given, base, factor, width)
+        return Rotary(base=base, factor=factor) if kind == "linear" else self._yarn(key, rope, base, factor, width)
 
-    def _yarn(self, key: str, given: Mapping[str, object], base: float, factor: float, width: int) -> Rotary:
-        """Pairs that turn often within the first length keep their pace, those that turn once or less are slowed."""
+    def _yarn(self, key: str, rope: Mapping[str, object], base: float, factor: float, width: int) -> Rotary:
+        """Pairs that turn often within the first length keep their frequency; others get a lower one, by degrees."""
         numbers = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": max(1.0, 0.1 * math.log(factor) + 1)}
-        fast, slow, scale = (self._number(f"{key}.{n}", given.get(n) or default) for n, default in numbers.items())
-        first = given.get("original_max_position_embeddings") or self.get("max_position_embeddings")
+        fast, slow, scale = (self._number(f"{key}.{n}", rope.get(n) or default) for n, default in numbers.items())
+        first = rope.get("original_max_position_embeddings") or self.get("max_position_embeddings")
         length = self._number(f"{key}.original_max_position_embeddings", first)
         if base <= 1:
             raise self.refused(f"{key}.rope_theta", base, "more than 1")

@@ -30,14 +30,14 @@ def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:
 
 def _whole_every(settings: EncoderConfig, layers: int) -> int:
     """n where layers 0, n, 2 n, ... read the whole text; at most the number of layers."""
-    given = settings.get("layer_types")
-    if given is None:
+    types = settings.get("layer_types")
+    if types is None:
         return max(1, min(settings.count("global_attn_every_n_layers", 3), layers))
-    kinds = given if isinstance(given, list) else [given]
+    kinds = types if isinstance(types, list) else [types]
     wholes = [index for index, kind in enumerate(kinds) if kind == WHOLE]
     every = wholes[1] if len(wholes) > 1 else max(1, len(kinds))
     if len(kinds) != layers or kinds != [LOCAL if index % every else WHOLE for index in range(layers)]:
-        raise settings.refused("layer_types", given, f"'{WHOLE}' for every n-th layer from the first, else '{LOCAL}'")
+        raise settings.refused("layer_types", types, f"'{WHOLE}' for every n-th layer from the first, else '{LOCAL}'")
     return every
 
 
@@ -45,16 +45,16 @@ def _rotary(settings: EncoderConfig, width: int) -> tuple[Rotary, Rotary]:
     """Rotary positions of layers that read the whole text, and of those with a window."""
     whole = settings.get("global_rope_theta", 160_000.0)
     local = settings.config.get("local_rope_theta", 10_000.0) or whole  # null: as the others
-    scaling, given = settings.table("rope_scaling"), settings.table("rope_parameters")
-    if unknown := set(given) - {WHOLE, LOCAL}:
+    scaling, rope = settings.table("rope_scaling"), settings.table("rope_parameters")
+    if unknown := set(rope) - {WHOLE, LOCAL}:
         raise settings.refused("rope_parameters", sorted(unknown), [WHOLE, LOCAL])
     turned = []
     for name, theta in ((WHOLE, whole), (LOCAL, local)):
-        own = given.get(name) or {}
-        if not isinstance(own, Mapping):
-            raise settings.refused(f"rope_parameters.{name}", own, "an object")
-        key = f"rope_parameters.{name}" if own else "rope_scaling"
-        turned.append(settings.turned(key, {"rope_theta": theta, **scaling, **own}, width=width))
+        layer_rope = rope.get(name) or {}
+        if not isinstance(layer_rope, Mapping):
+            raise settings.refused(f"rope_parameters.{name}", layer_rope, "an object")
+        key = f"rope_parameters.{name}" if layer_rope else "rope_scaling"
+        turned.append(settings.turned(key, {"rope_theta": theta, **scaling, **layer_rope}, width=width))
     return turned[0], turned[1]
 
 

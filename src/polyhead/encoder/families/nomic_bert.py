@@ -21,12 +21,12 @@ _OLD = {
 def _current(settings: EncoderConfig) -> dict[str, object]:
     if settings.get("n_embd") is None:
         return {}
-    found = {key: settings.get(old) for key, old in _OLD.items()}
+    current = {key: settings.get(old) for key, old in _OLD.items()}
     if settings.get("rotary_scaling_factor"):  # bases grow with texts longer than this, and are one up to it
         limit = settings.count("max_trained_positions", 2048)
-        found["max_position_embeddings"] = min(limit, settings.count("n_positions", limit))
+        current["max_position_embeddings"] = min(limit, settings.count("n_positions", limit))
     multiple = settings.count("pad_vocab_size_multiple", 1) or 1
-    return found | {"vocab_size": -(-settings.count("vocab_size") // multiple) * multiple}
+    return current | {"vocab_size": -(-settings.count("vocab_size") // multiple) * multiple}
 
 
 def _more(settings: EncoderConfig, shape: Architecture) -> dict[str, object]:

@@ -52,7 +52,7 @@ def _finished(arrays: dict[str, np.ndarray], read: ArrayReader, tokenizer: bytes
                 allowed=f"floats ({len(table)},)",
             )
         table = table * weights.astype(np.float32)[:, None]
-    silent = [index for index in _silent(_decoded(tokenizer)).values() if index < len(table)]
+    silent = [index for index in _without_vector(_decoded(tokenizer)).values() if index < len(table)]
     table = table if table.flags.writeable else table.copy()
     table[silent] = 0
     return {WORD_VECTORS: table}
@@ -61,7 +61,7 @@ def _finished(arrays: dict[str, np.ndarray], read: ArrayReader, tokenizer: bytes
 def _tokenizer(content: bytes) -> bytes:
     """The file with one silent piece before each text, instead of its own special tokens."""
     file = _decoded(content)
-    silent = _silent(file)
+    silent = _without_vector(file)
     if not silent:
         return content
     name, index = next(iter(silent.items()))
@@ -78,7 +78,7 @@ def _tokenizer(content: bytes) -> bytes:
     return msgspec.json.encode({**file, "post_processor": template})
 
 
-def _silent(file: Mapping[str, Any]) -> dict[str, int]:
+def _without_vector(file: Mapping[str, Any]) -> dict[str, int]:
     """Pieces without a vector, with their ids: the unknown one first, then the special tokens.
 
     The unknown piece of a unigram tokenizer has a vector in model2vec too.
@@ -86,13 +86,13 @@ def _silent(file: Mapping[str, Any]) -> dict[str, int]:
     model, added = file.get("model"), file.get("added_tokens")
     model = model if isinstance(model, dict) else {}
     vocabulary, unknown = model.get("vocab"), model.get("unk_token")
-    found: dict[str, Any] = {}
+    ids: dict[str, Any] = {}
     if isinstance(vocabulary, dict) and isinstance(unknown, str) and unknown in vocabulary:
-        found[unknown] = vocabulary[unknown]
+        ids[unknown] = vocabulary[unknown]
     for token in added if isinstance(added, list) else []:
         if isinstance(token, dict) and token.get("special") is True and token.get("id") != model.get("unk_id"):
-            found.setdefault(str(token.get("content")), token.get("id"))
-    return {name: index for name, index in found.items() if isinstance(index, int) and index >= 0}
+            ids.setdefault(str(token.get("content")), token.get("id"))
+    return {name: index for name, index in ids.items() if isinstance(index, int) and index >= 0}
 
 
 def _decoded(content: bytes) -> dict[str, Any]:

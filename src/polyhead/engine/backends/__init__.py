@@ -159,8 +159,8 @@ class Torch(BackendKind):
         if trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16:
             trained = "float32"
         precision, is_exact = options.precision or trained or "float32", options.deterministic
-        made: Backend = backend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
-        return made
+        opened: Backend = backend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
+        return opened
 
     @property
     def has_bfloat16(self) -> bool:

@@ -96,13 +96,13 @@ class GraphBackend:
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         loaded = self._loaded
         graph = loaded.comparing(task)
-        self._left(loaded)
+        self._release_replaced(loaded)
         return np.array(graph({"first": first, "second": second})["out"])
 
     def decoder(self, task: str) -> GraphDecoder:
         loaded = self._loaded
-        decoder, own = loaded_decoder(loaded.arranged.tasks, task)
-        head, trunk = own.path.head, loaded.arranged.arrays(TRUNK)
+        decoder, loaded_task = loaded_decoder(loaded.arranged.tasks, task)
+        head, trunk = loaded_task.path.head, loaded.arranged.arrays(TRUNK)
         tokens, arrays = loaded.arranged.tokens(head), loaded.arranged.arrays(head.part)
         label = f"decoder of {task}"
         builds = {"begin": begin_graph(decoder, arrays), "step": step_graph(decoder, arrays, trunk[WORD_VECTORS])}
@@ -112,7 +112,7 @@ class GraphBackend:
             )
             for name, build in builds.items()
         )
-        self._left(loaded)
+        self._release_replaced(loaded)
         return GraphDecoder(decoder, arrays, trunk, begin=begin, step=step)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
@@ -123,12 +123,12 @@ class GraphBackend:
     def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, np.ndarray]:
         loaded = self._loaded
         outputs = stored.heads(loaded.arranged, self._graphs, tasks, features)
-        self._left(loaded)
+        self._release_replaced(loaded)
         return outputs
 
     def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[StageResults]:
         program = loaded.program(plan)
-        self._left(loaded)
+        self._release_replaced(loaded)
         if not len(batch.ids):
             outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
             yield StageResults(outputs=outputs, failed={}, layers_left=0)
@@ -194,8 +194,8 @@ class GraphBackend:
         tokens = [owner.token for owner in self._loaded.arranged.owners.values()]
         self._graphs.hold([call.graph for call in self._loaded.full], tokens)
 
-    def _left(self, loaded: _Loaded) -> None:
-        """Of tasks that were replaced: leaves the graphs that they alone need to those who run them."""
+    def _release_replaced(self, loaded: _Loaded) -> None:
+        """Releases the graphs that only tasks replaced since need; calls that still run them keep them."""
         backend = self._whole
         if loaded is backend._loaded:
             return
@@ -209,11 +209,11 @@ def _comparing(arranged: Arrangement, graphs: Graphs, task: str) -> Graph:
     if task not in arranged.tasks:
         raise BackendError(f"task '{task}' is not loaded", allowed=list(arranged.tasks))
     head = arranged.tasks[task].path.head
-    own, hidden = arranged.arrays(head.part), arranged.arrays(head.hidden_part or head.part)
+    head_arrays, hidden = arranged.arrays(head.part), arranged.arrays(head.hidden_part or head.part)
     tokens = arranged.tokens(head)
 
     def build(ops: Ops) -> dict[str, Tensor]:
-        return {"out": compared_outputs(ops, head, own, hidden)}
+        return {"out": compared_outputs(ops, head, head_arrays, hidden)}
 
     key = ("pair", head, tokens)
     return graphs.graph(Recipe(key=key, build=build, label=f"head of {task}", layers=False, alone=tokens))

@@ -128,18 +128,18 @@ class Arrangement:
         return tuple(self.owners[name].token for name in names if name != TRUNK)
 
     def digest(self, key: Hashable) -> str | None:
-        """What a graph of this key is made from, in the words of any process; None where some of that is here no more.
+        """A text of all that a graph of this key is made from, the same in any process; None if an owner is not loaded.
 
-        In place of tokens, which count what one process has loaded, it says the digests of arrays.
+        Digests of arrays replace tokens, which are numbers of one process.
         """
-        owners, said = {owner.token: owner for owner in self.owners.values()}, repr(key)
-        found = [(match, (match[1], int(match[2]))) for match in _TOKEN.finditer(said)]
-        if any(token not in owners for _, token in found):
+        owners, text = {owner.token: owner for owner in self.owners.values()}, repr(key)
+        tokens = [(match, (match[1], int(match[2]))) for match in _TOKEN.finditer(text)]
+        if any(token not in owners for _, token in tokens):
             return None
-        digests = {token: arrays_digest(owners[token].arrays) for token in dict.fromkeys(token for _, token in found)}
+        digests = {token: arrays_digest(owners[token].arrays) for token in dict.fromkeys(token for _, token in tokens)}
         release(array for task in self.tasks.values() if task.is_mapped for array in task.arrays.values())
-        said = _TOKEN.sub(lambda match: digests[match[1], int(match[2])], said)
-        return f"{said} {self.deterministic} {self._trunk_digest()}"
+        text = _TOKEN.sub(lambda match: digests[match[1], int(match[2])], text)
+        return f"{text} {self.deterministic} {self._trunk_digest()}"
 
     def _check_arrays(self, name: str, path: Path) -> None:
         for array in cost.arrays_of_path(path, self.trunk.architecture):
@@ -177,10 +177,10 @@ class Arrangement:
             return {}
         lanes = {}
         for index, step in enumerate(plan.steps):
-            own = chain(plan, index)
-            if isinstance(step.node, Layers) and not all(is_plain(node) for node in own):
-                assert isinstance(own[0], Embed)
-                lanes[own] = LaneForm(own[0], _anonymous(step.node)), self.tokens(step.node)
+            nodes = chain(plan, index)
+            if isinstance(step.node, Layers) and not all(is_plain(node) for node in nodes):
+                assert isinstance(nodes[0], Embed)
+                lanes[nodes] = LaneForm(nodes[0], _anonymous(step.node)), self.tokens(step.node)
         return lanes
 
     def _slots(self, plan: Plan, reads: Iterable[Read]) -> dict[str, tuple[HeadForm, tuple[Token, ...]]]:
@@ -234,11 +234,11 @@ def _anonymous(node: Layers) -> Layers:
 def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dict[str, Owner]:
     """The arrays of every owner; those that hold what they held before keep their token."""
     merged = owned_arrays(tasks)
-    own = {task.path.head.part for task in tasks.values()}
+    head_owners = {task.path.head.part for task in tasks.values()}
     owners: dict[str, Owner] = {}
     for owner, arrays in merged.items():
         old = before.get(owner)
-        if old is not None and owner in own and old.arrays.keys() != arrays.keys():
+        if old is not None and owner in head_owners and old.arrays.keys() != arrays.keys():
             old = None
         # Each task brings only the shared arrays that it reads, so arrays that earlier readers brought are kept.
         if old is not None and all(same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()):

@@ -64,21 +64,21 @@ class CompiledFolder:
         layers: bool,
         exact: bool = False,
     ) -> Compiled:
-        """The graph of this digest from the folder, or else compiled now, and kept; what cannot be kept is not."""
+        """The graph of this digest: read from the folder, or compiled now and stored there if that is possible."""
         folder, make = self.path, partial(runtime.compile, build, label=label, layers=layers, exact=exact)
-        if exact or folder is None or not isinstance(runtime, KeepingRuntime) or (own := digest()) is None:
+        if exact or folder is None or not isinstance(runtime, KeepingRuntime) or (graph_digest := digest()) is None:
             return make()
-        file = _file(folder, runtime, own, ENDING)
+        file = _file(folder, runtime, graph_digest, ENDING)
         imported = partial(runtime.imported, build=build, label=label, layers=layers)
-        found = _read(file, imported, "no compiled graph (%s): the graph is compiled again")
-        if found is not None:
-            return found
-        made = make()
+        kept = _read(file, imported, "no compiled graph (%s): the graph is compiled again")
+        if kept is not None:
+            return kept
+        compiled = make()
         try:
-            _write(file, [runtime.exported(made)])
+            _write(file, [runtime.exported(compiled)])
         except Exception as error:  # no room, no permission, or a graph that the runtime cannot write
             log.info("a compiled graph is not kept for later processes: %s", error)
-        return made
+        return compiled
 
     def take_states(self, runtime: Runtime, bundle: Path, take: Callable[[memoryview], None]) -> None:
         """Gives the content of the last `put_states` of this bundle, if it is there and whole."""
@@ -112,18 +112,18 @@ def user_folder(environment: Mapping[str, str]) -> Path | None:
     return Path(base, "polyhead", "compiled") if os.path.isabs(base) else None
 
 
-def _file(folder: Path, runtime: KeepingRuntime, own: str, ending: str) -> Path:
-    return folder / f"{hashlib.sha256(f'{own} {runtime.facts} {_code()}'.encode()).hexdigest()}{ending}"
+def _file(folder: Path, runtime: KeepingRuntime, digest: str, ending: str) -> Path:
+    return folder / f"{hashlib.sha256(f'{digest} {runtime.facts} {_code()}'.encode()).hexdigest()}{ending}"
 
 
 def _read(file: Path, imported: Callable[[memoryview], T], damaged: str) -> T | None:
-    """None where there is none, or it is damaged: then its content is computed again."""
+    """The file's content; None if the file is missing or damaged, and the content is to be computed again."""
     try:
         with open_plain(file, limit=MOST) as opened:
             content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY))
             if hashlib.sha256(content[HASHED:]).digest() != content[:HASHED]:
                 raise ValueError("it is damaged")
-            made = imported(content[HASHED:])
+            value = imported(content[HASHED:])
     except FileNotFoundError:
         return None
     except Exception as error:
@@ -131,7 +131,7 @@ def _read(file: Path, imported: Callable[[memoryview], T], damaged: str) -> T | 
         return None
     with suppress(OSError):
         os.utime(file)
-    return made
+    return value
 
 
 def _write(file: Path, content: Iterable[bytes | memoryview]) -> None:

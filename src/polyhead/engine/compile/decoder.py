@@ -34,8 +34,8 @@ class KeptKeys(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """That of some texts and rows; where all stay as they are, the same."""
         kept = self
         if len(texts) < len(self.added):
-            given = {name: array[texts] for name, array in self.given.items()}
-            kept = msgspec.structs.replace(kept, given=given, added=self.added[texts])
+            kept_given = {name: array[texts] for name, array in self.given.items()}
+            kept = msgspec.structs.replace(kept, given=kept_given, added=self.added[texts])
         before = len(next(iter(self.own.values())))
         if len(rows) != before or (rows != np.arange(before)).any():
             kept = msgspec.structs.replace(kept, own={name: array[rows] for name, array in self.own.items()})
@@ -73,13 +73,13 @@ class GraphDecoder:
             return cache
         heads, width = self._decoder.heads, self._words.shape[1] // self._decoder.heads
         room = 2 * _room(cache) if cache.own else ROOM
-        own = {}
+        states = {}
         for index in range(self._decoder.layers):
             for name in (f"key.{index}", f"value.{index}"):
-                own[name] = np.zeros((rows, heads, room, width), np.float32)
+                states[name] = np.zeros((rows, heads, room, width), np.float32)
                 if cache.own:
-                    own[name][:, :, : cache.length] = cache.own[name]
-        return msgspec.structs.replace(cache, own=own)
+                    states[name][:, :, : cache.length] = cache.own[name]
+        return msgspec.structs.replace(cache, own=states)
 
 
 def _room(cache: KeptKeys) -> int:
@@ -112,7 +112,7 @@ def step_graph(decoder: Decoder, arrays: Arrays, words: np.ndarray) -> Build:
 
     def build(ops: Ops) -> dict[str, Tensor]:
         read = ops.input("read", "float", (-1, -1, width))
-        given, before = ops.input("added", "float", (-1, 1, 1, -1)), ops.input("before", "float", (1, 1, 1, -1))
+        text_added, before = ops.input("added", "float", (-1, 1, 1, -1)), ops.input("before", "float", (1, 1, 1, -1))
         hidden, outputs = norm_ops(ops, read, [arrays], EMBEDDING_NORM, decoder.norm_epsilon), dict[str, Tensor]()
 
         def behind(x: Tensor, half: Tensor, name: str) -> Tensor:
@@ -122,8 +122,8 @@ def step_graph(decoder: Decoder, arrays: Arrays, words: np.ndarray) -> Build:
             name = f"decoder.layers.{index}"
             parts, scale = {}, float(inner**-0.5)
             for part in ("query", "key", "value"):
-                alone = ops.reshape(dense_ops(ops, hidden, [arrays], f"{name}.attention.{part}"), (-1, 1, width))
-                parts[part] = split_heads(ops, alone, heads, inner)
+                token = ops.reshape(dense_ops(ops, hidden, [arrays], f"{name}.attention.{part}"), (-1, 1, width))
+                parts[part] = split_heads(ops, token, heads, inner)
             for part in KEPT:
                 outputs[f"new.{part}.{index}"] = parts[part]
                 kept = ops.input(f"{part}.{index}", "float", (-1, heads, -1, inner))
@@ -134,7 +134,7 @@ def step_graph(decoder: Decoder, arrays: Arrays, words: np.ndarray) -> Build:
             hidden = behind(hidden, half, f"{name}.attention")
             query = split_heads(ops, dense_ops(ops, hidden, [arrays], f"{name}.cross.query"), heads, inner)
             key, value = (ops.input(f"given_{part}.{index}", "float", (-1, heads, -1, inner)) for part in KEPT)
-            mixed = joined_heads(ops, ops.attention(query, key, value, given, scale), width)
+            mixed = joined_heads(ops, ops.attention(query, key, value, text_added, scale), width)
             hidden = behind(hidden, dense_ops(ops, mixed, [arrays], f"{name}.cross.output"), f"{name}.cross")
             wide = dense_ops(ops, hidden, [arrays], f"{name}.feed_forward.inner")
             half = dense_ops(ops, activated_ops(ops, wide, decoder.activation), [arrays], f"{name}.feed_forward.outer")

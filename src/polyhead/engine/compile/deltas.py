@@ -19,9 +19,9 @@ class Inside:
     """
 
     def __init__(
-        self, node: Delta | None, index: int, own: Sequence[Arrays], ends: Sequence[Arrays], *, shape: Architecture
+        self, node: Delta | None, index: int, arrays: Sequence[Arrays], ends: Sequence[Arrays], *, shape: Architecture
     ) -> None:
-        self._node, self._name, self._own, self._ends, self._shape = node, f"delta.{index}", own, ends, shape
+        self._node, self._name, self._arrays, self._ends, self._shape = node, f"delta.{index}", arrays, ends, shape
         self._kind = None if node is None else node.kind
 
     def maps(self, target: Dense) -> bool:
@@ -32,9 +32,9 @@ class Inside:
         """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
         if self._node is None or not self.maps(target):
             return out
-        low = dense_ops(ops, x, self._own, f"{self._name}.{target}.encoder")
+        low = dense_ops(ops, x, self._arrays, f"{self._name}.{target}.encoder")
         low = ops.multiply(low, ops.constant(np.array(self._node.alpha / self._node.size, np.float32)))
-        return ops.add(out, dense_ops(ops, low, self._own, f"{self._name}.{target}.decoder"))
+        return ops.add(out, dense_ops(ops, low, self._arrays, f"{self._name}.{target}.decoder"))
 
     def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values by head, before them those (size, width) that every position sees (P-Tuning v2)."""
@@ -47,8 +47,8 @@ class Inside:
         """Bottleneck: `x + V_D gelu(V_E x)` on what a half gives, before it is added (Houlsby et al. 2019)."""
         if self._kind != "bottleneck":
             return out
-        inner = ops.gelu(dense_ops(ops, out, self._own, f"{self._name}.{half}.encoder"))
-        return ops.add(out, dense_ops(ops, inner, self._own, f"{self._name}.{half}.decoder"))
+        inner = ops.gelu(dense_ops(ops, out, self._arrays, f"{self._name}.{half}.encoder"))
+        return ops.add(out, dense_ops(ops, inner, self._arrays, f"{self._name}.{half}.decoder"))
 
     def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
         """TS(h) beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
@@ -61,27 +61,28 @@ class Inside:
         """Serial: `LN3(h' + TS(h'))`, with norms first `h' + TS(LN3 h')`. Scale: `2 sigmoid(r) h'` (LHUC)."""
         name, epsilon = f"{self._name}.norm", self._shape.norm_epsilon
         if self._node is not None and self._node.serial and self._shape.norm_first:
-            entered = norm_ops(ops, out, self._own, name, epsilon)
+            entered = norm_ops(ops, out, self._arrays, name, epsilon)
             return ops.add(out, self._task_function(ops, self._node, entered, added))
         if self._node is not None and self._node.serial:
-            both = ops.add(out, self._task_function(ops, self._node, out, added))
-            return norm_ops(ops, both, self._own, name, epsilon)
+            total = ops.add(out, self._task_function(ops, self._node, out, added))
+            return norm_ops(ops, total, self._arrays, name, epsilon)
         return self._scaled(ops, out) if self._kind == "scale" else out
 
     def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
         """`2 sigmoid(r) x`, each group by its own r."""
-        scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._own])
+        scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._arrays])
         gain = (2.0 / (1.0 + np.exp(-scales))).astype(np.float32)[:, None]  # (groups, 1, width)
         flat = ops.reshape(out, (len(gain), -1, gain.shape[-1]))
         return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
 
     def _before(self, ops: Ops, x: Tensor, leaf: str) -> Tensor:
-        heads, rows = self._shape.key_heads or self._shape.heads, [own[f"{self._name}.{leaf}"] for own in self._own]
+        heads = self._shape.key_heads or self._shape.heads
+        rows = [arrays[f"{self._name}.{leaf}"] for arrays in self._arrays]
         groups, size, width = len(rows), len(rows[0]), rows[0].shape[1] // heads
-        own = np.stack(rows).reshape(groups, 1, size, heads, width).transpose(0, 1, 3, 2, 4)
+        prefix = np.stack(rows).reshape(groups, 1, size, heads, width).transpose(0, 1, 3, 2, 4)
         # Zeros of the rows' number, to which the prefix is added: as many copies of it as there are rows.
         zeros = ops.multiply(ops.slice(x, 2, 0, 1), ops.constant(np.zeros((1, 1, 1, 1), np.float32)))
-        copies = ops.add(ops.reshape(zeros, (groups, -1, heads, 1, width)), ops.constant(own))
+        copies = ops.add(ops.reshape(zeros, (groups, -1, heads, 1, width)), ops.constant(prefix))
         return ops.concat([ops.reshape(copies, (-1, heads, size, width)), x], 2)
 
     def _task_function(self, ops: Ops, node: Delta, hidden: Tensor, added: Tensor) -> Tensor:
@@ -90,12 +91,12 @@ class Inside:
         inner = dense_ops(ops, hidden, self._ends, f"{tied}.encoder")
         if node.kind == "projected_attention":
             query, key, value = (
-                dense_ops(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value")
+                dense_ops(ops, inner, self._arrays, f"{name}.{part}") for part in ("query", "key", "value")
             )
             inner = attention_ops(ops, query, key, value, added, heads=node.heads, width=node.size)
         elif node.kind == "feed_forward":
-            inner = ops.gelu(dense_ops(ops, inner, self._own, f"{name}.inner"))
-            inner = dense_ops(ops, inner, self._own, f"{name}.outer")
+            inner = ops.gelu(dense_ops(ops, inner, self._arrays, f"{name}.inner"))
+            inner = dense_ops(ops, inner, self._arrays, f"{name}.outer")
         if node.gelu == "inside":
             inner = ops.gelu(inner)
         out = dense_ops(ops, inner, self._ends, f"{tied}.decoder")

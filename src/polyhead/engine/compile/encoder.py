@@ -158,7 +158,7 @@ class LayerRun:
         self.forms = dict(zip(range(self.node.start, self.node.stop), forms_of(self.node, shape), strict=True))
         self.weights = distinct([arrays[node.weights] for node in nodes])
         deltas = [node.delta for node in nodes if node.delta is not None]
-        self._own = distinct([arrays[delta.part] for delta in deltas])
+        self._arrays = distinct([arrays[delta.part] for delta in deltas])
         self._ends = distinct([arrays[delta.ends or delta.part] for delta in deltas])
         self._lanes, self._by_row = len(nodes), by_row
 
@@ -177,7 +177,7 @@ class LayerRun:
 
     def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, places: PlaceGraphs) -> Tensor:
         form, out, entered = self.forms[index], hidden, hidden
-        inside = Inside(self.node.delta, index, self._own, self._ends, shape=self.shape)
+        inside = Inside(self.node.delta, index, self._arrays, self._ends, shape=self.shape)
         if form.attention:
             entered = self._entered(ops, hidden, index)
             half = inside.behind(ops, self._attention(ops, entered, added, index, inside, places), "attention")
@@ -262,7 +262,7 @@ class LayerRun:
 
     def _table_groups(self, inside: Inside) -> int:
         """In how many groups the table's vectors differ."""
-        return len(self._own) if inside.maps("attention.key") or inside.maps("attention.query") else 1
+        return len(self._arrays) if inside.maps("attention.key") or inside.maps("attention.query") else 1
 
     def _of_table(self, ops: Ops, index: int, inside: Inside, vectors: Tensor, name: str) -> Tensor:
         """The table's vectors (groups, buckets, width) as keys or queries."""
@@ -290,5 +290,5 @@ def _by_query(ops: Ops, x: Tensor, form: LayerForm) -> Tensor:
     if heads == form.heads:
         return x
     width = form.query_width // form.heads
-    each = ops.concat([ops.reshape(x, (-1, heads, 1, ops.size(x, 2), width))] * (form.heads // heads), 2)
-    return ops.reshape(each, (-1, form.heads, ops.size(x, 2), width))
+    repeated = ops.concat([ops.reshape(x, (-1, heads, 1, ops.size(x, 2), width))] * (form.heads // heads), 2)
+    return ops.reshape(repeated, (-1, form.heads, ops.size(x, 2), width))

@@ -76,8 +76,8 @@ def answers(
     for start in range(0, len(filled), beside):
         side, names = filled[start : start + beside], outputs[start : start + beside]
         read_by_slots = _head_inputs(ops, x, form, side, apart=apart)
-        for name, own, out in _dense(ops, read_by_slots, side, names, form, apart=apart):
-            by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
+        for name, alike, out in _dense(ops, read_by_slots, side, names, form, apart=apart):
+            by_name.setdefault(name, []).append(ops.reshape(out, (len(alike), -1, *positions, alike[0].width)))
     return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
 
 
@@ -137,8 +137,8 @@ def _positions(ops: Ops, name: str, kind: InputKind, form: SlotForm, *more: int)
     """An input (texts, positions, ...); with a window it is given as (texts, neighbours, words, ...)."""
     if not form.window:
         return ops.input(name, kind, (-1, -1, *more))
-    each = ops.input(name, kind, (-1, 2 * form.window + 1, -1, *more))
-    return ops.reshape(each, (ops.size(each, 0), -1, *more))
+    neighbours = ops.input(name, kind, (-1, 2 * form.window + 1, -1, *more))
+    return ops.reshape(neighbours, (ops.size(neighbours, 0), -1, *more))
 
 
 def _dense(
@@ -152,12 +152,12 @@ def _dense(
         x = between_maps(ops, x, form)
         maps = [slot.last for slot in slots]
     for name in dict.fromkeys(names):
-        own = [number for number, own_name in enumerate(names) if own_name == name]
+        numbers = [number for number, own_name in enumerate(names) if own_name == name]
         inputs = x
-        if len(own) < len(slots):
-            parts = [ops.slice(x, 0, number, number + 1) for number in own]
+        if len(numbers) < len(slots):
+            parts = [ops.slice(x, 0, number, number + 1) for number in numbers]
             inputs = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
-        yield name, [slots[number] for number in own], _mapped(ops, inputs, [maps[number] for number in own])
+        yield name, [slots[number] for number in numbers], _mapped(ops, inputs, [maps[number] for number in numbers])
 
 
 def between_maps(ops: Ops, x: Tensor, form: SlotForm) -> Tensor:
@@ -255,20 +255,20 @@ def slots_apart(ops: Ops, out: Tensor, form: SlotForm, slots: Size) -> Tensor:
     return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (slots, -1, form.width))
 
 
-def compared_outputs(ops: Ops, head: Head, own: Arrays, hidden: Arrays) -> Tensor:
+def compared_outputs(ops: Ops, head: Head, arrays: Arrays, hidden: Arrays) -> Tensor:
     """The head on [u, v, |u - v|, u * v], (rows, labels); u and v are scaled to the length sqrt(width).
 
     Inputs: `first` and `second` (rows, width).
     """
-    width = (hidden["head.hidden.weight"] if head.hidden else own["head.output.weight"]).shape[1] // 4
+    width = (hidden["head.hidden.weight"] if head.hidden else arrays["head.output.weight"]).shape[1] // 4
     u, v = (_scaled(ops, ops.input(name, "float", (-1, width)), width) for name in ("first", "second"))
     out = ops.concat([u, v, ops.absolute(ops.subtract(u, v)), ops.multiply(u, v)], 1)
     if head.hidden:
         out = dense_ops(ops, out, [hidden], "head.hidden")
         out = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[head.activation](out)
     if head.norm is not None:
-        out = norm_ops(ops, out, [own], "head.norm", head.norm)
-    return dense_ops(ops, out, [own], "head.output")
+        out = norm_ops(ops, out, [arrays], "head.norm", head.norm)
+    return dense_ops(ops, out, [arrays], "head.output")
 
 
 def _scaled(ops: Ops, x: Tensor, width: int) -> Tensor:
@@ -306,7 +306,7 @@ class Slot(Value, eq=False):
         return Slot(**zeros)
 
 
-def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: int) -> Slot:
+def folded(path: Path, arrays: Arrays, hidden: Arrays, pooler: Arrays, *, width: int) -> Slot:
     """The slot of a path whose states are `width` wide, from the arrays of its head, its hidden layer and its pooler.
 
     A task over pairs read separately has only its features folded: `first` gives these, (d, d).
@@ -316,7 +316,7 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
     scores = values = second = second_bias = None
     matrix, bias = np.eye(width), np.zeros(width)
     if not head.separate:
-        matrix, bias = _of(hidden, "head.hidden") if head.hidden else _of(own, "head.output")
+        matrix, bias = _of(hidden, "head.hidden") if head.hidden else _of(arrays, "head.output")
     if pool.positions == "attention":
         scores, values = _attention(pooler, pool.heads, mix)
         output, added = _of(pooler, "pool.output")
@@ -326,9 +326,9 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
         blocks = np.split(matrix, 2 * head.window + 1, axis=1)
         matrix = np.concatenate([block * weight for block in blocks for weight in mix], axis=1)
     if head.hidden and not head.separate:
-        top, second_bias = _of(own, "head.output")
+        top, second_bias = _of(arrays, "head.output")
         if head.norm is not None:  # U (gain n + shift) + u
-            gain, shift = (np.asarray(own[f"head.norm.{name}"], np.float64) for name in ("weight", "bias"))
+            gain, shift = (np.asarray(arrays[f"head.norm.{name}"], np.float64) for name in ("weight", "bias"))
             top, second_bias = top * gain, second_bias + top @ shift
         second = np.ascontiguousarray(top.T, np.float32)
         second_bias = second_bias.astype(np.float32)
@@ -342,13 +342,13 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
     )
 
 
-def _attention(own: Arrays, heads: int, mix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    width = len(own["pool.query"])
+def _attention(arrays: Arrays, heads: int, mix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    width = len(arrays["pool.query"])
     inner = width // heads
-    matrix, bias = _of(own, "pool.inner_query")
-    query = (matrix @ own["pool.query"] + bias).reshape(heads, inner) / np.sqrt(inner)
-    keys = np.asarray(own["pool.key.weight"], np.float64).reshape(heads, inner, width)
-    values = np.asarray(own["pool.value.weight"], np.float64).reshape(heads, inner, width)
+    matrix, bias = _of(arrays, "pool.inner_query")
+    query = (matrix @ arrays["pool.query"] + bias).reshape(heads, inner) / np.sqrt(inner)
+    keys = np.asarray(arrays["pool.key.weight"], np.float64).reshape(heads, inner, width)
+    values = np.asarray(arrays["pool.value.weight"], np.float64).reshape(heads, inner, width)
     scores = np.einsum("hk,hkd->dh", query, keys)
     values = values.transpose(0, 2, 1)
     scores = np.concatenate([scores * weight for weight in mix], axis=0)
@@ -356,9 +356,9 @@ def _attention(own: Arrays, heads: int, mix: np.ndarray) -> tuple[np.ndarray, np
     return np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(values, np.float32)
 
 
-def _mix(own: Arrays) -> np.ndarray:
-    weights = np.exp(np.asarray(own["mix.weights"], np.float64) - np.max(own["mix.weights"]))
-    return np.asarray(weights / weights.sum() * float(own["mix.scale"]))
+def _mix(arrays: Arrays) -> np.ndarray:
+    weights = np.exp(np.asarray(arrays["mix.weights"], np.float64) - np.max(arrays["mix.weights"]))
+    return np.asarray(weights / weights.sum() * float(arrays["mix.scale"]))
 
 
 def _of(arrays: Arrays, name: str) -> tuple[np.ndarray, np.ndarray]:

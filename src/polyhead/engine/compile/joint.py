@@ -19,8 +19,8 @@ def joint_graph(builds: Sequence[Build], names: Sequence[Mapping[str, str]]) -> 
 
     def build(ops: Ops) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = {}
-        for number, (own, own_names) in enumerate(zip(builds, names, strict=True)):
-            parts = own(cast(Ops, _Renamed(ops, own_names)))
+        for number, (group_build, group_names) in enumerate(zip(builds, names, strict=True)):
+            parts = group_build(cast(Ops, _Renamed(ops, group_names)))
             outputs |= {output_in(number, name): tensor for name, tensor in parts.items()}
         return outputs
 

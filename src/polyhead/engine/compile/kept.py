@@ -129,7 +129,7 @@ class KeptStates:
     def _name(self, call: GraphCall, output: str, lane: int, reads: tuple[tuple[str, object], ...]) -> str:
         """The name of what makes a state: the same in any process, where all graphs on its way have a digest."""
         digest = call.graph.recipe.digest()
-        if digest is None or any(str(made).startswith(LOCAL) for _, made in reads):
+        if digest is None or any(str(state).startswith(LOCAL) for _, state in reads):
             return f"{LOCAL}{len(self._makers)}"
         return hashlib.sha256(repr((digest, output, lane, reads)).encode()).hexdigest()
 

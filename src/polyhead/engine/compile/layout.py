@@ -104,31 +104,30 @@ class RowLayout:
     def positions(self) -> np.ndarray:
         """The position of each token in its text, as the trunk counts them."""
         first, (texts, tokens) = self._shape.first_position, self._batch.ids.shape
-        if texts == 1:
-            each = np.arange(first, first + tokens)[None]
-            return each if self._is_plain else self._spread(each, fill=first)
-        each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
-        return each if self._is_plain else self._spread(each, fill=first)
+        numbers = np.arange(first, first + tokens)[None]
+        if texts != 1:
+            numbers = np.ascontiguousarray(np.broadcast_to(numbers, self._batch.ids.shape))
+        return numbers if self._is_plain else self._spread(numbers, fill=first)
 
     @property
     def turns(self) -> np.ndarray:
         """The position of each token in its text from 0; 0 for prompt rows."""
-        each = np.ascontiguousarray(np.broadcast_to(np.arange(self._batch.ids.shape[1]), self._batch.ids.shape))
-        return each if self._is_plain else self._spread(each)
+        numbers = np.ascontiguousarray(np.broadcast_to(np.arange(self._batch.ids.shape[1]), self._batch.ids.shape))
+        return numbers if self._is_plain else self._spread(numbers)
 
     @property
     def buckets(self) -> np.ndarray:
         """(2, 2 positions - 1) int64: of distances from positions - 1 down to its negative, and up again."""
         assert self._shape.relative is not None
         distances = np.arange(self.size[1] - 1, -self.size[1], -1)
-        return np.stack([buckets_of(self._shape.relative, each) for each in (distances, -distances)])
+        return np.stack([buckets_of(self._shape.relative, steps) for steps in (distances, -distances)])
 
     @property
     def reads(self) -> np.ndarray:
         """(rows * blocks, heads, keys) int64: of (rows, heads, positions) what a block reads within its window."""
         (places, _), positions, heads = self._read, self.size[1], self._shape.heads
-        each = places + (heads - 1) * (places - places % positions)
-        return np.asarray(each[:, None] + positions * np.arange(heads)[:, None])
+        offsets = places + (heads - 1) * (places - places % positions)
+        return np.asarray(offsets[:, None] + positions * np.arange(heads)[:, None])
 
     @property
     def near(self) -> np.ndarray:
@@ -161,8 +160,8 @@ class RowLayout:
         """(rows, positions) int64: each position among its row's positions and, behind these, its row's `asks`."""
         rows, positions = self.size
         is_prompt = self.which > 0
-        each = np.where(is_prompt, positions + np.cumsum(is_prompt, axis=1) - 1, np.arange(positions))
-        return np.asarray(each + (positions + self.asks.shape[1]) * np.arange(rows)[:, None])
+        within = np.where(is_prompt, positions + np.cumsum(is_prompt, axis=1) - 1, np.arange(positions))
+        return np.asarray(within + (positions + self.asks.shape[1]) * np.arange(rows)[:, None])
 
     @lazy
     def _read(self) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +224,7 @@ class RowLayout:
         return self.size == self._batch.ids.shape and not self._is_packed
 
     @lazy
-    def _there(self) -> np.ndarray:
+    def _token_places(self) -> np.ndarray:
         return np.asarray(self.places[self._batch.mask])
 
     def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
@@ -234,7 +233,7 @@ class RowLayout:
             size, start = self._lengths[0], int(self._start[0]) + self._more
             spread.ravel()[start : start + size] = values[0, :size]
             return spread
-        spread.ravel()[self._there] = values[self._batch.mask]
+        spread.ravel()[self._token_places] = values[self._batch.mask]
         return spread
 
     def _sees(self, asking: np.ndarray, reading: np.ndarray) -> np.ndarray:
@@ -282,5 +281,5 @@ def neighbour_inputs(inputs: Mapping[str, np.ndarray], is_word: np.ndarray, wind
     words = is_word.shape[1]
     places = np.arange(-window, window + 1)[:, None] + np.arange(words)
     inside = np.clip(places, 0, words - 1)
-    each = {name: inputs[name][:, inside] for name in ("places", "tokens") if name in inputs}
-    return {**inputs, **each, "near": (is_word[:, inside] & (places == inside)).astype(np.float32)}
+    by_neighbour = {name: inputs[name][:, inside] for name in ("places", "tokens") if name in inputs}
+    return {**inputs, **by_neighbour, "near": (is_word[:, inside] & (places == inside)).astype(np.float32)}

@@ -122,9 +122,9 @@ def slots_product(ops: Ops, x: Tensor, matrices: Sequence[np.ndarray], *, apart:
     Operators with a method `slots` may compute it otherwise, in 8 bits; then so many parts, those of one slot, by
     themselves, so that none has a part in another's bits. 0 leaves that open.
     """
-    own = getattr(ops, "slots", None)
+    operator = getattr(ops, "slots", None)
     product: Tensor = (
-        ops.matmul(x, ops.constant(side_by_side(matrices))) if own is None else own(x, matrices, apart=apart)
+        ops.matmul(x, ops.constant(side_by_side(matrices))) if operator is None else operator(x, matrices, apart=apart)
     )
     return product
 

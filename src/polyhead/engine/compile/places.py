@@ -56,20 +56,20 @@ class PlaceGraphs:
         return self._once("biased", lambda: self._ops.add(self._added, self._once("bias", self._bias)))
 
     def near(self, form: LayerForm, query: Tensor, key: Tensor, value: Tensor, mixed: Mixed) -> Tensor:
-        """What tokens read in a window, (rows, tokens, width), of keys and values by head and queries that are not."""
-        ops, width, each = self._ops, form.query_width, form.query_width // form.heads
+        """What tokens read in a window, (rows, tokens, width); keys and values are split by head, queries are not."""
+        ops, width, head_width = self._ops, form.query_width, form.query_width // form.heads
         near = self._each_lane("near", "float", (-1, 1, -1, -1))
-        blocks = split_heads(ops, ops.reshape(query, (-1, ops.size(near, 2), width)), form.heads, each)
+        blocks = split_heads(ops, ops.reshape(query, (-1, ops.size(near, 2), width)), form.heads, head_width)
         blocks = self.turned(blocks, form.rotary, cut=True)
-        out = mixed(blocks, self._at("reads", key, each), self._at("reads", value, each), near)
+        out = mixed(blocks, self._at("reads", key, head_width), self._at("reads", value, head_width), near)
         out = ops.reshape(out, (-1, ops.size(query, 1), width))
         if not self._by_row:
             return out
-        asked = self._each_lane("asked", "float", (-1, 1, -1, -1))
-        prompts = split_heads(ops, self._at("asks", query, width), form.heads, each)
+        added = self._each_lane("asked", "float", (-1, 1, -1, -1))
+        prompts = split_heads(ops, self._at("asks", query, width), form.heads, head_width)
         if form.rotary is not None:  # by an angle of 0
             prompts = ops.multiply(prompts, ops.constant(np.array(form.rotary.scale, np.float32)))
-        return self._at("back", ops.concat([out, mixed(prompts, key, value, asked)], 1), width)
+        return self._at("back", ops.concat([out, mixed(prompts, key, value, added)], 1), width)
 
     def _at(self, name: str, x: Tensor, width: int) -> Tensor:
         """Vectors of this width, of all laid end to end, at the places of an input."""
@@ -121,14 +121,14 @@ class PlaceGraphs:
     def _products(self, form: LayerForm, x: Tensor, vectors: Tensor, order: int, groups: int) -> Tensor:
         """Each position's products with the vectors of all distances, (rows, heads, tokens, 2 tokens - 1)."""
         ops, width = self._ops, form.query_width // form.heads
-        each = ops.gather(ops.transpose(vectors, (1, 0, 2)), self._buckets(order))  # (distances, groups, width)
-        each = ops.transpose(ops.reshape(each, (-1, groups, form.heads, width)), (1, 2, 3, 0))
+        table = ops.gather(ops.transpose(vectors, (1, 0, 2)), self._buckets(order))  # (distances, groups, width)
+        table = ops.transpose(ops.reshape(table, (-1, groups, form.heads, width)), (1, 2, 3, 0))
         if groups == 1:
-            return ops.matmul(x, each)
+            return ops.matmul(x, table)
         tokens = ops.size(x, 2)
         rows = ops.reshape(x, (groups, -1, form.heads, tokens, width))
-        each = ops.reshape(each, (groups, 1, form.heads, width, -1))
-        return ops.reshape(ops.matmul(rows, each), (ops.size(x, 0), form.heads, tokens, -1))
+        table = ops.reshape(table, (groups, 1, form.heads, width, -1))
+        return ops.reshape(ops.matmul(rows, table), (ops.size(x, 0), form.heads, tokens, -1))
 
     def _skewed(self, products: Tensor, heads: int) -> Tensor:
         """Of (rows, heads, i, c) those of c = j - i + tokens - 1: (rows, heads, i, j); Dai et al. 2019, appendix B."""
@@ -142,13 +142,13 @@ class PlaceGraphs:
     def _bias(self) -> Tensor:
         """(1 or rows, heads, tokens, tokens): a number for each head and distance."""
         ops, heads = self._ops, self._shape.heads
-        each = ops.gather(
+        numbers = ops.gather(
             self._once("numbers", lambda: ops.constant(self._arrays[f"{RELATIVE}.weight"])), self._buckets(0)
         )
-        each = ops.reshape(ops.transpose(each, (1, 0)), (1, heads, 1, -1))
+        numbers = ops.reshape(ops.transpose(numbers, (1, 0)), (1, heads, 1, -1))
         row = ops.slice(ops.slice(self._added, 0, 0, 1), 2, 0, 1)  # (1, 1, 1, tokens)
         zeros = ops.multiply(ops.transpose(row, (0, 1, 3, 2)), ops.constant(np.zeros((1, 1, 1, 1), np.float32)))
-        bias = self._skewed(ops.add(each, zeros), heads)
+        bias = self._skewed(ops.add(numbers, zeros), heads)
         return ops.multiply(bias, self._placed()) if self._by_row else bias
 
     def _table(self, groups: int) -> Tensor:
@@ -168,8 +168,8 @@ class PlaceGraphs:
     def _buckets(self, order: int) -> Tensor:
         """(distances,): of i - j from tokens - 1 down, or from -(tokens - 1) up."""
         ops = self._ops
-        both = ops.input("buckets", "int", (2, -1))
-        return self._once(("buckets", order), lambda: ops.reshape(ops.slice(both, 0, order, order + 1), (-1,)))
+        buckets = ops.input("buckets", "int", (2, -1))
+        return self._once(("buckets", order), lambda: ops.reshape(ops.slice(buckets, 0, order, order + 1), (-1,)))
 
     def _placed(self) -> Tensor:
         return self._each_lane("placed", "float", (-1, 1, -1, -1))

@@ -85,7 +85,7 @@ class Graphs:
     def graph(self, recipe: Recipe) -> Graph:
         """The graph of this recipe, the same for each with its key."""
         with self._lock:
-            return self._known.setdefault(recipe.key, Graph(recipe, self._made))
+            return self._known.setdefault(recipe.key, Graph(recipe, self._compiled))
 
     def hold(self, graphs: Collection[Graph], tokens: Collection[Token]) -> None:
         """Keeps these, and those of single tasks or steps that are loaded; a call that runs others ends as it began."""
@@ -97,8 +97,8 @@ class Graphs:
                 if graph in self._held or (graph.recipe.alone and live.issuperset(graph.recipe.alone))
             }
 
-    def _made(self, graph: Graph) -> Compiled:
-        """The graph compiled, in the place of the one that was needed least lately where there are many."""
+    def _compiled(self, graph: Graph) -> Compiled:
+        """The compiled graph; where many are kept, it replaces the least recently used."""
         recipe = graph.recipe
         compiled = COMPILED.get(
             self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
@@ -209,8 +209,8 @@ class InputState(Value, eq=False):
         laid = RowLayout(batch, self.shape)
         values: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
         values["prompts", self.step, ""] = self.prompts
-        for own in self.own:
-            values |= own.values(self.step, laid.before)
+        for state in self.own:
+            values |= state.values(self.step, laid.before)
         for beside in self.beside:
             values |= beside.values(self.step, laid.keep, laid.size[1])
         return values
@@ -248,12 +248,12 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
     )
 
 
-def _needed(call: GraphCall, makers: Mapping[Key, GraphCall], there: Mapping[int, GraphCall]) -> dict[int, GraphCall]:
-    """The call and what it rests on, by their ids, without what is there."""
+def _needed(call: GraphCall, makers: Mapping[Key, GraphCall], ready: Mapping[int, GraphCall]) -> dict[int, GraphCall]:
+    """The call and the calls that it needs, by their ids, without those that are `ready`."""
     # No function within `program_of`: one that calls itself is a cycle, which would keep graphs that are long replaced.
-    if id(call) in there:
+    if id(call) in ready:
         return {}
-    rest: dict[int, GraphCall] = {}
+    needed: dict[int, GraphCall] = {}
     for maker in (makers[key] for _, key in call.inputs if key in makers):
-        rest |= _needed(maker, makers, there)
-    return rest | {id(call): call}
+        needed |= _needed(maker, makers, ready)
+    return needed | {id(call): call}

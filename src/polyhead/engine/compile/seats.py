@@ -50,20 +50,20 @@ def seated(
 ) -> tuple[SeatGroup[Form, Member], ...]:
     """Members (their forms and arrays) in groups of at most `most` seats; with `spare` each group has that many.
 
-    A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
+    A group that only lost members keeps their arrays in the free seats, so that its graph stays as it is.
     """
-    left = dict(members)
+    waiting = dict(members)
     groups: list[tuple[Form, list[Seat[Member]], set[Seat[Member]]]] = []  # form, seats, and the seats of before
     for group in before:
         seats: list[Seat[Member]] = []
         for seat in group.seats:
-            if seat.member is not None and seat.member in left and left[seat.member][0] == group.form:
-                seats.append(Seat(seat.member, left.pop(seat.member)[1]))
+            if seat.member is not None and seat.member in waiting and waiting[seat.member][0] == group.form:
+                seats.append(Seat(seat.member, waiting.pop(seat.member)[1]))
             else:
                 seats.append(Seat(None, seat.tokens))
         groups.append((group.form, seats, set(group.seats)))
-    for member, (form, tokens) in left.items():
-        alike = (seats for own, seats, _ in groups if own == form)
+    for member, (form, tokens) in waiting.items():
+        alike = (seats for group_form, seats, _ in groups if group_form == form)
         seats = next((seats for seats in alike if _free(seats) < most), [])
         if not seats:
             seats += (Seat(),) * (most if spare else 0)
@@ -73,7 +73,7 @@ def seated(
     kept = []
     for form, seats, old in groups:
         if not old.issuperset(seat for seat in seats if seat.member is not None):
-            # Another arrived or changed: the arrays of those who left go.
+            # A member arrived or changed: arrays of former members are dropped.
             seats = [seat if seat.member is not None else Seat() for seat in seats]
         kept.append(SeatGroup(form, tuple(seats)))
     return tuple(group for group in kept if group.members)
@@ -85,21 +85,21 @@ def united(
     *,
     may_be_one: Callable[[Sequence[SeatGroup[Form, Member]]], bool],
 ) -> tuple[tuple[SeatGroup[Form, Member], ...], ...]:
-    """The groups, those together that may be one graph.
+    """The groups in units; those that may be one graph are a unit.
 
-    A unit which members only left keeps the groups that nobody is in any more, so that its graph stays as it is.
+    A unit that only lost members keeps its empty groups, so that its graph stays as it is.
     """
-    left = {group.key: group for group in groups}
+    waiting = {group.key: group for group in groups}
     known = {group.key for unit in before for group in unit}
-    arrived = {group.form for key, group in left.items() if key not in known}
+    arrived = {group.form for key, group in waiting.items() if key not in known}
     units: list[list[SeatGroup[Form, Member]]] = []
-    for there in before:
-        both = [(old, left.pop(old.key, None)) for old in there]
-        if any(group is None and old.form in arrived for old, group in both):  # it becomes another graph
-            units.append([group for _, group in both if group is not None])
+    for old_unit in before:
+        pairs = [(old, waiting.pop(old.key, None)) for old in old_unit]
+        if any(group is None and old.form in arrived for old, group in pairs):  # it becomes another graph
+            units.append([group for _, group in pairs if group is not None])
         else:
-            units.append([group or old.emptied() for old, group in both])
-    for group in left.values():
+            units.append([group or old.emptied() for old, group in pairs])
+    for group in waiting.values():
         for unit in units:
             alive = [other for other in unit if other.members]
             if may_be_one([*alive, group]):

@@ -52,7 +52,7 @@ class Walk:
         self._apart, self._exact = apart, exact
         self._values: Values = {}
         self._failed: dict[str, Exception] = {}
-        self._left = program.layers
+        self._layers_left = program.layers
 
     def stages(self) -> Iterator[StageResults]:
         """What becomes known, call by call."""
@@ -68,14 +68,14 @@ class Walk:
         self._values |= known
         for call in program.calls:
             if known and call.states:
-                self._left -= call.layers
+                self._layers_left -= call.layers
                 continue
             outputs = self._run(call) if not self._failed.keys() >= set(call.tasks) else {}
-            self._left -= call.layers
+            self._layers_left -= call.layers
             if outputs or len(self._failed) > given_out:
                 new = dict(list(self._failed.items())[given_out:])
                 given_out = len(self._failed)
-                yield StageResults(outputs=outputs, failed=new, layers_left=self._left)
+                yield StageResults(outputs=outputs, failed=new, layers_left=self._layers_left)
         if self._kept is not None and not known:
             self._kept.keep(program, self._batch, self._values)
 
@@ -254,20 +254,20 @@ def _pieces(lengths: np.ndarray, sizes: tuple[int, ...], *, fill: bool = True) -
 
 @lru_cache(maxsize=1024)
 def _rooms(longest: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """With how many texts each call is made, so that all take the least time; each part is of `sizes[0]` texts.
+    """The number of texts of each call, so that all calls take the least time; each part has `sizes[0]` texts.
 
-    The rest of the texts from a part on, none longer than `longest`, takes the least after each choice of the first.
+    From the last part back: the best calls from a part on are the best choice of the first and the best after it.
     """
-    rest: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # of the parts from the end on
+    best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # of the parts from the end on
     for place, positions in enumerate(reversed(longest)):
         tries = []
         for size in sizes:
             if size == sizes[0] or size * positions <= PLACES:
-                time, after = rest[max(0, place + 1 - size // sizes[0])]
+                time, after = best[max(0, place + 1 - size // sizes[0])]
                 taken = CALL * sizes[0] + size * (1 + positions / POSITIONS)
                 tries.append((taken + time, (size, *after)))
-        rest.append(min(tries))
-    return rest[-1][1]
+        best.append(min(tries))
+    return best[-1][1]
 
 
 def _room(size: int) -> int:

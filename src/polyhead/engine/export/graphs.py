@@ -52,12 +52,12 @@ def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
 
 def depths_read(path: Path) -> list[int]:
     """Depths of the trunk's states that the task's own file reads, in order; none under prompts."""
-    path = _alone(join_layers(path))
+    path = _with_own_prompt(join_layers(path))
     if path.embed.prompts:
         return []
-    own = own_layers(path)
-    shared = own[0].start if own else path.depth
-    return sorted({*(depth for depth in _pooled_depths(path) if depth <= shared), *([shared] if own else [])})
+    own_nodes = own_layers(path)
+    shared = own_nodes[0].start if own_nodes else path.depth
+    return sorted({*(depth for depth in _pooled_depths(path) if depth <= shared), *([shared] if own_nodes else [])})
 
 
 def own_layers(path: Path) -> tuple[Layers, ...]:
@@ -99,7 +99,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
 
 def ready_to_pool(trunk: TrunkData, loaded: LoadedTask, task: Task) -> tuple[TextOps, SlotForm]:
     """A graph with the states that the task's pooler reads, and its form."""
-    shape, path = trunk.architecture, _alone(join_layers(loaded.path))
+    shape, path = trunk.architecture, _with_own_prompt(join_layers(loaded.path))
     prompts = sum(prompt.rows for prompt in path.embed.prompts)
     ops = TextOps(
         shape,
@@ -196,17 +196,17 @@ def _start(node: object) -> int:
 
 def _own_rows(path: Path) -> tuple[int, int]:
     before = [prompt.rows for prompt in path.embed.prompts]
-    own = [prompt.part == path.pool.part for prompt in path.embed.prompts]
-    place = own.index(True) if True in own else 0
+    is_pooled = [prompt.part == path.pool.part for prompt in path.embed.prompts]
+    place = is_pooled.index(True) if True in is_pooled else 0
     return sum(before[:place]), sum(before[: place + 1])
 
 
-def _alone(path: Path) -> Path:
-    """An isolated prompt sees the text and itself: others before the same text are nothing to it."""
+def _with_own_prompt(path: Path) -> Path:
+    """The path with its own prompt only where prompts are isolated: these do not see each other."""
     if not path.embed.isolated:
         return path
-    own = tuple(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
-    embed = msgspec.structs.replace(path.embed, prompts=own)
+    pooled = tuple(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
+    embed = msgspec.structs.replace(path.embed, prompts=pooled)
     return Path(nodes=(embed, *path.nodes[1:]))
 
 

@@ -29,7 +29,7 @@ class TextOps(OnnxOps):
         super().__init__()
         self.bound: dict[str, Tensor] = {}
         self._shape, self._first, self._prompts, self._isolated = shape, first, prompts, isolated
-        self._made: Mapping[str, Callable[[], Tensor]] = {
+        self._builders: Mapping[str, Callable[[], Tensor]] = {
             "ids": self._ids,
             "positions": self._positions,
             "segments": self._segments,
@@ -41,7 +41,7 @@ class TextOps(OnnxOps):
             "reads": self._reads,
             "near": self._near,
             "asks": self._asks,
-            "asked": self._asked,
+            "asked": self._prompt_added,
             "back": self._back,
             "placed": self._placed,
             "keep": self._keep,
@@ -50,19 +50,19 @@ class TextOps(OnnxOps):
 
     def input(self, name: str, kind: InputKind, shape: Sequence[int | str]) -> Tensor:
         """The tensor that is bound under this name or can be computed, else an input of the file."""
-        if name not in self.bound and name in self._made:
-            self.bound[name] = self._made[name]()
+        if name not in self.bound and name in self._builders:
+            self.bound[name] = self._builders[name]()
         return self.bound[name] if name in self.bound else super().input(name, kind, shape)
 
-    def read(self, positions: Positions, own: tuple[int, int], *, window: int = 0) -> None:
-        """Binds what a pooler over these positions reads; `own` are the rows of its own prompt."""
+    def read(self, positions: Positions, prompt_rows: tuple[int, int], *, window: int = 0) -> None:
+        """Binds what a pooler over these positions reads; `prompt_rows` are those of its own prompt."""
         words = self._near_words(window) if positions == "tokens" else None
-        self.bound["places"] = self._places(positions, own, words, window)
+        self.bound["places"] = self._places(positions, prompt_rows, words, window)
         if window:
             is_read = self.minimum(self.maximum(self.add(words, self._number(1)), self._number(0)), self._number(1))
             self.bound["near"] = self.node("Cast", is_read, to=TensorProto.FLOAT)
         if positions == "prompt":
-            rows = own[1] - own[0]
+            rows = prompt_rows[1] - prompt_rows[0]
             self.bound["share"] = self.constant(np.full((1, 1, rows), 1 / rows, np.float32))
 
     def bind_tokens(self, table: np.ndarray) -> None:
@@ -70,12 +70,12 @@ class TextOps(OnnxOps):
         tokens = self.gather(self.reshape(self.input("ids", "int", (-1, -1)), (-1,)), self.bound["places"])
         self.bound["token_inputs"] = self.gather(self.constant(table), self.add(tokens, self._number(1)))
 
-    def _places(self, positions: Positions, own: tuple[int, int], words: Tensor, window: int) -> Tensor:
+    def _places(self, positions: Positions, prompt_rows: tuple[int, int], words: Tensor, window: int) -> Tensor:
         """Which of all rows' positions, laid end to end, are read: (rows, places), with a window as `words` are."""
         length = self.add(self._tokens(), self._number(self._prompts))
         rows = self.multiply(self._up_to(self.size(self._mask(), 0), (-1, 1, 1) if window else (-1, 1)), length)
         if positions == "prompt":
-            return self.add(rows, self.constant(np.arange(*own)))
+            return self.add(rows, self.constant(np.arange(*prompt_rows)))
         if positions == "tokens":
             places = self.maximum(words, self._number(0))
         elif positions in ("attention", "mean", "all"):
@@ -168,19 +168,19 @@ class TextOps(OnnxOps):
         starts = self.multiply(self._up_to(rows, (-1, 1)), positions)
         return self.add(starts, self._up_to(self._number(self._prompts), (1, -1)))
 
-    def _asked(self) -> Tensor:
-        """What is added to their scores."""
+    def _prompt_added(self) -> Tensor:
+        """What is added to the prompt rows' scores."""
         added = self.input("added", "float", (-1, 1, -1, -1))
         return self.slice(added, 2, 0, self._prompts) if self._isolated else added
 
     def _back(self) -> Tensor:
         """Prompt rows stand behind their row's positions, (rows, positions)."""
         rows, positions = self.size(self._mask(), 0), self.size(self._places_in_row(), 0)
-        each = self.add(positions, self._number(self._prompts))
-        starts = self.multiply(self._up_to(rows, (-1, 1)), each)
-        asked = self.add(self._up_to(self._number(self._prompts), (1, -1)), positions)
+        row_size = self.add(positions, self._number(self._prompts))
+        starts = self.multiply(self._up_to(rows, (-1, 1)), row_size)
+        prompt_places = self.add(self._up_to(self._number(self._prompts), (1, -1)), positions)
         tokens = self.add(self._up_to(self._tokens(), (1, -1)), self._number(self._prompts))
-        return self.add(starts, self.concat([asked, tokens], 1))
+        return self.add(starts, self.concat([prompt_places, tokens], 1))
 
     def _near(self) -> Tensor:
         """`added` in the window and at prompt rows, else a low number, (rows, 1, positions, positions)."""

@@ -365,12 +365,12 @@ def _written_difference(exported: ExportedModel, files: TaskFiles, session: Sess
     states = backend.run(merge({name: path}), batch)[name]
     ours = backend.decoder(name)
     theirs = exported.steps(files, [_repaired(texts)])
-    caches, read = [each.begin(states, batch.mask) for each in (ours, theirs)], np.array([[rules.start]])
+    caches, read = [decoder.begin(states, batch.mask) for decoder in (ours, theirs)], np.array([[rules.start]])
     worst = 0.0
     for _ in range(min(rules.tokens, ASKED)):
         wanted, caches[0] = ours.step(read, caches[0])
-        found, caches[1] = theirs.step(read, caches[1])
-        worst = max(worst, float(np.abs(found - wanted).max()))
+        scores, caches[1] = theirs.step(read, caches[1])
+        worst = max(worst, float(np.abs(scores - wanted).max()))
         read = wanted[:, 0].argmax(axis=-1)[:, None]
     return worst
 

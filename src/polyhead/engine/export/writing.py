@@ -75,16 +75,16 @@ class ExportedSteps:
 
     def begin(self, states: np.ndarray, mask: np.ndarray) -> KeptKeys:
         """Keys and values of the texts; `states` are not read: the files compute their own."""
-        given = dict(self._begin(self._values))
-        return KeptKeys(given=given, added=given.pop(HIDDEN_PLACES), own={})
+        text_arrays = dict(self._begin(self._values))
+        return KeptKeys(given=text_arrays, added=text_arrays.pop(HIDDEN_PLACES), own={})
 
     def step(self, ids: np.ndarray, cache: KeptKeys) -> tuple[np.ndarray, KeptKeys]:
         """See `DecoderStep`."""
-        own = cache.own
-        if not own:
+        states = cache.own
+        if not states:
             sizes = {name.removeprefix("given_"): array.shape for name, array in cache.given.items()}
-            own = {name: np.zeros((ids.size, size[1], 0, size[3]), np.float32) for name, size in sizes.items()}
-        read = {TOKENS: ids, AT: np.array([cache.length]), HIDDEN_PLACES: cache.added, **cache.given, **own}
+            states = {name: np.zeros((ids.size, size[1], 0, size[3]), np.float32) for name, size in sizes.items()}
+        read = {TOKENS: ids, AT: np.array([cache.length]), HIDDEN_PLACES: cache.added, **cache.given, **states}
         outputs = self._step(read)
-        own = {name: np.concatenate([array, outputs[f"new.{name}"]], axis=2) for name, array in own.items()}
-        return outputs["scores"], msgspec.structs.replace(cache, own=own, length=cache.length + 1)
+        states = {name: np.concatenate([array, outputs[f"new.{name}"]], axis=2) for name, array in states.items()}
+        return outputs["scores"], msgspec.structs.replace(cache, own=states, length=cache.length + 1)

@@ -92,8 +92,8 @@ class _Search(ABC):
     def flat(self, scores: np.ndarray) -> np.ndarray:
         """Scores of all rows under the rules, (texts, beams, vocabulary)."""
         tokens = self.rows.shape[2]
-        own = ruled(scores.reshape(-1, scores.shape[-1]), self.rows.reshape(-1, tokens), self.rules)
-        return own.reshape(scores.shape)
+        allowed = ruled(scores.reshape(-1, scores.shape[-1]), self.rows.reshape(-1, tokens), self.rules)
+        return allowed.reshape(scores.shape)
 
     def _end(self, text: int, ids: np.ndarray, error: Exception | None = None) -> None:
         self.done[int(self.texts[text])] = Written(ids=ids, steps=self.steps, error=error)
@@ -182,9 +182,9 @@ def _top(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The highest scores of each text (texts, any), best first, and their places; of equal ones the first."""
     if 4 * count < scores.shape[1]:
         least = -np.partition(-scores, count - 1, axis=1)[:, count - 1 : count]
-        found = [np.flatnonzero(row >= low) for row, low in zip(scores, least, strict=True)]
+        candidates = [np.flatnonzero(row >= low) for row, low in zip(scores, least, strict=True)]
         places = np.stack(
-            [at[np.argsort(-row[at], kind="stable")[:count]] for row, at in zip(scores, found, strict=True)]
+            [at[np.argsort(-row[at], kind="stable")[:count]] for row, at in zip(scores, candidates, strict=True)]
         )
     else:
         places = np.argsort(-scores, axis=1, kind="stable")[:, :count]

@@ -42,31 +42,31 @@ class TextWriter:
     """Writes the texts of one task; `alone` each by itself."""
 
     def __init__(
-        self, step: DecoderStep, head: Head, rules: GenerationRules, tokenizer: Tokenizer, *, width: int, alone: bool
+        self, step: DecoderStep, head: Head, rules: GenerationRules, tokenizer: Tokenizer, *, width: int, singly: bool
     ) -> None:
         self._step, self._head, self._rules, self._tokenizer = step, head, rules, tokenizer
-        self._width, self._alone = width, alone
+        self._width, self._singly = width, singly
 
     def written(
         self, waiting: Sequence[TextStates], *, is_late: Callable[[], bool] = lambda: False
     ) -> Iterator[WrittenText]:
-        """Each text once, those of like length in a batch; what fails in a batch is written alone, and fails alone."""
-        most = 1 if self._alone else max(1, TEXTS // self._rules.beams)
+        """Each text once, in batches of like length; the texts of a batch that fails are written one by one."""
+        most = 1 if self._singly else max(1, TEXTS // self._rules.beams)
         for batch in _batches(waiting, most):
             try:
                 texts = _batch(self._step, batch, self._rules, is_late)
             except Exception as error:
                 if isinstance(error, MemoryError | OSError) or len(batch) == 1:
-                    yield from (_failed(one, error) for one in batch)
+                    yield from (_failed(states, error) for states in batch)
                     continue
-                for one in batch:
-                    yield from self.written([one], is_late=is_late)
+                for states in batch:
+                    yield from self.written([states], is_late=is_late)
                 continue
-            for one, text in zip(batch, texts, strict=True):
+            for states, text in zip(batch, texts, strict=True):
                 if text is not None and text.error is not None:
-                    yield _failed(one, text.error)
+                    yield _failed(states, text.error)
                 else:
-                    yield WrittenText(row=one.row, tokens=len(one.values), text=text)
+                    yield WrittenText(row=states.row, tokens=len(states.values), text=text)
 
     def text(self, written: Written) -> str:
         """The text of its tokens, without special ones."""
@@ -83,26 +83,26 @@ class TextWriter:
 def _batch(
     step: DecoderStep, batch: Sequence[TextStates], rules: GenerationRules, is_late: Callable[[], bool]
 ) -> list[Written | None]:
-    lengths = np.array([len(one.values) for one in batch])
+    lengths = np.array([len(text.values) for text in batch])
     mask = np.arange(lengths.max()) < lengths[:, None]
     states = np.zeros((*mask.shape, batch[0].values.shape[1]), np.float32)
-    for number, one in enumerate(batch):
-        states[number, : len(one.values)] = one.values
+    for number, text in enumerate(batch):
+        states[number, : len(text.values)] = text.values
     return write(step, states, mask, rules, is_late=is_late)
 
 
-def _failed(one: TextStates, error: Exception) -> WrittenText:
-    return WrittenText(row=one.row, tokens=len(one.values), error=error)
+def _failed(text: TextStates, error: Exception) -> WrittenText:
+    return WrittenText(row=text.row, tokens=len(text.values), error=error)
 
 
 def _batches(waiting: Sequence[TextStates], most: int) -> Iterator[list[TextStates]]:
-    """Texts of like length, shortest first: up to so many, and as many times TOKENS / TEXTS padded tokens."""
+    """Texts of like length, shortest first: at most `most`, of at most `most` * TOKENS / TEXTS padded tokens."""
     batch: list[TextStates] = []
-    for one in sorted(waiting, key=lambda one: len(one.values)):
-        is_long = (len(batch) + 1) * len(one.values) > most * TOKENS // TEXTS
+    for text in sorted(waiting, key=lambda text: len(text.values)):
+        is_long = (len(batch) + 1) * len(text.values) > most * TOKENS // TEXTS
         if batch and (len(batch) == most or is_long):
             yield batch
             batch = []
-        batch.append(one)
+        batch.append(text)
     if batch:
         yield batch

@@ -61,15 +61,15 @@ def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
 
 
 def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
-    """The states after the node; a pooler may set several side by side, and a head changes neither width nor depth."""
+    """The states after the node. A pooler may join several states; a head changes neither width nor depth."""
     if isinstance(node, Head) and node.window and not before.words:
         raise PlanError("a head reads neighbours of words, and this path reads none", got=f"window {node.window}")
     if isinstance(node, Head) and node.decoder is not msgspec.UNSET:
         _check_decoder(node, node.decoder, before.width, shape)
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
-            what = "a pool by attention has heads, and reads states as wide as a multiple of them"
-            raise PlanError(what, got=f"{node.heads} heads and width {before.width}")
+            problem = "a pool by attention has heads, and reads states as wide as a multiple of them"
+            raise PlanError(problem, got=f"{node.heads} heads and width {before.width}")
         if node.layers == "beside" and node.of > before.depth:
             raise PlanError("a pool reads more layers than its path runs", got=node.of, allowed=before.depth)
         width = before.width * (node.of if node.layers == "beside" else 1)
@@ -85,11 +85,11 @@ def check_layers(node: Layers, width: int, shape: Architecture) -> None:
     """Raises PlanError if layers cannot run on states of this width, or the trunk has no such layers."""
     where = f"layers [{node.start}, {node.stop}) of '{node.weights}'"
     whole = node.attention and node.residual and node.feed_forward != 0
-    own = node.width is not None or node.feed_forward is not None or node.heads is not None or not whole
+    has_own_shape = node.width is not None or node.feed_forward is not None or node.heads is not None or not whole
     if node.weights == TRUNK:
         if node.stop > shape.layers:
             raise PlanError(f"{where} are not there", got=node.stop, allowed=f"0 to {shape.layers}")
-        if own or not node.is_plain:
+        if has_own_shape or not node.is_plain:
             raise PlanError(f"{where} cannot have another shape than the trunk", do="give them to a part")
     if node.delta is not None and not whole:
         raise PlanError(f"{where} have no place for a delta", do="give them both halves and their norms")

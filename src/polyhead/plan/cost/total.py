@@ -68,7 +68,7 @@ def added_each(
     for done in work_of(near, shape, tokens, folded=folded):
         if not done.is_plain:
             work.setdefault(done.tasks, []).append(done)
-    kept, owners = _stored_by_tasks(plan, shape, tokens), _own(plan)
+    kept, owners = _stored_by_tasks(plan, shape, tokens), _unshared_owners(plan)
     return {
         task: _cost(
             work.get((task,), []),
@@ -145,7 +145,7 @@ def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[froze
     return sizes
 
 
-def _own(plan: Plan) -> dict[str, set[str]]:
+def _unshared_owners(plan: Plan) -> dict[str, set[str]]:
     """For each task, the owners that only it reads, without the trunk."""
     readers: dict[str, list[Step]] = {}
     for step in plan.steps:

@@ -123,8 +123,8 @@ def _plain(plan: Plan) -> list[bool]:
         if isinstance(node, Embed):
             plain.append(node.isolated or not node.prompts)
         else:
-            own = isinstance(node, Layers) and node.weights == TRUNK and node.delta is None
-            plain.append(before and own)
+            is_trunk = isinstance(node, Layers) and node.weights == TRUNK and node.delta is None
+            plain.append(before and is_trunk)
     return plain
 
 

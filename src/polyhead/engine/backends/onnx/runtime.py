@@ -40,8 +40,8 @@ class OnnxInt8Ops(OnnxOps):
 
     def _product(self, x: Tensor, weight: np.ndarray, scale: Scale) -> Tensor:
         eight = scale.weights(weight, bits=self._bits)
-        turned, each = self.constant(np.ascontiguousarray(eight.whole.T)), self.constant(eight.steps[:, 0])
-        weights = self.node("DequantizeLinear", turned, each, axis=1)
+        turned, steps = self.constant(np.ascontiguousarray(eight.whole.T)), self.constant(eight.steps[:, 0])
+        weights = self.node("DequantizeLinear", turned, steps, axis=1)
         product = self.node("MatMul", self._eight(x, scale), weights)
         if eight.shift is None:
             return product

@@ -122,14 +122,14 @@ class OpenVINORuntime:
         scales: Scales | None = None,
     ) -> None:
         self._core = ov.Core()
-        rest = "bfloat16" if self.has_bfloat16 else "float32"
-        self.precision = rest if precision is None else precision
+        fastest = "bfloat16" if self.has_bfloat16 else "float32"
+        self.precision = fastest if precision is None else precision
         self._check(scales)
         self.tolerance = TOLERANCES[self.precision]
         self.calibration = "" if scales is None else scales.digest
         self.weight_bits = processor().weight_bits if scales is not None else None
         self._scales = scales
-        self._float = rest if self.precision == "int8" else self.precision
+        self._float = fastest if self.precision == "int8" else self.precision
         self.streams = streams
         self._settings: dict[str, object] = (
             {"PERFORMANCE_HINT": "LATENCY"} if streams == 1 else {"NUM_STREAMS": streams}
@@ -206,10 +206,10 @@ class OpenVINORuntime:
         """As `engine.compile.compiled` has it."""
         names = ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")
         device = [self._core.get_property("CPU", name) for name in names]
-        own = (self.precision, self._float, self.calibration, self.weight_bits, sorted(self._settings.items()))
-        here = processor()
+        options = (self.precision, self._float, self.calibration, self.weight_bits, sorted(self._settings.items()))
+        chip = processor()
         return repr(
-            (str(ov.__version__), own, device, here.label, here.machine, here.features and sorted(here.features))
+            (str(ov.__version__), options, device, chip.label, chip.machine, chip.features and sorted(chip.features))
         )
 
     def exported(self, compiled: Compiled) -> bytes:
@@ -268,7 +268,7 @@ class _Compiled:
         held: object = None,
     ) -> None:
         """`branched` compiles it with a graph for each of these shapes; `held` is memory that the model reads."""
-        self._branched, self._own, self._held = branched, threading.local(), held
+        self._branched, self._per_thread, self._held = branched, threading.local(), held
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._seen: ShapesSeen | None = None
         # What runs, and the number of each of the shapes that it has a graph for.
@@ -287,9 +287,9 @@ class _Compiled:
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         model, numbers = self._now
-        if getattr(self._own, "model", None) is not model:
-            self._own.model, self._own.request = model, model.create_infer_request()
-        request: ov.InferRequest = self._own.request
+        if getattr(self._per_thread, "model", None) is not model:
+            self._per_thread.model, self._per_thread.request = model, model.create_infer_request()
+        request: ov.InferRequest = self._per_thread.request
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
         lent = [np.require(inputs[name], kind, ["C", "W"]) for name, kind in self._inputs]
         if self._seen is not None:

@@ -74,13 +74,13 @@ def _tree(model: ov.Model, leaves: Sequence[ov.Model], first: int) -> ov.Model:
     choice.set_then_body(then)
     choice.set_else_body(other)
     count = len(inputs)
-    own, theirs = then.get_parameters(), other.get_parameters()
-    for node, one, another in zip(inputs, own[:count], theirs[:count], strict=True):
-        choice.set_input(node.output(0), one, another)
-    if len(own) > count or len(theirs) > count:
-        one, another = (several[count] if len(several) > count else None for several in (own, theirs))
-        choice.set_input(which.output(0), one, another)
-    outputs = [choice.set_output(*both) for both in zip(then.get_results(), other.get_results(), strict=True)]
+    ours, theirs = then.get_parameters(), other.get_parameters()
+    for node, then_input, else_input in zip(inputs, ours[:count], theirs[:count], strict=True):
+        choice.set_input(node.output(0), then_input, else_input)
+    if len(ours) > count or len(theirs) > count:
+        then_input, else_input = (side[count] if len(side) > count else None for side in (ours, theirs))
+        choice.set_input(which.output(0), then_input, else_input)
+    outputs = [choice.set_output(*pair) for pair in zip(then.get_results(), other.get_results(), strict=True)]
     return ov.Model([op.result(output) for output in outputs], [*inputs, which], model.get_friendly_name())
 
 

@@ -137,8 +137,8 @@ class ReferenceBackend:
                 continue
             for task in step.tasks:
                 try:
-                    own = _own_rows(step.node, before) if step.node.positions == "prompt" else slice(0)
-                    pooled[task] = self._pooled(task, step.node, value, own, before.text, mask)
+                    prompt_rows = _own_rows(step.node, before) if step.node.positions == "prompt" else slice(0)
+                    pooled[task] = self._pooled(task, step.node, value, prompt_rows, before.text, mask)
                 except Exception as error:  # of this task's own pooler
                     failed[task] = error
             yield step.tasks, pooled, failed
@@ -228,8 +228,8 @@ class ReferenceBackend:
         )
         return msgspec.structs.replace(states, layers=(*states.layers, *new))
 
-    def _pooled(self, task: str, node: Pool, value: Array, own: slice, text: slice, mask: Array) -> Array:
-        """The stored value mixed over layers, then over positions: those of the `text`, or the `own` prompt rows."""
+    def _pooled(self, task: str, node: Pool, value: Array, prompt_rows: slice, text: slice, mask: Array) -> Array:
+        """The stored value mixed over layers, then over positions: those of the `text`, or its `prompt_rows`."""
         owned = {} if node.part is None else self._owned(task, node.part)
         if node.layers == "learned":
             mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", masked_softmax(owned["mix.weights"]), value)
@@ -238,7 +238,7 @@ class ReferenceBackend:
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
-            return np.asarray(mixed[:, own].mean(axis=1))
+            return np.asarray(mixed[:, prompt_rows].mean(axis=1))
         if node.positions == "attention":
             return _attention_pool(mixed[:, text], mask, owned, node.heads)
         if node.positions == "tokens":

@@ -47,10 +47,10 @@ class ReferenceDecoder:
         hidden = self._words[ids] + arrays[POSITIONS][first : first + tokens]
         hidden = layer_norm(hidden, arrays, EMBEDDING_NORM, form.norm_epsilon)
         before = np.broadcast_to(np.tri(tokens, dtype=bool), (len(ids), tokens, tokens))
-        given = np.broadcast_to(mask[:, None], (len(ids), tokens, mask.shape[1]))
+        text_mask = np.broadcast_to(mask[:, None], (len(ids), tokens, mask.shape[1]))
         for index in range(form.layers):
             name = f"decoder.layers.{index}"
-            for half, source, sees in ((f"{name}.attention", None, before), (f"{name}.cross", states, given)):
+            for half, source, sees in ((f"{name}.attention", None, before), (f"{name}.cross", states, text_mask)):
                 source = hidden if source is None else source
                 query = dense(hidden, arrays, f"{half}.query")
                 key, value = (dense(source, arrays, f"{half}.{part}") for part in ("key", "value"))

@@ -94,9 +94,9 @@ class _Layer(msgspec.Struct, frozen=True):
             sees = np.pad(sees, ((0, 0), (0, 0), (size, 0)), constant_values=True)
             bias = np.pad(bias, ((0, 0), (0, 0), (0, 0), (size, 0)))
         terms = 1 if form.relative is None else form.relative.terms
-        each = form.heads // heads
+        repeats = form.heads // heads
         mixed = mixed_values(
-            query, keys.repeat(each, 1), values.repeat(each, 1), sees=sees, bias=bias, scale=self._scale(terms)
+            query, keys.repeat(repeats, 1), values.repeat(repeats, 1), sees=sees, bias=bias, scale=self._scale(terms)
         )
         return self._dense(mixed, "attention.output")
 
@@ -172,8 +172,8 @@ def turned(values: Array, rotary: Rotary, before: int) -> Array:
     angles = position[:, None] * frequencies(rotary, half)
     cosine, sine = rotary.scale * np.cos(angles), rotary.scale * np.sin(angles)
     first, second = values[..., :half], values[..., half:]
-    both = (first * cosine - second * sine, second * cosine + first * sine)
-    return np.concatenate(both, axis=-1).astype(np.float32)
+    pairs = (first * cosine - second * sine, second * cosine + first * sine)
+    return np.concatenate(pairs, axis=-1).astype(np.float32)
 
 
 class DeltaArrays(msgspec.Struct, frozen=True):
@@ -238,14 +238,14 @@ class DeltaArrays(msgspec.Struct, frozen=True):
         g is attention without an output map, the identity, or one hidden layer with a GELU; `Delta.gelu` puts another
         GELU after g or after V_D, `scaled` multiplies all by `2 sigmoid(r)`.
         """
-        own, name = self.owned(node.part), f"delta.{self.index}"
+        arrays, name = self.owned(node.part), f"delta.{self.index}"
         ends, tied = self.owned(node.ends or node.part), "delta" if node.tied else name
         inner = dense(hidden, ends, f"{tied}.encoder")
         if node.kind == "projected_attention":
-            query, key, value = (dense(inner, own, f"{name}.{part}") for part in ("query", "key", "value"))
+            query, key, value = (dense(inner, arrays, f"{name}.{part}") for part in ("query", "key", "value"))
             inner = attention(query, key, value, heads=node.heads, sees=sees)
         elif node.kind == "feed_forward":
-            inner = dense(gelu(dense(inner, own, f"{name}.inner")), own, f"{name}.outer")
+            inner = dense(gelu(dense(inner, arrays, f"{name}.inner")), arrays, f"{name}.outer")
         if node.gelu == "inside":
             inner = gelu(inner)
         out = dense(inner, ends, f"{tied}.decoder")
