@@ -133,7 +133,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         settings: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> NewRows:
-        """The rows as the task's kind reads them: the given one, that of the live version, or a guess."""
+        """The rows as the task's kind reads them: the kind of the call, that of the live version, or a guess."""
         chosen = settings_of(task, settings)
         separator, empty = chosen.pop("separator", None), chosen.get("empty")
         rows = call_rows.labelled(labels, f"task '{task}'")
@@ -143,7 +143,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         chosen_kind = chosen_kind or (None if live is None else live.kind)
         known = KINDS.named(chosen_kind or kind_of_rows(rows, say=say, task=task))
         if not known.empty_is_none and call_rows.is_of_several:
-            chosen.pop("empty", None)  # it says something of the others
+            chosen.pop("empty", None)  # it is meant for other tasks of the call
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
         records = records_of(known, rows)

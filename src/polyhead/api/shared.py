@@ -109,7 +109,7 @@ def _unpacked(options: dict[str, Any], portable: bool, content: bytes) -> Estima
 
 
 def _add_encoder(model: EstimatorModel) -> None:
-    """Finds the weights of an unpickled model's encoder again; raises BundleError if they are gone, or are others."""
+    """Finds the weights of an unpickled model's encoder again; raises BundleError if they are gone or differ."""
     expected, place = read_trunk_record(model.folder), SHARED.encoder(model.trunk)
     target = model.folder / TRUNK / WEIGHTS
     with suppress(OSError, PolyheadError):

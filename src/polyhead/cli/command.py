@@ -223,7 +223,7 @@ def _parameters(field: Field) -> Iterator[click.Parameter]:
 
 
 def _settings(field: Field) -> dict[str, Any]:
-    """What the type, the bounds and the default say."""
+    """The settings that follow from the type, the bounds and the default."""
     kind, settings = field.kind, dict[str, Any]()
     if typing.get_origin(kind) is tuple:
         members = typing.get_args(kind)

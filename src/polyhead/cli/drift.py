@@ -91,7 +91,7 @@ def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> di
 
 
 def _labelled(session: Session, names: Sequence[str], data: str, columns: LabelledColumns) -> dict[str, Source]:
-    """How the rows are read of the tasks whose labels the file has."""
+    """The sources of the tasks whose labels the file has."""
     columns_of_file = () if columns.labels else first_columns(data)
     labelled = [name for name in names if columns.labels or name in columns_of_file]
     return labelled_sources({name: session.tasks[name] for name in names}, labelled, data, columns) if labelled else {}

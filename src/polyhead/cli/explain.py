@@ -55,9 +55,9 @@ def check_explained(explain: bool, **others: object) -> None:
 def explain_lines(
     session: Session, names: Sequence[str], source: Iterable[LineChunk], printer: Printer, *, form: str
 ) -> None:
-    """Prints the explanation of every line, and writes all as JSON where it is asked.
+    """Prints the explanation of every line, and writes all as JSON if requested.
 
-    Ends the process with 1 where a line could not be read or no task answers it; raises EmptyData without any line.
+    Ends the process with 1 if a line could not be read or no task answers it; raises EmptyData without any line.
     """
     tasks = [name for name in session.task_names(names or None) if name in session.records]
     rows: list[dict[str, Any]] = []

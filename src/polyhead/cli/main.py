@@ -220,7 +220,7 @@ def _near(word: str) -> str:
 
 
 def _with_meant(error: click.NoSuchOption) -> click.NoSuchOption:
-    """The error, naming the option or the key of the project file that other programs call so."""
+    """The error with the option, or the key of the project file, for a name that other programs use."""
     command = error.ctx.command if error.ctx is not None else None
     key = MEANT.get(other_name(error.option_name))
     options = [name for parameter in (command.params if command else []) for name in parameter.opts if name[:2] == "--"]

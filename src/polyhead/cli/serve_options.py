@@ -169,7 +169,7 @@ def grpc_beside(
 
 
 def tell_changes(place: WorkerPlace | None) -> None:
-    """Lets the log say each change of tasks, and each stop: of several workers the first says what all do."""
+    """Logs each change of tasks and each stop; of several workers, the first logs what all do."""
     loggers = ("changes", "run", "workers") if place is None else ("changes",) if place.number == 1 else ()
     for name in loggers:
         logging.getLogger(f"polyhead.serve.{name}").setLevel(logging.INFO)

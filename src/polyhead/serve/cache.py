@@ -80,7 +80,7 @@ class Cache:
         ticket = Ticket(loaded, inputs, tasks, words, end=None, done=lambda ticket: None, stage=stage)
         missing = [number for number, key in enumerate(keys) if not self._give(ticket, number, key, digests)]
         if missing and (stage is not None or len(missing) == len(inputs)):
-            # Stages are told before it is known with which versions the others will be answered: all or none.
+            # Stages are reported before the versions of the other answers are known: all are answered anew, or none.
             missing = list(range(len(inputs)))
             ticket = await submit(inputs, words=words, stage=stage)
             self._keep(ticket, keys)

@@ -129,7 +129,7 @@ class BundleChanges:
                     changes, is_new = self._taken()
                 except Exception as error:
                     if retries and self._mark() != mark:
-                        continue  # it changed again while it was read, and files of before may be gone
+                        continue  # it changed again while it was read, and earlier files may be gone
                     self._refuse(mark, error)
                     raise
                 self._live, self._refused, self._pause = mark, None, FIRST_PAUSE

@@ -161,7 +161,7 @@ class DriftWatch:
 
     def _work(self) -> None:
         while True:
-            with suppress(queue.Empty):  # it has rested
+            with suppress(queue.Empty):  # the pause is over
                 pause = max(0.0, self._rests_until - monotonic()) if self._due else None
                 item = self._waiting.get(timeout=pause)
                 if item is None:

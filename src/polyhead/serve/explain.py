@@ -44,7 +44,7 @@ async def explain_request(
             got=mixed,
             do="ask a server of one of its bundles",
         )
-    # Each input makes many: this never is little work.
+    # An input makes many variants, so this is never little work.
     variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
     variant_words = variants.words if words is not None else None
     ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
@@ -90,7 +90,7 @@ def _with_attention(
     inputs: Sequence[AnyInput],
     explanations: Sequence[Mapping[str, Explanation]],
 ) -> list[dict[str, Explanation]]:
-    """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
+    """The explanations with weights of poolers, except of tasks that were replaced or removed meanwhile."""
     records = tasks.loaded.records
 
     def attention(name: str, entry: AnyInput) -> WordWeights | None:

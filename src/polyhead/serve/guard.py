@@ -201,8 +201,8 @@ class Paths:
                 patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
                 of_path = methods.setdefault(route.path, {})
                 for method in route.methods or ():
-                    its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
-                    of_path.setdefault(method, (its, wire_format))
+                    needed = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                    of_path.setdefault(method, (needed, wire_format))
         places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]

@@ -54,7 +54,7 @@ def forget_hidden(ticket: Ticket, hidden: frozenset[str]) -> None:
 def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, below: NoneBelow) -> None:
     """Adds to the answers of an answered ticket how familiar its texts are, from their mean vectors in `outputs`.
 
-    Unless `familiar`, only to those of tasks with a limit.
+    Without `familiar`, only the answers of tasks with a limit get it.
     """
     loaded, numbers = ticket.loaded, [number for number, outputs in enumerate(ticket.outputs) if vectors in outputs]
     limits = {name: none_below(loaded.tasks[name], below) for name in ticket.tasks if name in loaded.known and numbers}

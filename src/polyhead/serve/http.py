@@ -247,7 +247,7 @@ class Fault(Value):
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
-    """The fault that an error tells of."""
+    """The field and the reason that an error names."""
     sentence, mark, path = str(error).rpartition(" - at `")
     if not mark:
         sentence, path = path, ""

@@ -174,9 +174,9 @@ def _fields(
     for name, inner in _objects(schema, schemas):
         if name in within or level == DEEPEST:
             continue
-        for field, its in inner.get("properties", {}).items():
-            yield level, field, _words(its), field in inner.get("required", ())
-            yield from _fields(its, schemas, level + 1, (*within, name))
+        for field, form in inner.get("properties", {}).items():
+            yield level, field, _words(form), field in inner.get("required", ())
+            yield from _fields(form, schemas, level + 1, (*within, name))
 
 
 def _objects(schema: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -123,9 +123,9 @@ async def serve(
 ) -> None:
     """Serves until a signal of `stop_signals`, or `until` is set; then answers what was accepted, and returns.
 
-    The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
-    connection that is closed for its limits: the status that it was answered with, 0 for none. `stopping` is called
-    with a signal, between two steps of whatever the event loop does.
+    The first application starts before any port answers; `ready` is called when all do. `refused` gets the status of
+    each connection that is closed for its limits, 0 if it was not answered. `stopping` is called with a signal, between
+    two steps of whatever the event loop does.
     """
     allow_open_files(limits)
     servers = list[_Server]()

@@ -229,9 +229,9 @@ class Service:
         familiar: bool = False,
         none_below: NoneBelow = None,
     ) -> Ticket:
-        """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
+        """The ticket of these inputs, answered. If the caller `is_gone`, the part that has not begun is dropped.
 
-        `familiar` and `none_below` are those of `Session.predict`; what stages tell says neither.
+        `familiar` and `none_below` are those of `Session.predict`; stages contain neither.
         Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
         than a call may have, or, where the server refuses those, than the trunk reads.
         """

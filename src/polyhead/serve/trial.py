@@ -179,7 +179,7 @@ class Isolation:
         """Raises IsolationError with the tasks outside `changed` whose answers differ.
 
         In deterministic mode every bit counts, else the tolerance, within which texts that tasks write may differ.
-        Hidden tasks are not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
+        Hidden tasks are not compared. `requested` gives the tasks of usual requests, as `beside` of `trial_outputs`.
         """
         apart = {*changed, *new.hidden}
         kept = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]

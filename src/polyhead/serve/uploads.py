@@ -118,7 +118,7 @@ class Receiver:
         self._file.write(data)
 
     def end(self) -> None:
-        """The last byte has come: writes the members; raises where the tar or a file of a version is not whole."""
+        """Writes the members after the last byte; raises HttpError if the tar or a file of a version is incomplete."""
         self._file.seek(0)
         if self._file.read(2) == b"\x1f\x8b":
             raise refused("the upload is compressed", status=415, allowed="a plain tar")

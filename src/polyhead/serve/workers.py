@@ -227,7 +227,7 @@ class CountsOfAll:
         self._app, self._place = app, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
+        """Passes a request on; answers `GET /metrics` with the counts of all workers."""
         if scope["type"] != "http" or scope["path"] != "/metrics" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return

@@ -215,10 +215,10 @@ def _answers(
         return [result.answers for result in results]
     wished = [dict(result.answers) for result in results]
     for name in tasks:
-        answered = [its for its in wished if name in its]
-        adjusted = _wished(loaded, name, [its[name] for its in answered], options)
-        for its, answer in zip(answered, adjusted, strict=True):
-            its[name] = answer
+        answered = [answers for answers in wished if name in answers]
+        adjusted = _wished(loaded, name, [answers[name] for answers in answered], options)
+        for answers, answer in zip(answered, adjusted, strict=True):
+            answers[name] = answer
     return wished
 
 
@@ -317,13 +317,13 @@ def _stage(query: _Query, stage: TaskResults) -> bytes:
 
 
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
-    """The answer in JSON without the answers, which were sent, but with what these did not say of familiarity."""
+    """The end of a stream in JSON: results without the answers that were sent, with the familiarity that these lacked."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
     forget_results(ticket)
     results = []
     for fields in answer.results:
-        its = fields.pop("answers")
-        late = {key: {name: each[key] for name, each in its.items() if key in each} for key in (KEY, NONE)}
+        answers = fields.pop("answers")
+        late = {key: {name: each[key] for name, each in answers.items() if key in each} for key in (KEY, NONE)}
         results.append({**fields, **{key: by_task for key, by_task in late.items() if by_task}})
     return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(map(few_digits, results))))
 

@@ -144,7 +144,7 @@ _QUESTION = msgspec.json.Decoder(Question)
 async def answer_state(service: Service, request: Request) -> Response:
     """The answers to the questions of a request; raises InvalidRequest for one that cannot be answered."""
     body, coding = await request.body(), request.headers.get("content-encoding", "")
-    # What is packed may be as large as a body may be.
+    # An unpacked body may be as large as any body.
     size = len(body) if coding in ("", "identity") else LARGE
     requested, by_name, questions, state = await off_loop(size, _read, service, body, coding)
     answered = await decide_request(service, state, questions, is_gone=gone(request))
