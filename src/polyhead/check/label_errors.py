@@ -254,9 +254,8 @@ def doubted(
         places.append(_place(rows, chosen[row], f"{names[label]} ({probabilities[row, label]:.2f})"))
     findings = []
     if places:
-        message = (
-            f"{counted(len(places), 'label')} that heads doubt which did not learn from the row, most doubtful first"
-        )
+        count = counted(len(places), "label")
+        message = f"{count} that heads doubt which did not learn from the row, most doubtful first"
         findings.append(_finding(part, "doubted_label", message, places, len(chosen)))
     near = neighbours(vectors, labels)
     against = np.flatnonzero((near.label != labels) & (near.count >= max(2, near.of - ALL_BUT)) & (near.agreeing == 0))

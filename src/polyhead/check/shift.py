@@ -48,10 +48,9 @@ def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
         chance = float(np.sqrt(2 / np.pi) * spread.sum() / 2)
         if apart >= LABELS_APART and apart >= BY_CHANCE * chance:
             most = int(np.abs(in_train - in_part).argmax())
+            label = train.task.labels[most]
             message = f"the labels of {part.split} are spread otherwise than those of train ({apart:.0%} would have to "
-            message += (
-                f"change): '{train.task.labels[most]}' has {in_part[most]:.0%} there, and {in_train[most]:.0%} in train"
-            )
+            message += f"change): '{label}' has {in_part[most]:.0%} there, and {in_train[most]:.0%} in train"
             yield part.found("label_shift", "hint", message, do=do)
     if train.has_numbers:
         numbers = [np.array(each.answers, np.float64) for each in (train, part)]

@@ -317,7 +317,7 @@ def _stage(query: _Query, stage: TaskResults) -> bytes:
 
 
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
-    """The end of a stream in JSON: results without the answers that were sent, with the familiarity that these lacked."""
+    """The end of a stream in JSON: results without the answers that were sent, with the familiarity they lacked."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
     forget_results(ticket)
     results = []
