@@ -37,7 +37,7 @@ def test_classes_of_a_set_have_their_names():
     table = frame_of(Columns())
     assert table.column("label") == ["pos", "neg", None]
     assert table.column("tags") == [["neg", "pos"], [], ["pos"]]
-    rows = LabelledTexts.of(Columns(), "label", text="text", text_b=None, what="train")
+    rows = LabelledTexts.of(Columns(), "label", text="text", text_b=None, subject="train")
     assert (rows.inputs, rows.labels) == (["a", "b", "c"], ["pos", "neg", None])
 
 

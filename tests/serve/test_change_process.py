@@ -81,7 +81,7 @@ def test_one_process_makes_several_changes(telling):
 
 def test_after_a_rest_it_ends_and_another_begins(telling):
     async def scenario():
-        process = ChangeProcess(rest=0.05)
+        process = ChangeProcess(rest_seconds=0.05)
         first = await number(process)
         assert await gone(first)
         second = await number(process)

@@ -107,10 +107,10 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         return ["\n".join(map(str, row)) for row in rows]
 
     def _refuse_numbers(self, dimensions: int) -> None:
-        """Raises ValueError: X holds numbers alone."""
-        what = "a row" if dimensions == 1 else "a matrix"
+        """Raises ValueError, since X holds only numbers."""
+        form = "a row" if dimensions == 1 else "a matrix"
         raise ValueError(
-            f"X is {what} of numbers, where {type(self).__name__} reads texts. Give the texts themselves, which it "
+            f"X is {form} of numbers, where {type(self).__name__} reads texts. Give the texts themselves, which it "
             "encodes, and no vectors of them. Reshape your data"
         )
 
@@ -120,9 +120,9 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         cache = self.cache or str(SHARED.path / "cache")
         model = EstimatorModel(self.trunk, cache=cache, backend=self.backend, verbose=self.verbose)
         model.portable = self.portable
-        own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
-        own["effort"] = self.effort
-        chosen = {key: value for key, value in (own | settings).items() if value is not None}
+        parameters = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
+        parameters["effort"] = self.effort
+        chosen = {key: value for key, value in (parameters | settings).items() if value is not None}
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self
 
@@ -219,10 +219,10 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")
-        several = separator_of([label for label in self.classes_ if isinstance(label, str)])
-        if several is not None and several[1]:
+        separator = separator_of([label for label in self.classes_ if isinstance(label, str)])
+        if separator is not None and separator[1]:
             warnings.warn(
-                f"y seems to hold several labels with {several[0]!r} between them, and each different string is one "
+                f"y seems to hold several labels with {separator[0]!r} between them, and each different string is one "
                 "class. For labels of their own give a 0/1 matrix (MultiLabelBinarizer)",
                 stacklevel=2,
             )
@@ -237,9 +237,9 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             return None
         weights = compute_sample_weight(self.class_weight, y)
         if sample_weight is not None:
-            own = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-            check_consistent_length(y, own)
-            weights = weights * column_or_1d(own)
+            row_weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+            check_consistent_length(y, row_weights)
+            weights = weights * column_or_1d(row_weights)
         if (weights < 0).any() or not weights.any():
             raise ValueError("every weight is zero or more, and not all of them are zero")
         return np.asarray(weights)

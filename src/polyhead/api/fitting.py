@@ -48,13 +48,13 @@ def labels_by_task(task: object, texts: object, labels: object) -> tuple[Any, di
     """
     named: dict[str, Any]
     rows: object
-    table, given = None if isinstance(task, str) else frame_of(task), texts if labels is None else labels
+    table, column = None if isinstance(task, str) else frame_of(task), texts if labels is None else labels
     if isinstance(task, str):
         named, rows = {task: labels}, texts
-    elif table is not None and not isinstance(getattr(given, "name", None), str):
-        named, rows = _columns_by_task(table, given), task
-    elif isinstance(name := getattr(given, "name", None), str) and name:
-        named, rows = {clean_name(name): given}, task
+    elif table is not None and not isinstance(getattr(column, "name", None), str):
+        named, rows = _columns_by_task(table, column), task
+    elif isinstance(name := getattr(column, "name", None), str) and name:
+        named, rows = {clean_name(name): column}, task
     else:
         raise BadValue(
             "the first argument is the name of the task",
@@ -68,19 +68,19 @@ def labels_by_task(task: object, texts: object, labels: object) -> tuple[Any, di
 
 
 def _columns_by_task(table: Frame, labels: object) -> dict[str, str]:
-    several = [labels] if isinstance(labels, str) else labels
-    if isinstance(several, Mapping):
-        return dict(several)
-    if not isinstance(several, list | tuple) or not several or not all(isinstance(name, str) for name in several):
+    columns = [labels] if isinstance(labels, str) else labels
+    if isinstance(columns, Mapping):
+        return dict(columns)
+    if not isinstance(columns, list | tuple) or not columns or not all(isinstance(name, str) for name in columns):
         raise BadValue(
             "a frame needs the names of the columns that hold labels",
             got=labels,
             allowed=list(table.names),
             do='name them: fit(frame, text="message", labels=["topics", "mood"])',
         )
-    named = {clean_name(name): name for name in several}
-    if len(named) < len(several):
-        raise BadValue("two columns of labels give one name of a task", got=several, do="give {task: column, ...}")
+    named = {clean_name(name): name for name in columns}
+    if len(named) < len(columns):
+        raise BadValue("two columns of labels give one name of a task", got=columns, do="give {task: column, ...}")
     return named
 
 
@@ -100,15 +100,15 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
     splits: Mapping[str, Any]  # validation and test, as they are given
     is_of_several: bool  # whether the call names several tasks
 
-    def labelled(self, labels: object, what: str) -> LabelledTexts:
+    def labelled(self, labels: object, subject: str) -> LabelledTexts:
         """Its rows with these labels."""
         columns = {"text": self.text, "text_b": self.text_b, "groups": self.groups, "weights": self.weights}
-        return LabelledTexts.of(self.texts, labels, what=what, **columns)
+        return LabelledTexts.of(self.texts, labels, subject=subject, **columns)
 
-    def others(self, given: Any, labels: object, what: str) -> LabelledTexts:
+    def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
         """Rows of another split: (texts, labels), or a data frame with the same columns."""
-        own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
-        return LabelledTexts.of(own, answers, text=self.text, text_b=self.text_b, what=what)
+        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, labels)
+        return LabelledTexts.of(texts, answers, text=self.text, text_b=self.text_b, subject=subject)
 
 
 class NewRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls,
         task: str,
-        given: GivenRows,
+        call_rows: GivenRows,
         labels: Any,
         *,
         kind: str | Mapping[str, str] | None,
@@ -133,17 +133,17 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         settings: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> NewRows:
-        """The rows as the task's kind reads them: the given one, that of the live version, or a guess."""
+        """The rows as the task's kind reads them: the kind of the call, that of the live version, or a guess."""
         chosen = settings_of(task, settings)
         separator, empty = chosen.pop("separator", None), chosen.get("empty")
-        rows = given.labelled(labels, f"task '{task}'")
+        rows = call_rows.labelled(labels, f"task '{task}'")
         chosen_kind = of_task(kind, task)
         if chosen_kind is None and separator is not None:
             chosen_kind = MultiLabel.name
         chosen_kind = chosen_kind or (None if live is None else live.kind)
-        known = KINDS.named(chosen_kind or kind_of_rows(rows, say=say, what=task))
-        if not known.empty_is_none and given.is_of_several:
-            chosen.pop("empty", None)  # it says something of the others
+        known = KINDS.named(chosen_kind or kind_of_rows(rows, say=say, task=task))
+        if not known.empty_is_none and call_rows.is_of_several:
+            chosen.pop("empty", None)  # it is meant for other tasks of the call
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
         records = records_of(known, rows)
@@ -152,33 +152,33 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
     def held(
         self,
         held: ExitStack,
-        given: GivenRows,
+        call_rows: GivenRows,
         *,
         earlier: list[Record],
         live: Task | None,
         classes: Sequence[str] | Mapping[str, Sequence[str]] | None,
     ) -> TaskEntry:
         """The project entry over these rows after `earlier` ones, and over other splits, held in memory."""
-        others = self._splits(held, given)
+        others = self._splits(held, call_rows)
         if not earlier:
-            check_different_labels(self.kind, self.rows.labels, what=f"task '{self.task}'")
+            check_different_labels(self.kind, self.rows.labels, subject=f"task '{self.task}'")
         address = held.enter_context(in_memory([*earlier, *self.records], before=len(earlier)))
         overlaps = self.settings.get("overlaps")
         with in_python({address: len(earlier)}):
             labels = of_task(classes, self.task)
-            own = entry_of(self.task, self.kind, self.rows, address, live=live, classes=labels, overlaps=overlaps)
-            return TaskEntry(**(own | self.settings | others))
+            entry = entry_of(self.task, self.kind, self.rows, address, live=live, classes=labels, overlaps=overlaps)
+            return TaskEntry(**(entry | self.settings | others))
 
-    def _splits(self, held: ExitStack, given: GivenRows) -> dict[str, Any]:
+    def _splits(self, held: ExitStack, call_rows: GivenRows) -> dict[str, Any]:
         """The other splits as an entry names them. A share and a file are unchanged."""
         named: dict[str, Any] = {}
-        several = (names for names in self.rows.labels if isinstance(names, list))
-        known = {name for names in several for name in names if isinstance(name, str)}
-        for split, own in given.splits.items():
-            if isinstance(own, str | Real | DataFile):
-                named[split] = own
-            elif own is not None:
-                rows = given.others(own, self.labels, f"the {split} of task '{self.task}'")
+        lists = (names for names in self.rows.labels if isinstance(names, list))
+        known = {name for names in lists for name in names if isinstance(name, str)}
+        for split, rows_of_split in call_rows.splits.items():
+            if isinstance(rows_of_split, str | Real | DataFile):
+                named[split] = rows_of_split
+            elif rows_of_split is not None:
+                rows = call_rows.others(rows_of_split, self.labels, f"the {split} of task '{self.task}'")
                 check_inputs(self.kind, [self.rows.inputs[0], *rows.inputs])
                 named[split] = held.enter_context(
                     in_memory(records_of(self.kind, with_lists(rows, self.kind, known=known)))

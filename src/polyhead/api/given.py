@@ -88,20 +88,20 @@ def _frame_of_set(value: Any) -> Frame:
     return Frame(value.column_names, lambda name: [with_names(cell, features.get(name)) for cell in value[name]], None)
 
 
-def values_of_rows(values: object, what: str) -> list[Any]:
+def values_of_rows(values: object, subject: str) -> list[Any]:
     """The values as a list, None if missing; rows of two-dimensional arrays become tuples.
 
     Raises BadValue for anything that holds no values.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise BadValue(
-            f"{what} are given one a row",
+            f"{subject} are given one a row",
             got=values,
             allowed="a list, an array, a column or series",
-            do=f"put a single one of {what} into a list" if isinstance(values, str) else None,
+            do=f"put a single one of {subject} into a list" if isinstance(values, str) else None,
         )
     if frame_of(values) is not None:
-        raise BadValue(f"{what} are a whole table", got=type(values).__name__, do="name the column that holds them")
+        raise BadValue(f"{subject} are a whole table", got=type(values).__name__, do="name the column that holds them")
     rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else _plain(row) for row in rows]
 

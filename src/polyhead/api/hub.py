@@ -119,9 +119,9 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _failed(what: str, repository: str, error: Exception) -> BundleError:
+def _failed(action: str, repository: str, error: Exception) -> BundleError:
     return BundleError(
-        f"cannot {what} {repository}",
+        f"cannot {action} {repository}",
         got=f"{type(error).__name__}: {error}",
         do="check the name (owner/name), the network, and the token (`hf auth login`, or token=...)",
     )

@@ -145,17 +145,17 @@ class Model:
         that would be lost.
         """
         texts, named = labels_by_task(task, texts, labels)
-        own: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
-        own |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
-        given, display = GivenRows(texts=texts, **own), progress_display(sys.stderr if self.verbose else None)
+        fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
+        fields |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
+        call_rows, display = GivenRows(texts=texts, **fields), progress_display(sys.stderr if self.verbose else None)
         entries, before, records = list[TaskEntry](), dict[str, int](), dict[str, list[Record]]()
         with ExitStack() as held, self._fitting:
             for name, answers in named.items():
                 live = self.tasks.get(name)
-                new = NewRows.of(name, given, answers, kind=kind, live=live, settings=settings, say=display.line)
+                new = NewRows.of(name, call_rows, answers, kind=kind, live=live, settings=settings, say=display.line)
                 earlier = earlier_records(self._rows_of(name), new, live) if add and live is not None else []
                 records[name] = [*earlier, *new.records]
-                entries.append(new.held(held, given, earlier=earlier, live=live, classes=classes))
+                entries.append(new.held(held, call_rows, earlier=earlier, live=live, classes=classes))
                 before[str(entries[-1].train)] = len(earlier)
             with in_python(before):
                 outcome = self._train(entries, display, if_better=if_better, allow_lost_labels=allow_lost_labels)
@@ -207,9 +207,9 @@ class Model:
 
         Raises BadValue if a named task, or every task, reads none of the texts.
         """
-        columns, inputs, table, alone = self._columns(texts, tasks, text=text, text_b=text_b)
+        columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b)
         cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
-        if alone:
+        if is_single:
             return {name: answers[0] for name, answers in cells.items()}
         return cells if table is None else table.answered(cells)
 
@@ -264,8 +264,8 @@ class Model:
         """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
         from polyhead.api.showing import evaluation_on
 
-        own: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
-        return evaluation_on(self.session, self._known(task), texts, labels, **own).score.scores
+        columns: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
+        return evaluation_on(self.session, self._known(task), texts, labels, **columns).score.scores
 
     def report(
         self,
@@ -348,10 +348,10 @@ class Model:
     ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
         """The answers, the inputs, their data frame, and whether it was a single input."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
-        alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
-        inputs, table = texts_of_rows([texts] if alone else texts, text=text, text_b=text_b)
+        is_single = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
+        inputs, table = texts_of_rows([texts] if is_single else texts, text=text, text_b=text_b)
         columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
-        return columns, inputs, table, alone
+        return columns, inputs, table, is_single
 
     def _only(self, task: str | None) -> str:
         """The named task, or the only one."""

@@ -41,18 +41,18 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
     )
 
 
-def as_input(given: Any) -> Any:
+def as_input(entry: Any) -> Any:
     """An input as a session takes it: words joined to a text, a missing text as an empty one."""
-    if isinstance(given, list):
-        return join_tokens(given)[0]
-    return "" if given is None else given
+    if isinstance(entry, list):
+        return join_tokens(entry)[0]
+    return "" if entry is None else entry
 
 
 def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
     """The places of the words of inputs that are lists of words."""
-    if not any(isinstance(given, list) for given in inputs):
+    if not any(isinstance(entry, list) for entry in inputs):
         return None
-    return [join_tokens(given)[1] if isinstance(given, list) else None for given in inputs]
+    return [join_tokens(entry)[1] if isinstance(entry, list) else None for entry in inputs]
 
 
 def cells_by_task(
@@ -62,7 +62,7 @@ def cells_by_task(
 
     Raises BadValue if a named task reads none of them, or no task does. Warns of a failed task.
     """
-    types = {_type_of(given) for given in inputs if given is not None}
+    types = {_type_of(entry) for entry in inputs if entry is not None}
     cells: dict[str, list[Any]] = {}
     for name, column in columns.tasks.items():
         if types and types.isdisjoint(input_types_of(column.task)):
@@ -92,14 +92,14 @@ def _spread(column: AnswerColumn, values: Sequence[Any], count: int) -> list[Any
     return cells
 
 
-def _type_of(given: Any) -> InputType:
-    return "text" if isinstance(given, str | list) else input_type_of(given)
+def _type_of(entry: Any) -> InputType:
+    return "text" if isinstance(entry, str | list) else input_type_of(entry)
 
 
 def _unread(types: set[InputType], tasks: Mapping[str, Task]) -> BadValue:
-    what = f"task '{next(iter(tasks))}' reads" if len(tasks) == 1 else "the tasks read"
+    subject = f"task '{next(iter(tasks))}' reads" if len(tasks) == 1 else "the tasks read"
     return BadValue(
-        f"{what} no input of this form",
+        f"{subject} no input of this form",
         got=" and ".join(sorted(IN_WORDS[input_type] for input_type in types)),
         allowed=_reads(tasks),
         do="give such inputs; a pair is a tuple of two texts",

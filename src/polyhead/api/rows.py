@@ -47,7 +47,7 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
         *,
         text: str | Sequence[str],
         text_b: str | None,
-        what: str,
+        subject: str,
         groups: object = None,
         weights: object = None,
     ) -> LabelledTexts:
@@ -57,24 +57,24 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
             rows = table.column(labels)
         elif labels is None or isinstance(labels, str):
             named = "the name of the column that holds them" if frame_of(texts) is not None else "a list of labels"
-            raise BadValue(f"{what} has no labels", got=labels, allowed=named)
+            raise BadValue(f"{subject} has no labels", got=labels, allowed=named)
         else:
             rows = values_of_rows(labels, "labels")
         if len(rows) != len(inputs):
-            raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
+            raise BadValue(f"{subject} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         name = labels if isinstance(labels, str) else getattr(labels, "name", None)
         of_training = {
-            column: [None if value is None else convert(value) for value in _own(given, table, len(inputs), column)]
-            for column, given, convert in ((GROUP, groups, str), (WEIGHT, weights, plain))
-            if given is not None
+            column: [None if value is None else convert(value) for value in _cells(source, table, len(inputs), column)]
+            for column, source, convert in ((GROUP, groups, str), (WEIGHT, weights, plain))
+            if source is not None
         }
         return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "", of_training=of_training)
 
 
-def _own(given: object, table: Frame | None, count: int, column: str) -> list[Any]:
+def _cells(source: object, table: Frame | None, count: int, column: str) -> list[Any]:
     """The groups or weights of the rows, from a list or a column of their data frame."""
-    is_column = table is not None and isinstance(given, str)
-    values = table.column(given) if is_column else values_of_rows(given, f"{column}s")  # type: ignore[union-attr,arg-type]
+    is_column = table is not None and isinstance(source, str)
+    values = table.column(source) if is_column else values_of_rows(source, f"{column}s")  # type: ignore[union-attr,arg-type]
     if len(values) != count:
         raise BadValue(f"there is not one of {column}s for each text", got=f"{count} texts, {len(values)} {column}s")
     return values
@@ -89,21 +89,21 @@ def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
     return name, f"the first input is {IN_WORDS[input_type]}"
 
 
-def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) -> str:
+def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], task: str) -> str:
     """The kind that fits inputs and labels, which is reported; raises ConfigError if several fit equally well."""
     known = kind_of_inputs(rows.inputs)
     if known is not None:
-        say(f"{what}: kind {known[0]}, since {known[1]}")
+        say(f"{task}: kind {known[0]}, since {known[1]}")
         return known[0]
     guess = kind_of_labels(rows.labels, name=rows.name)
     if guess.rivals:
         kinds = [guess.kind, *guess.rivals]
         raise ConfigError(
-            f"the labels of task '{what}' can be read in {len(kinds)} ways: {guess.why}",
+            f"the labels of task '{task}' can be read in {len(kinds)} ways: {guess.why}",
             allowed=" or ".join(f"kind='{kind}'" for kind in kinds),
             do="give one of them",
         )
-    say(f"{what}: kind {guess.kind}, since {guess.why}; `kind=` says otherwise")
+    say(f"{task}: kind {guess.kind}, since {guess.why}; `kind=` says otherwise")
     return guess.kind
 
 
@@ -129,9 +129,9 @@ def with_lists(
         if kind.empty_is_none and isinstance(label, str) and not label.strip():
             labels.append(_of_empty(empty, number))
             continue
-        several: Any = kind.parse(label, mark) if isinstance(label, str) and label.strip() else label
-        several = [several] if isinstance(several, str) and several in known else several
-        if isinstance(several, str):
+        parts: Any = kind.parse(label, mark) if isinstance(label, str) and label.strip() else label
+        parts = [parts] if isinstance(parts, str) and parts in known else parts
+        if isinstance(parts, str):
             raise BadValue(
                 f"row {number}: kind '{kind.name}' takes a list of labels",
                 got=label,
@@ -139,7 +139,7 @@ def with_lists(
                 do="give lists, or say what stands between labels, such as separator='/'",
                 row=number,
             )
-        labels.append([part for part in several if part] if isinstance(label, str) else label)
+        labels.append([part for part in parts if part] if isinstance(label, str) else label)
     return msgspec.structs.replace(rows, labels=labels)
 
 
@@ -200,12 +200,12 @@ def in_python(before: Mapping[str, int] = MappingProxyType({})) -> Iterator[None
             raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
         if ADDRESS not in error.what:
             raise
-        what = re.sub(rf"({ADDRESS}\d+) row (-?\d+)", named, error.what)
-        what = re.sub(rf"{ADDRESS}\d+", "these rows", what)
+        problem = re.sub(rf"({ADDRESS}\d+) row (-?\d+)", named, error.what)
+        problem = re.sub(rf"{ADDRESS}\d+", "these rows", problem)
         allowed, do = map(_in_arguments, (error.allowed, error.do))
         facts = {name: value for name, value in error.facts.items() if name != "source"}
         raised = type(error).__new__(type(error))
-        PolyheadError.__init__(raised, what, got=error.got, allowed=allowed, do=do, **facts)
+        PolyheadError.__init__(raised, problem, got=error.got, allowed=allowed, do=do, **facts)
         raise raised from None
 
 
@@ -234,12 +234,12 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
             )
 
 
-def check_different_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
+def check_different_labels(kind: Kind, labels: Sequence[Any], *, subject: str) -> None:
     """Raises BadValue if a task with one label per row has fewer different ones than its kind needs."""
     different = {str(label) for label in map(plain, labels) if label is not None}
     if "labels" in kind.uses and not kind.label_is_list and len(different) < kind.least_labels:
         raise BadValue(
-            f"{what} has too few different labels to learn from",
+            f"{subject} has too few different labels to learn from",
             got=sorted(different),
             allowed=f"{kind.least_labels} or more",
             do="give rows of other labels too",
@@ -262,22 +262,22 @@ def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
     """The rows under the column names of `columns_for`, with labels as JSON values."""
     columns = columns_for(kind, rows.inputs)
     label = columns.get("tags") or columns.get("spans") or kind.label_key
-    both = enumerate(zip(rows.inputs, rows.labels, strict=True))
-    records = [cells_of(kind, given) | {label: _plain_label(answer, number)} for number, (given, answer) in both]
+    examples = enumerate(zip(rows.inputs, rows.labels, strict=True))
+    records = [cells_of(kind, entry) | {label: _plain_label(answer, number)} for number, (entry, answer) in examples]
     for column, values in rows.of_training.items():
         records = [record | {column: value} for record, value in zip(records, values, strict=True)]
     return records
 
 
 def _plain_label(answer: Any, number: int) -> Any:
-    several = answer if isinstance(answer, list | tuple | set) else [answer]
-    if wrong := [each for each in several if _is_no_label(each)]:
+    values = answer if isinstance(answer, list | tuple | set) else [answer]
+    if wrong := [each for each in values if _is_no_label(each)]:
         raise BadValue(f"row {number} has bytes or infinity as a label", got=wrong, do="correct it", row=number)
     try:
         return msgspec.json.decode(msgspec.json.encode(answer, enc_hook=_listed))
     except UnicodeEncodeError:
-        what = f"the label of row {number} holds half of a character (a lone surrogate)"
-        raise BadValue(what, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
+        problem = f"the label of row {number} holds half of a character (a lone surrogate)"
+        raise BadValue(problem, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
     except (TypeError, ValueError) as error:
         raise BadValue(f"the label of row {number} is no plain value", got=str(error), row=number) from None
 
@@ -294,19 +294,19 @@ def _listed(value: Any) -> Any:
     raise TypeError(f"it is of type {type(value).__name__}")
 
 
-def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
+def cells_of(kind: Kind, entry: Any) -> dict[str, Any]:
     """The cells of one input."""
-    if isinstance(given, Question):
-        context = {kind.context_column or PAIR: given.context} if given.context else {}
-        return {kind.text_column: given.text, "choices": list(given.options), **context}
-    if isinstance(given, Passage):
-        given = (given.question, given.context)
-    if isinstance(given, tuple):
-        first, second = given
+    if isinstance(entry, Question):
+        context = {kind.context_column or PAIR: entry.context} if entry.context else {}
+        return {kind.text_column: entry.text, "choices": list(entry.options), **context}
+    if isinstance(entry, Passage):
+        entry = (entry.question, entry.context)
+    if isinstance(entry, tuple):
+        first, second = entry
         return {kind.text_column: first, kind.context_column or PAIR: second}
-    if isinstance(given, list):
-        return {TOKENS: given}
-    return {kind.text_column: given}
+    if isinstance(entry, list):
+        return {TOKENS: entry}
+    return {kind.text_column: entry}
 
 
 @contextmanager
@@ -332,12 +332,12 @@ def with_data(project: Project, data: Mapping[str, Mapping[str, Any]]) -> Iterat
         yield msgspec.structs.replace(project, tasks=tuple(entries))
 
 
-def _table(rows: Any, what: str) -> list[Record]:
+def _table(rows: Any, subject: str) -> list[Record]:
     frame = frame_of(rows)
     if frame is not None:
         columns = [frame.column(name) for name in frame.names]
         rows = [dict(zip(frame.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
-        raise BadValue(f"{what} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
+        raise BadValue(f"{subject} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
     plain_rows = ({key: plain(cell) for key, cell in row.items()} for row in rows)
     return [msgspec.json.decode(json_bytes(row)) for row in plain_rows]

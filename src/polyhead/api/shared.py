@@ -109,7 +109,7 @@ def _unpacked(options: dict[str, Any], portable: bool, content: bytes) -> Estima
 
 
 def _add_encoder(model: EstimatorModel) -> None:
-    """Finds the weights of an unpickled model's encoder again; raises BundleError if they are gone, or are others."""
+    """Finds the weights of an unpickled model's encoder again; raises BundleError if they are gone or differ."""
     expected, place = read_trunk_record(model.folder), SHARED.encoder(model.trunk)
     target = model.folder / TRUNK / WEIGHTS
     with suppress(OSError, PolyheadError):
@@ -117,14 +117,14 @@ def _add_encoder(model: EstimatorModel) -> None:
             link_or_copy(place / TRUNK / WEIGHTS, target)
             return
     do = "give this machine the encoder, or pickle an estimator with portable=True, which holds it"
-    what = f"the encoder '{model.trunk}' of a pickled estimator is not on this machine"
+    problem = f"the encoder '{model.trunk}' of a pickled estimator is not on this machine"
     try:
         is_bundle = (FilePath(model.trunk) / BUNDLE).is_file()
         data = Bundle.open(model.trunk).trunk() if is_bundle else load_trunk(model.trunk)
     except PolyheadError as error:
-        raise BundleError(what, got=error, do=do) from None
-    if (found := arrays_digest(data.arrays)) != expected.arrays:
-        what = f"the encoder '{model.trunk}' has other weights than the one that a pickled estimator learned over"
-        raise BundleError(what, got=found[:16], allowed=expected.arrays[:16], do=do)
+        raise BundleError(problem, got=error, do=do) from None
+    if (digest := arrays_digest(data.arrays)) != expected.arrays:
+        problem = f"the encoder '{model.trunk}' has other weights than the one that a pickled estimator learned over"
+        raise BundleError(problem, got=digest[:16], allowed=expected.arrays[:16], do=do)
     write_arrays(target, data.arrays)
     SHARED.keep_encoder(model.folder, place)

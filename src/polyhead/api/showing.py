@@ -47,13 +47,13 @@ class ShownResults(list[Result]):
         self.inputs = list(inputs)
 
     def _repr_html_(self) -> str:
-        return answers_html([_answered(own, result) for own, result in zip(self.inputs, self, strict=False)])
+        return answers_html([_answered(entry, result) for entry, result in zip(self.inputs, self, strict=False)])
 
 
-def _answered(given: Any, result: Result) -> AnsweredText:
-    texts = (given,) if isinstance(given, str) else tuple(texts_of(given))
-    if isinstance(given, Question):
-        texts = (*texts, *given.options)
+def _answered(entry: Any, result: Result) -> AnsweredText:
+    texts = (entry,) if isinstance(entry, str) else tuple(texts_of(entry))
+    if isinstance(entry, Question):
+        texts = (*texts, *entry.options)
     late = dict.fromkeys(result.late, "late")
     return AnsweredText(texts=texts, answers=result.answers, reasons={**result.skipped, **result.failed, **late})
 
@@ -89,7 +89,7 @@ def evaluation_on(
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""
     kind = kind_of(task)
-    rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
+    rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, subject="evaluate")
     rows = with_lists(rows, kind, known=task.labels)
     check_inputs(kind, rows.inputs, input_types_of(task))
     named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
@@ -124,8 +124,8 @@ def held_report(session: Session, rows: Mapping[str, FilePath], cache: FilePath)
             got=next(iter(reasons.values())) if reasons else "no task",
             do="fit in this model, or with one cache= for both; with rows of your own: `polyhead evaluate --report`",
         )
-    left = [f"{name}: not shown, {reasons[name]}" for name in reasons]
-    return _page(scored, ["answers to rows that training held out", *left])
+    omissions = [f"{name}: not shown, {reasons[name]}" for name in reasons]
+    return _page(scored, ["answers to rows that training held out", *omissions])
 
 
 def _page(scored: Sequence[EvaluatedTask], facts: Sequence[str]) -> ReportPage:

@@ -22,21 +22,21 @@ def columns(part: SplitRows, table: Table, declared: Collection[str]) -> Iterato
     others = [name for name in table.values if name not in declared]
     constant = [name for name in others if _is_constant(table, name)]
     if constant:
-        what = f"{part.file}: the same value in every row of {names_text(constant)}"
-        yield part.found("constant_column", "hint", what, do="leave the column out, or read the file anew")
+        message = f"{part.file}: the same value in every row of {names_text(constant)}"
+        yield part.found("constant_column", "hint", message, do="leave the column out, or read the file anew")
     if part.has_classes and not part.kind.label_is_list:
         telling = [name for name in others if name not in constant and _tells(part, table, name)]
         if telling:
-            what = f"{part.file}: {names_text(telling)} tells the label of nearly every row"
+            message = f"{part.file}: {names_text(telling)} tells the label of nearly every row"
             do = "keep it out of the text, or declare it if it is the label that is meant"
-            yield part.found("telling_column", "hint", what, do=do)
+            yield part.found("telling_column", "hint", message, do=do)
     else:
         telling = []
     labels = [name for name in others if name not in (*constant, *telling) and _looks_like_labels(table, name)]
     if labels:
-        what = f"{part.file}: columns that look like labels, and belong to no task: {names_text(labels)}"
+        message = f"{part.file}: columns that look like labels, and belong to no task: {names_text(labels)}"
         do = f"add a task of each with `polyhead init --label {labels[0]}`, or leave them"
-        yield part.found("undeclared_label", "hint", what, do=do)
+        yield part.found("undeclared_label", "hint", message, do=do)
 
 
 def _is_constant(table: Table, name: str) -> bool:

@@ -25,9 +25,9 @@ _IN_WORD = np.array([chr(code).isalnum() or code >= 128 for code in range(256)])
 
 def near_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of similar texts; in a group of similar texts each is paired with one of them, not with all."""
-    several = [(start, _words(texts[start:stop])) for start, stop in _blocks(texts)]
+    block_words = [(start, _words(texts[start:stop])) for start, stop in _blocks(texts)]
     signatures, chosen = [], []
-    for start, (words, counts) in several:
+    for start, (words, counts) in block_words:
         long = np.flatnonzero(counts >= LEAST)
         if len(long):
             signatures.append(_signatures(words, counts, long))
@@ -36,7 +36,7 @@ def near_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
         return []
     members = np.concatenate(chosen)
     bands = np.concatenate(signatures)
-    shingles = _Shingles([words for _, (words, _) in several], [counts for _, (_, counts) in several])
+    shingles = _Shingles([words for _, (words, _) in block_words], [counts for _, (_, counts) in block_words])
     return sorted(set(_verified(bands, members, shingles)))
 
 
@@ -75,9 +75,9 @@ class _Shingles:
 
     def likeness(self, first: int, second: int) -> float:
         """Jaccard similarity: the size of the intersection over the size of the union."""
-        one, other = self.of(first), self.of(second)
-        shared = len(one & other)
-        return shared / (len(one) + len(other) - shared)
+        left_set, right_set = self.of(first), self.of(second)
+        shared = len(left_set & right_set)
+        return shared / (len(left_set) + len(right_set) - shared)
 
 
 def _blocks(texts: Sequence[str]) -> list[tuple[int, int]]:
@@ -116,10 +116,10 @@ def _signatures(words: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np
     stops = np.cumsum(counts)
     kept = np.repeat(np.isin(np.arange(len(counts)), chosen), counts)
     starts = np.concatenate([[0], np.cumsum(counts[chosen])[:-1]])
-    own = words[kept]
-    pairs = np.empty_like(own)
-    pairs[:-1] = own[:-1] * _PAIR + own[1:]
-    pairs[np.cumsum(counts[chosen]) - 1] = own[starts]  # the last word does not begin a pair
+    singles = words[kept]
+    pairs = np.empty_like(singles)
+    pairs[:-1] = singles[:-1] * _PAIR + singles[1:]
+    pairs[np.cumsum(counts[chosen]) - 1] = singles[starts]  # the last word does not begin a pair
     generator = np.random.default_rng(1)
     factors = generator.integers(1, 2**63, size=(BANDS, ROWS), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     bands = np.zeros((len(chosen), BANDS), np.uint64)
@@ -127,7 +127,7 @@ def _signatures(words: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np
     for band in range(BANDS):
         for factor in factors[band]:
             least = np.minimum(
-                np.minimum.reduceat(_mixed(own, factor), starts), np.minimum.reduceat(_mixed(pairs, factor), starts)
+                np.minimum.reduceat(_mixed(singles, factor), starts), np.minimum.reduceat(_mixed(pairs, factor), starts)
             )
             bands[:, band] = bands[:, band] * _BASE + least
     return bands
@@ -157,9 +157,9 @@ def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
             if before != index and _agree(part, before, part, index):
                 again.append(part.place(index, other=f"row {part.rows[before]}"))
         if again:
-            what = f"{counted(len(again), 'row')} repeat another of the same label, but for case and punctuation"
+            message = f"{counted(len(again), 'row')} repeat another of the same label, but for case and punctuation"
             do = "keep one of each, unless a text counts as often as it comes"
-            yield part.found("duplicate", "hint", what, do=do, places=again)
+            yield part.found("duplicate", "hint", message, do=do, places=again)
 
 
 def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
@@ -174,12 +174,12 @@ def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
                 other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
                 places.append(part.place(index, other=other))
     if places:
-        what = f"{counted(len(places), 'row')} with the text of another row and another label"
-        yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=places)
+        message = f"{counted(len(places), 'row')} with the text of another row and another label"
+        yield parts[0].found("conflict", "fault", message, do="decide for one label, or remove the rows", places=places)
 
 
-def _agree(first: SplitRows, one: int, second: SplitRows, other: int) -> bool:
-    a, b = first.answers[one], second.answers[other]
+def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int) -> bool:
+    a, b = first.answers[first_row], second.answers[second_row]
     if isinstance(a, float) and isinstance(b, float):
         low, high = first.task.range or (0.0, 1.0)
         return abs(a - b) <= APART * (high - low)
@@ -200,9 +200,9 @@ def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
             else:
                 known.setdefault(key, (part, index))
         if places:
-            what = f"{counted(len(places), 'row')} with a text that {' and '.join(sorted(sources))} has too"
+            message = f"{counted(len(places), 'row')} with a text that {' and '.join(sorted(sources))} has too"
             do = "remove them from one of the two: the score counts what was learned by heart"
-            yield part.found("leak", "fault", what, do=do, places=places)
+            yield part.found("leak", "fault", message, do=do, places=places)
 
 
 def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
@@ -218,20 +218,20 @@ def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     across: dict[int, list[RowRef]] = {}
     reported = set[int]()
     for first, second in near_pairs(texts):
-        (one, i), (other, j) = owners[first], owners[second]
+        (earlier, i), (later, j) = owners[first], owners[second]
         if second in reported:
             continue
         reported.add(second)
-        place = other.place(j, other=f"{one.split} row {one.rows[i]}: {one.place(i).text}")
-        (inside if one is other else across).setdefault(id(other), []).append(place)
+        place = later.place(j, other=f"{earlier.split} row {earlier.rows[i]}: {earlier.place(i).text}")
+        (inside if earlier is later else across).setdefault(id(later), []).append(place)
     for part in parts:
         for places, level in ((across.get(id(part), []), "fault"), (inside.get(id(part), []), "hint")):
             if len(places) >= max(NEAR_LEAST, NEAR_SHARE * len(part)):
                 where = "of an earlier split" if level == "fault" else "of the split"
-                what = f"{counted(len(places), 'text')} with nearly the words of another one {where}"
+                message = f"{counted(len(places), 'text')} with nearly the words of another one {where}"
                 do = "keep the rows of one source or template in one split"
                 kind = "near_leak" if level == "fault" else "near_duplicate"
-                yield part.found(kind, "fault" if level == "fault" else "hint", what, do=do, places=places)
+                yield part.found(kind, "fault" if level == "fault" else "hint", message, do=do, places=places)
 
 
 def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
@@ -239,10 +239,10 @@ def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
     trained = [{key for part in parts if part.split == TRAIN for key in part.keys} for parts in tasks]
     if len(tasks) < 2:
         return
-    for number, parts in enumerate(tasks):
+    for number, (parts, task_keys) in enumerate(zip(tasks, trained, strict=True)):
         for other, keys in enumerate(trained):
-            own = trained[number]
-            if other == number or (own and keys and len(own & keys) >= PARALLEL * min(len(own), len(keys))):
+            shared, smaller = len(task_keys & keys), min(len(task_keys), len(keys))
+            if other == number or (smaller and shared >= PARALLEL * smaller):
                 continue
             for part in parts:
                 if part.is_train:
@@ -250,19 +250,19 @@ def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
                 same = [i for i, key in enumerate(part.keys) if len(key) >= LONG and key in keys]
                 if same:
                     name = tasks[other][0].task.name
-                    what = f"{counted(len(same), 'text')} of this split are among those that task '{name}' trains on"
+                    message = f"{counted(len(same), 'text')} of this split are among those that task '{name}' trains on"
                     do = f"training drops them from '{name}'; remove them there to see what is left"
-                    yield part.found("shared_text", "hint", what, do=do, indices=same)
+                    yield part.found("shared_text", "hint", message, do=do, indices=same)
 
 
 def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows with twice the same text: options of a question, or both texts of a pair."""
     for part in parts:
         questions = [(i, v.options) for i, v in enumerate(part.inputs) if isinstance(v, Question)]
-        options = [i for i, several in questions if len({o.casefold().strip() for o in several}) < len(several)]
+        options = [i for i, texts in questions if len({o.casefold().strip() for o in texts}) < len(texts)]
         if options:
-            what = f"{counted(len(options), 'question')} with two equal options"
-            yield part.found("same_options", "fault", what, do="make the options differ", indices=options)
+            message = f"{counted(len(options), 'question')} with two equal options"
+            yield part.found("same_options", "fault", message, do="make the options differ", indices=options)
 
 
 def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:
@@ -271,8 +271,8 @@ def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:
         pairs = [(i, texts_of(v)) for i, v in enumerate(part.inputs) if not isinstance(v, Question)]
         equal = [i for i, texts in pairs if len(texts) == 2 and texts[0].strip() == texts[1].strip()]
         if len(part) >= FEW and len(equal) >= len(part) / 2:
-            what = f"{counted(len(equal), 'row')} have the same text twice"
-            yield part.found("same_pair", "fault", what, do="name the column of the second text", indices=equal)
+            message = f"{counted(len(equal), 'row')} have the same text twice"
+            yield part.found("same_pair", "fault", message, do="name the column of the second text", indices=equal)
 
 
 CHECKS = (repeated, conflicting, leaking, near_duplicates, within, equal_pairs)

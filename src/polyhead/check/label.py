@@ -42,22 +42,22 @@ def unknown(part: SplitRows) -> Iterator[Finding]:
     variants = {label: known[_folded(label)] for label in wrong if _folded(label) in known}
     if variants:
         pairs = [f"'{label}' for '{meant}'" for label, meant in variants.items()]
-        what = f"labels differ from declared ones in case or spaces alone: {', '.join(pairs[:5])}"
+        message = f"labels differ from declared ones in case or spaces alone: {', '.join(pairs[:5])}"
         places = [
             place for label, meant in variants.items() for place in part.at(wrong[label], label=label, other=meant)
         ]
-        yield part.found("label_variant", "fault", what, do="write each label in one way", places=places)
+        yield part.found("label_variant", "fault", message, do="write each label in one way", places=places)
     if others := [label for label in wrong if label not in variants]:
         near = {label: difflib.get_close_matches(label, part.task.labels, n=1, cutoff=0.8) for label in others[:50]}
         meant = "; ".join(f"'{label}' may be '{names[0]}'" for label, names in near.items() if names)
-        what = f"labels that the task does not declare: {names_text(others)}" + (f" ({meant})" if meant else "")
+        message = f"labels that the task does not declare: {names_text(others)}" + (f" ({meant})" if meant else "")
         do = "add them to the task's labels, or fix the rows"
         places = [place for label in others for place in part.at(wrong[label], label=label)]
-        yield part.found("unknown_label", "fault", what, do=do, places=places)
+        yield part.found("unknown_label", "fault", message, do=do, places=places)
     if unread:
-        what = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
+        message = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
         places = [place for error in unread for place in part.at([_row(error)], other=error.what)]
-        yield part.found("unreadable", "fault", what, do=unread[0].do or "fix the rows", places=places)
+        yield part.found("unreadable", "fault", message, do=unread[0].do or "fix the rows", places=places)
 
 
 def _row(error: BadValue) -> int:
@@ -83,21 +83,21 @@ def variants(part: SplitRows) -> Iterator[Finding]:
     """Declared labels that differ only in case, spaces or hyphens, or of which one looks like a misspelling."""
     if not part.has_classes or not part.is_train:
         return
-    if several := alike(part.task.labels):
-        groups = [" and ".join(f"'{part.task.labels[i]}' ({part.counts[i]:,})" for i in group) for group in several]
-        what = f"labels differ in case or spaces alone: {'; '.join(groups[:5])}"
-        rarer = {i for group in several for i in group if i != max(group, key=lambda index: int(part.counts[index]))}
+    if similar := alike(part.task.labels):
+        groups = [" and ".join(f"'{part.task.labels[i]}' ({part.counts[i]:,})" for i in group) for group in similar]
+        message = f"labels differ in case or spaces alone: {'; '.join(groups[:5])}"
+        rarer = {i for group in similar for i in group if i != max(group, key=lambda index: int(part.counts[index]))}
         indices = [row for row, labels in enumerate(part.labels) if rarer.intersection(labels)]
-        yield part.found("label_variant", "fault", what, do="write each label in one way", indices=indices)
-    grouped = {index for group in several for index in group}
+        yield part.found("label_variant", "fault", message, do="write each label in one way", indices=indices)
+    grouped = {index for group in similar for index in group}
     slips = [(i, j) for i, j in _slips(part) if not {i, j} <= grouped]
     if slips:
         pairs = [f"'{part.task.labels[i]}' ({part.counts[i]:,}) beside '{part.task.labels[j]}'" for i, j in slips]
-        what = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
+        message = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
         rare = {i for i, _ in slips}
         indices = [row for row, labels in enumerate(part.labels) if rare.intersection(labels)]
         yield part.found(
-            "misspelt_label", "hint", what, do="correct the label, or leave it if it is meant", indices=indices
+            "misspelt_label", "hint", message, do="correct the label, or leave it if it is meant", indices=indices
         )
 
 
@@ -125,19 +125,19 @@ def rare(part: SplitRows) -> Iterator[Finding]:
     names, counts = part.task.labels, part.counts
     present = np.flatnonzero(counts)
     if len(present) == 1 and not part.kind.label_is_list:
-        what = f"every row has the label '{names[present[0]]}'"
+        message = f"every row has the label '{names[present[0]]}'"
         do = "give rows of other labels, or name another column"
-        yield part.found("constant_label", "fault", what, do=do, indices=range(len(part)))
+        yield part.found("constant_label", "fault", message, do=do, indices=range(len(part)))
     if missing := [names[index] for index in np.flatnonzero(counts == 0)]:
-        what = f"train has no row of {counted(len(missing), 'label')}: {names_text(missing)}"
-        yield part.found("absent_label", "fault", what, do="add rows of these labels, or remove them from the task")
+        message = f"train has no row of {counted(len(missing), 'label')}: {names_text(missing)}"
+        yield part.found("absent_label", "fault", message, do="add rows of these labels, or remove them from the task")
     few = [int(index) for index in present if counts[index] < TINY]
     if few:
-        what = f"train has fewer than {TINY} rows of {counted(len(few), 'label')}: "
-        what += names_text([f"{names[index]} ({counts[index]})" for index in few])
+        message = f"train has fewer than {TINY} rows of {counted(len(few), 'label')}: "
+        message += names_text([f"{names[index]} ({counts[index]})" for index in few])
         indices = [row for row, labels in enumerate(part.labels) if set(few).intersection(labels)]
         do = "label more rows of them, or join them with others"
-        yield part.found("tiny_class", "hint", what, do=do, indices=indices)
+        yield part.found("tiny_class", "hint", message, do=do, indices=indices)
 
 
 def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
@@ -148,8 +148,8 @@ def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     least = EXPECTED + math.log(len(train.task.labels))  # with many labels, one is more likely to be missing by chance
     missing = [train.task.labels[i] for i in np.flatnonzero((part.counts == 0) & (expected >= least))]
     if missing:
-        what = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
-        yield part.found("absent_label", "fault", what, do="draw the split anew, so that it has every label")
+        message = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
+        yield part.found("absent_label", "fault", message, do="draw the split anew, so that it has every label")
 
 
 def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
@@ -164,9 +164,9 @@ def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
         spans += inside
         indices += [index] if inside else []
     if indices:
-        what = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} not made of whole words"
+        message = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} not made of whole words"
         do = "correct their offsets (no space at an end, no half of a word); as they are, scores count them as missed"
-        yield part.found("lost_span", "hint", what, do=do, indices=indices)
+        yield part.found("lost_span", "hint", message, do=do, indices=indices)
 
 
 def given_away(part: SplitRows) -> Iterator[Finding]:
@@ -174,14 +174,14 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
         return
     rows = spaced(len(part), SAMPLE)
-    words = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
+    samples = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
     of_label: dict[int, Counter[str]] = {}
     sizes, everywhere = Counter[int](), Counter[str]()
-    for row, own in zip(rows, words, strict=True):
+    for row, words in zip(rows, samples, strict=True):
         label = part.labels[row][0]
         sizes[label] += 1
-        of_label.setdefault(label, Counter()).update(own)
-        everywhere.update(own)
+        of_label.setdefault(label, Counter()).update(words)
+        everywhere.update(words)
     readings = dict[int, str]()
     for label, size in sizes.items():
         if size < GIVEAWAY_ROWS:
@@ -199,10 +199,10 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
     classes, covered = len(sizes), sum(sizes[label] for label in readings)
     if readings and classes > 1 and (classes <= FEW_CLASSES or covered >= SHARE * len(rows)):
         pairs = [f"'{word}' for '{part.task.labels[label]}'" for label, word in readings.items()]
-        what = f"one word gives the label away: {', '.join(pairs[:5])}"
+        message = f"one word gives the label away: {', '.join(pairs[:5])}"
         do = "remove what was written into the texts after they were labelled, if it will not be there later"
-        indices = [row for row, own in zip(rows, words, strict=True) if readings.get(part.labels[row][0]) in own]
-        yield part.found("label_in_text", "fault", what, do=do, indices=indices)
+        indices = [row for row, words in zip(rows, samples, strict=True) if readings.get(part.labels[row][0]) in words]
+        yield part.found("label_in_text", "fault", message, do=do, indices=indices)
 
 
 CHECKS = (unknown, variants, rare, gold_out_of_reach, given_away)

@@ -42,14 +42,14 @@ class Doubts(Value, eq=False):
 def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
     """The doubts about labels (rows,), from probabilities (rows, labels) by a head not trained on these rows."""
     rows = np.arange(len(labels))
-    own = probabilities[rows, labels]
+    quality = probabilities[rows, labels]
     counts = np.bincount(labels, minlength=probabilities.shape[1])
-    sums = np.bincount(labels, weights=own, minlength=probabilities.shape[1])
+    sums = np.bincount(labels, weights=quality, minlength=probabilities.shape[1])
     thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
     sure = np.where(probabilities >= thresholds, probabilities, -1.0)
     best = sure.argmax(axis=1)
     is_sure = sure[rows, best] >= 0
-    return Doubts(quality=own, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
+    return Doubts(quality=quality, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
 
 
 def trusted(quality: np.ndarray, is_planted: np.ndarray, chance: float) -> float:
@@ -220,9 +220,9 @@ def trusted_up_to(rows: LabelledRows, chosen: np.ndarray, trials: Sequence[tuple
     for trial, outputs in trials:
         targets, is_planted = np.stack(trial.examples.targets)[chosen], trial.is_planted[chosen]
         if rows.is_list:
-            several = doubts_of_each(sigmoid(outputs), targets >= 0.5)
-            qualities.append(np.array([each.quality for each in several]))
-            hits.append(np.array([is_planted[each.row, each.label] for each in several], bool))
+            row_doubts = doubts_of_each(sigmoid(outputs), targets >= 0.5)
+            qualities.append(np.array([each.quality for each in row_doubts]))
+            hits.append(np.array([is_planted[each.row, each.label] for each in row_doubts], bool))
         else:
             by_heads = doubts(softmax(outputs), targets.astype(np.int64))
             qualities.append(by_heads.quality[by_heads.doubted])
@@ -248,24 +248,25 @@ def doubted(
     names, probabilities = part.task.labels, softmax(outputs)
     by_heads = doubts(probabilities, labels)
     believed = by_heads.doubted[by_heads.quality[by_heads.doubted] <= up_to]
-    told, places = set(believed.tolist()), list[RowRef]()
+    doubted_rows, places = set(believed.tolist()), list[RowRef]()
     for row in believed.tolist():
         label = int(by_heads.suggested[row])
         places.append(_place(rows, chosen[row], f"{names[label]} ({probabilities[row, label]:.2f})"))
     findings = []
     if places:
-        what = f"{counted(len(places), 'label')} that heads doubt which did not learn from the row, most doubtful first"
-        findings.append(_found(part, "doubted_label", what, places, len(chosen)))
+        count = counted(len(places), "label")
+        message = f"{count} that heads doubt which did not learn from the row, most doubtful first"
+        findings.append(_finding(part, "doubted_label", message, places, len(chosen)))
     near = neighbours(vectors, labels)
     against = np.flatnonzero((near.label != labels) & (near.count >= max(2, near.of - ALL_BUT)) & (near.agreeing == 0))
     places = [
         _place(rows, chosen[row], f"{names[near.label[row]]} ({near.count[row]} of {near.of} neighbours)")
         for row in against[np.argsort(by_heads.quality[against], kind="stable")].tolist()
-        if row not in told
+        if row not in doubted_rows
     ]
     if places:
-        what = f"{counted(len(places), 'row')} more whose nearest neighbours all have another label"
-        findings.append(_found(part, "neighbour_label", what, places, len(chosen)))
+        message = f"{counted(len(places), 'row')} more whose nearest neighbours all have another label"
+        findings.append(_finding(part, "neighbour_label", message, places, len(chosen)))
     return findings
 
 
@@ -273,18 +274,18 @@ def _doubted_lists(rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, 
     """Rows with labels that held-out heads would add or remove, the most doubtful first."""
     part = rows.places[0][0]
     has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
-    said: dict[int, list[str]] = {}
+    changes: dict[int, list[str]] = {}
     for doubted_label in doubts_of_each(sigmoid(outputs), has_label):
         if doubted_label.quality > up_to:
             break
         name = part.task.labels[doubted_label.label]
-        told = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
-        said.setdefault(doubted_label.row, []).append(told)
-    if not said:
+        change = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
+        changes.setdefault(doubted_label.row, []).append(change)
+    if not changes:
         return []
-    places = [_place(rows, chosen[row], ", ".join(told)) for row, told in said.items()]
-    what = f"{counted(len(places), 'row')} whose labels are doubted by heads that did not learn from it, worst first"
-    return [_found(part, "doubted_label", what, places, len(chosen))]
+    places = [_place(rows, chosen[row], ", ".join(change)) for row, change in changes.items()]
+    message = f"{counted(len(places), 'row')} whose labels are doubted by heads that did not learn from it, worst first"
+    return [_finding(part, "doubted_label", message, places, len(chosen))]
 
 
 def _place(rows: LabelledRows, row: int, other: str) -> RowRef:
@@ -292,8 +293,8 @@ def _place(rows: LabelledRows, row: int, other: str) -> RowRef:
     return part.place(index, other=other)
 
 
-def _found(part: SplitRows, kind: str, what: str, places: Sequence[RowRef], of: int) -> Finding:
+def _finding(part: SplitRows, kind: str, message: str, places: Sequence[RowRef], of: int) -> Finding:
     do = "read these rows again, from the first on"
     return Finding(
-        kind=kind, level="hint", what=what, do=do, task=part.task.name, rows=len(places), of=of, places=tuple(places)
+        kind=kind, level="hint", what=message, do=do, task=part.task.name, rows=len(places), of=of, places=tuple(places)
     )

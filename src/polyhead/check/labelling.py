@@ -48,10 +48,10 @@ def _of_clusters(vectors: np.ndarray, weights: np.ndarray, count: int, generator
         return list(range(len(vectors)))
     centres = _far_apart(vectors, weights, count, generator)
     for _ in range(ROUNDS):
-        own = _distances(vectors, centres).argmin(axis=1)
+        nearest = _distances(vectors, centres).argmin(axis=1)
         sums = np.zeros_like(centres)
-        np.add.at(sums, own, vectors * weights[:, None])
-        totals = np.bincount(own, weights=weights, minlength=count)
+        np.add.at(sums, nearest, vectors * weights[:, None])
+        totals = np.bincount(nearest, weights=weights, minlength=count)
         centres = np.where(totals[:, None] > 0, sums / np.maximum(totals[:, None], 1e-12), centres)
     distances, chosen = _distances(vectors, centres), list[int]()
     for centre in range(count):
@@ -87,16 +87,16 @@ class Text(Value):
 
 def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
     """The rows of a file that have a text; raises MissingColumn, and the errors of `Rows`."""
-    rows, several = Rows(path, [text] + ([label] if label else [])), list[Text]()
+    rows, texts = Rows(path, [text] + ([label] if label else [])), list[Text]()
     for row in rows:
-        value, given = row.values.get(text), row.values.get(label) if label else None
+        value, cell = row.values.get(text), row.values.get(label) if label else None
         if isinstance(value, str) and value.strip():
-            name = str(given).strip() if given is not None else ""
-            several.append(Text(row=row.number, text=value, label=name or None))
+            name = str(cell).strip() if cell is not None else ""
+            texts.append(Text(row=row.number, text=value, label=name or None))
     for column in (text, label):
         if column and column not in rows.columns:
             raise MissingColumn(f"{path} has no column '{column}'", allowed=list(rows.columns), do="name another one")
-    return several
+    return texts
 
 
 def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -111,8 +111,8 @@ def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> It
             continue
         where = f"{path} row {row.number}"
         if not str(number).isdigit() or texts.get(int(str(number))) != row.values.get("text"):
-            what = f"{where}: the texts have no such row"
-            raise BadValue(what, got=number, do="label the file that --ask wrote of the same texts")
+            problem = f"{where}: the texts have no such row"
+            raise BadValue(problem, got=number, do="label the file that --ask wrote of the same texts")
         name = str(label).strip()
         if name not in known:
             raise UnknownLabel(

@@ -103,8 +103,8 @@ class SplitRows:
     @cached_property
     def keys(self) -> list[str]:
         """Each input without case, spaces and punctuation; if nothing is left, as in `lines`."""
-        several = (("\n".join(map(letters_of, texts_of(value)))) for value in self.inputs)
-        return [letters if letters.strip() else line for letters, line in zip(several, self.lines, strict=True)]
+        lists = (("\n".join(map(letters_of, texts_of(value)))) for value in self.inputs)
+        return [letters if letters.strip() else line for letters, line in zip(lists, self.lines, strict=True)]
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -125,8 +125,8 @@ class SplitRows:
     @cached_property
     def counts(self) -> np.ndarray:
         """Number of rows with each label, int64 (labels,)."""
-        several = [label for labels in self.labels for label in labels]
-        return np.bincount(np.array(several, np.int64), minlength=len(self.task.labels))
+        lists = [label for labels in self.labels for label in labels]
+        return np.bincount(np.array(lists, np.int64), minlength=len(self.task.labels))
 
     @cached_property
     def answers(self) -> list[object]:
@@ -162,7 +162,7 @@ class SplitRows:
         self,
         kind: str,
         level: Level,
-        what: str,
+        message: str,
         *,
         do: str,
         indices: Sequence[int] = (),
@@ -173,7 +173,7 @@ class SplitRows:
         return Finding(
             kind=kind,
             level=level,
-            what=what,
+            what=message,
             do=do,
             task=self.task.name,
             split=self.split,
@@ -196,10 +196,10 @@ def spaced(count: int, most: int) -> list[int]:
 
 def by_task(parts: Sequence[SplitRows]) -> list[list[SplitRows]]:
     """The parts of each task, in their order."""
-    several: dict[str, list[SplitRows]] = {}
+    parts_of_tasks: dict[str, list[SplitRows]] = {}
     for part in parts:
-        several.setdefault(part.task.name, []).append(part)
-    return list(several.values())
+        parts_of_tasks.setdefault(part.task.name, []).append(part)
+    return list(parts_of_tasks.values())
 
 
 def names_text(names: Sequence[str], most: int = 8) -> str:

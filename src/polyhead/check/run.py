@@ -38,12 +38,12 @@ def read_parts(
             try:
                 parts.append(SplitRows(task, split, source, read_each(source, task)))
             except DataError as error:
-                kind, what, do = "unreadable", error.what, error.do or "correct the file"
+                kind, message, do = "unreadable", error.what, error.do or "correct the file"
                 if isinstance(error, MissingColumn):
                     allowed = error.allowed
                     has = ", ".join(map(str, allowed)) if isinstance(allowed, list | tuple) else str(allowed)
-                    kind, what = "missing_column", f"{what} (it has {has})"
-                findings.append(Finding(kind=kind, level="fault", what=what, do=do, task=entry.name, split=split))
+                    kind, message = "missing_column", f"{message} (it has {has})"
+                findings.append(Finding(kind=kind, level="fault", what=message, do=do, task=entry.name, split=split))
     return parts, findings
 
 

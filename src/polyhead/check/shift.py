@@ -20,8 +20,8 @@ def small(part: SplitRows) -> Iterator[Finding]:
     """An evaluation split with too few rows."""
     if not part.is_train and 0 < len(part) < FEW:
         error = 50 / np.sqrt(len(part))
-        what = f"{part.split} has {counted(len(part), 'row')}: a score on it is known to about {error:.0f} points"
-        yield part.found("small_split", "hint", what, do="hold more rows out")
+        message = f"{part.split} has {counted(len(part), 'row')}: a score on it is known to about {error:.0f} points"
+        yield part.found("small_split", "hint", message, do="hold more rows out")
 
 
 def groups(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
@@ -30,9 +30,9 @@ def groups(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     rows = [index for index, group in enumerate(part.groups) if group in known]
     if rows:
         column, shared = part.source.group, {part.groups[index] for index in rows}
-        what = f"{counted(len(shared), 'group')} of column '{column}' with rows in {part.split} are in train too"
+        message = f"{counted(len(shared), 'group')} of column '{column}' with rows in {part.split} are in train too"
         do = "draw the split by groups, so that a score says how new groups are answered"
-        yield part.found("group_leak", "fault", what, do=do, indices=rows)
+        yield part.found("group_leak", "fault", message, do=do, indices=rows)
 
 
 def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
@@ -41,23 +41,24 @@ def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
         return
     do = "draw the split at random from the same rows, or check that later texts will look like it"
     if train.has_classes:
-        own, other = train.counts / train.counts.sum(), part.counts / max(1, part.counts.sum())
-        apart = float(np.abs(own - other).sum() / 2)
+        in_train, in_part = train.counts / train.counts.sum(), part.counts / max(1, part.counts.sum())
+        apart = float(np.abs(in_train - in_part).sum() / 2)
         mixed = (train.counts + part.counts) / max(1, (train.counts + part.counts).sum())
         spread = np.sqrt(mixed * (1 - mixed) * (1 / len(train) + 1 / len(part)))
         chance = float(np.sqrt(2 / np.pi) * spread.sum() / 2)
         if apart >= LABELS_APART and apart >= BY_CHANCE * chance:
-            most = int(np.abs(own - other).argmax())
-            what = f"the labels of {part.split} are spread otherwise than those of train ({apart:.0%} would have to "
-            what += f"change): '{train.task.labels[most]}' has {other[most]:.0%} there, and {own[most]:.0%} in train"
-            yield part.found("label_shift", "hint", what, do=do)
+            most = int(np.abs(in_train - in_part).argmax())
+            label = train.task.labels[most]
+            message = f"the labels of {part.split} are spread otherwise than those of train ({apart:.0%} would have to "
+            message += f"change): '{label}' has {in_part[most]:.0%} there, and {in_train[most]:.0%} in train"
+            yield part.found("label_shift", "hint", message, do=do)
     if train.has_numbers:
         numbers = [np.array(each.answers, np.float64) for each in (train, part)]
         apart = _distance(*numbers)
         if apart >= LENGTHS_APART:
-            what = f"the numbers of {part.split} are spread otherwise: median {np.median(numbers[1]):g}, "
-            what += f"in train {np.median(numbers[0]):g}"
-            yield part.found("label_shift", "hint", what, do=do)
+            message = f"the numbers of {part.split} are spread otherwise: median {np.median(numbers[1]):g}, "
+            message += f"in train {np.median(numbers[0]):g}"
+            yield part.found("label_shift", "hint", message, do=do)
 
 
 def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
@@ -70,16 +71,16 @@ def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
         reasons.append(f"texts have {lengths[0]:,.0f} characters in the middle, in train {lengths[1]:,.0f}")
     samples = [[each.texts[index] for index in spaced(len(each), SAMPLE)] for each in (train, part)]
     for name, trait in _TRAITS.items():
-        own, other = (sum(map(trait, texts)) / len(texts) for texts in samples)
-        if abs(own - other) >= WRITING_APART:
-            reasons.append(f"{other:.0%} of texts {name}, in train {own:.0%}")
-    own, other = _unseen(samples[0], samples[1])
-    if other - own >= UNSEEN:
-        reasons.append(f"{other:.0%} of words are never in train, where {own:.0%} would be usual")
+        expected, observed = (sum(map(trait, texts)) / len(texts) for texts in samples)
+        if abs(expected - observed) >= WRITING_APART:
+            reasons.append(f"{observed:.0%} of texts {name}, in train {expected:.0%}")
+    expected, observed = _unseen(samples[0], samples[1])
+    if observed - expected >= UNSEEN:
+        reasons.append(f"{observed:.0%} of words are never in train, where {expected:.0%} would be usual")
     if reasons:
-        what = f"the texts of {part.split} look other than those of train: {'; '.join(reasons)}"
+        message = f"the texts of {part.split} look other than those of train: {'; '.join(reasons)}"
         do = "check that both come from one source and were prepared alike"
-        yield part.found("text_shift", "hint", what, do=do)
+        yield part.found("text_shift", "hint", message, do=do)
 
 
 _TRAITS = {
@@ -102,5 +103,5 @@ def _unseen(train: Sequence[str], other: Sequence[str]) -> tuple[float, float]:
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
     """The largest difference of two empirical distributions."""
     values = np.unique(np.concatenate([first, second]))
-    both = [np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (first, second)]
-    return float(np.abs(both[0] - both[1]).max())
+    cumulative = [np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (first, second)]
+    return float(np.abs(cumulative[0] - cumulative[1]).max())

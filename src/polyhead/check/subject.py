@@ -56,13 +56,13 @@ class CheckSubject(Value, eq=False):
                 kind = "unusable" if isinstance(error, DataError) else error.facts.get("fault")
                 if kind is None:
                     raise
-                what, do = error.what, error.do or "correct the file"
-                findings.append(Finding(kind=str(kind), level="fault", what=what, do=do, task=stem))
+                message, do = error.what, error.do or "correct the file"
+                findings.append(Finding(kind=str(kind), level="fault", what=message, do=do, task=stem))
         return cls(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
 
 
-def _limit(place: str, given: int | None) -> int:
+def _limit(place: str, tokens: int | None) -> int:
     """Tokens that the encoder reads: those that are given, else a bundle's own, else the usual number."""
-    if given is not None or not Path(place, BUNDLE).is_file():
-        return given or TOKENS
+    if tokens is not None or not Path(place, BUNDLE).is_file():
+        return tokens or TOKENS
     return Bundle.open(place, verify=False).trunk_facts().settings.max_tokens

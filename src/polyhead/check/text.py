@@ -31,16 +31,16 @@ FEW = 20  # rows: with fewer, shares are not reported
 def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Rows without a text or a label."""
     if rows := part.reading.empty:
-        what = f"{counted(len(rows), 'row')} without a text; training skips them"
-        yield part.found("empty_text", "hint", what, do="remove the rows, or give their texts", places=part.at(rows))
+        message = f"{counted(len(rows), 'row')} without a text; training skips them"
+        yield part.found("empty_text", "hint", message, do="remove the rows, or give their texts", places=part.at(rows))
     if rows := part.reading.unlabelled:
-        what = f"{counted(len(rows), 'row')} without a label; training skips them"
-        yield part.found("unlabelled", "hint", what, do="label the rows, or remove them", places=part.at(rows))
+        message = f"{counted(len(rows), 'row')} without a label; training skips them"
+        yield part.found("unlabelled", "hint", message, do="label the rows, or remove them", places=part.at(rows))
     if rows := part.reading.overlapping:
-        left = "the rows are left out" if part.source.overlaps == "skip" else "the longest are kept"
-        what = f"{counted(len(rows), 'row')} with labelled spans that overlap; {left}, as 'overlaps' says"
+        handling = "the rows are left out" if part.source.overlaps == "skip" else "the longest are kept"
+        message = f"{counted(len(rows), 'row')} with labelled spans that overlap; {handling}, as 'overlaps' says"
         do = "label spans apart, or make a task of each level"
-        yield part.found("overlapping_spans", "hint", what, do=do, places=part.at(rows))
+        yield part.found("overlapping_spans", "hint", message, do=do, places=part.at(rows))
 
 
 def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
@@ -55,19 +55,19 @@ def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
     cut = [index for index, words in sizes.items() if words > limit - 2]
     if cut:
         longest = max(sizes.values())
-        what = f"{counted(len(cut), 'text')} of up to {longest:,} words; the encoder reads {limit:,} tokens"
+        message = f"{counted(len(cut), 'text')} of up to {longest:,} words; the encoder reads {limit:,} tokens"
         windows = 'long_texts = "windows", ' if "long_texts" in part.kind.uses else ""
         do = f"set {windows}a larger trunk.max_tokens, or shorten them"
-        yield part.found("over_long", "hint", what, do=do, indices=cut)
+        yield part.found("over_long", "hint", message, do=do, indices=cut)
 
 
 def misread(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Texts decoded with another encoding than they were written in."""
     wrong = [i for i, text in enumerate(part.texts) if not text.isascii() and is_misread(text)]
     if wrong:
-        what = f"{counted(len(wrong), 'text')} read in another encoding than written, such as 'Ã©' for 'é'"
+        message = f"{counted(len(wrong), 'text')} read in another encoding than written, such as 'Ã©' for 'é'"
         do = "read the source as UTF-8 and export it again"
-        yield part.found("mojibake", "fault", what, do=do, indices=wrong)
+        yield part.found("mojibake", "fault", message, do=do, indices=wrong)
 
 
 def is_misread(text: str) -> bool:
@@ -94,17 +94,17 @@ def invisible(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Invisible characters, which the tokenizer drops or splits words at."""
     wrong = [i for i, text in enumerate(part.texts) if INVISIBLE.search(text) is not None]
     if wrong:
-        what = f"{counted(len(wrong), 'text')} with control characters or zero-width spaces"
-        yield part.found("invisible", "hint", what, do="remove these characters", indices=wrong)
+        message = f"{counted(len(wrong), 'text')} with control characters or zero-width spaces"
+        yield part.found("invisible", "hint", message, do="remove these characters", indices=wrong)
 
 
 def markup(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Tags and entities of HTML."""
     wrong = [i for i, t in enumerate(part.texts) if ("<" in t or "&" in t) and MARKUP.search(t) is not None]
     if len(wrong) >= max(2, MARKED * len(part)):
-        what = f"{counted(len(wrong), 'text')} with tags or entities of HTML"
+        message = f"{counted(len(wrong), 'text')} with tags or entities of HTML"
         do = "turn the markup into plain text, as it will be when the task is asked"
-        yield part.found("markup", "hint", what, do=do, indices=wrong)
+        yield part.found("markup", "hint", message, do=do, indices=wrong)
 
 
 def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
@@ -119,8 +119,8 @@ def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
     if most >= CUT_LENGTH and len(alike) >= max(CUT_LEAST, CUT_SHARE * len(part), 5 * expected):
         if len({part.keys[index] for index in alike}) < len(alike) / 2:
             return  # one repeated text
-        what = f"{counted(len(alike), 'text')} of exactly {most:,} characters, and none longer: they look cut off"
-        yield part.found("cut_off", "hint", what, do="export the texts in full", indices=alike)
+        message = f"{counted(len(alike), 'text')} of exactly {most:,} characters, and none longer: they look cut off"
+        yield part.found("cut_off", "hint", message, do="export the texts in full", indices=alike)
 
 
 def wordless(part: SplitRows, limit: int) -> Iterator[Finding]:
@@ -129,11 +129,11 @@ def wordless(part: SplitRows, limit: int) -> Iterator[Finding]:
         return
     without = [index for index, text in enumerate(part.texts) if LETTER.search(text) is None]
     if len(without) >= WORDLESS * len(part):
-        what = f"{counted(len(without), 'text')} without a letter: the column may not be the text"
-        yield part.found("no_text", "fault", what, do="name the column of the text", indices=without)
+        message = f"{counted(len(without), 'text')} without a letter: the column may not be the text"
+        yield part.found("no_text", "fault", message, do="name the column of the text", indices=without)
     if len(set(part.keys)) == 1:
-        what = "every row has the same text"
-        yield part.found("constant_text", "fault", what, do="name the column of the text", indices=range(len(part)))
+        message = "every row has the same text"
+        yield part.found("constant_text", "fault", message, do="name the column of the text", indices=range(len(part)))
 
 
 CHECKS = (empty, long_inputs, misread, invisible, markup, cut_off, wordless)

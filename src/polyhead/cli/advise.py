@@ -74,8 +74,8 @@ def budget_of(layers: int | None, ms: float | None, size: float | None) -> Budge
     """The budget of one amount, or of none; raises click.UsageError for several."""
     from polyhead.advise.choice import Budget, Unit
 
-    given: dict[Unit, float | None] = {"layers": layers, "ms": ms, "bytes": size}
-    amounts = [(unit, amount) for unit, amount in given.items() if amount is not None]
+    by_unit: dict[Unit, float | None] = {"layers": layers, "ms": ms, "bytes": size}
+    amounts = [(unit, amount) for unit, amount in by_unit.items() if amount is not None]
     if len(amounts) > 1:
         raise click.UsageError("give one of --layers, --ms and --bytes")
     return Budget(amount=amounts[0][1], unit=amounts[0][0]) if amounts else Budget()

@@ -41,29 +41,29 @@ def short_answer(answer: Mapping[str, Any]) -> str:
     return ", ".join(f"{span['label']} {_where(span)}" for span in spans) or "none"
 
 
-def _scored(said: object, score: float | None) -> str:
+def _scored(answer: object, score: float | None) -> str:
     if score is None:
-        return f"{said}"
-    return f"{said} (>0.99)" if 0.995 <= score < 1 else f"{said} ({score:.2f})"
+        return f"{answer}"
+    return f"{answer} (>0.99)" if 0.995 <= score < 1 else f"{answer} ({score:.2f})"
 
 
 def _beyond(answer: Mapping[str, Any]) -> str:
     """Lines about calibration and familiarity beside the answer."""
-    calibrated, said = answer.get("calibrated") or {}, list[str]()
+    calibrated, notes = answer.get("calibrated") or {}, list[str]()
     for key in ("label", "labels"):
         if key in calibrated and calibrated[key] != answer.get(key):
-            said.append(f"calibrated: {calibrated[key]}")
+            notes.append(f"calibrated: {calibrated[key]}")
     if calibrated.get("unsure"):
-        said.append("unsure")
+        notes.append("unsure")
     if calibrated.get("set"):
-        said.append(f"one of {', '.join(map(str, calibrated['set'][:MOST_LABELS]))}")
+        notes.append(f"one of {', '.join(map(str, calibrated['set'][:MOST_LABELS]))}")
     if calibrated.get("interval"):
-        said.append("between {:.4g} and {:.4g}".format(*calibrated["interval"]))
+        notes.append("between {:.4g} and {:.4g}".format(*calibrated["interval"]))
     if isinstance(answer.get("familiar"), float):
-        said.append(f"familiar {answer['familiar']:.2f}")
+        notes.append(f"familiar {answer['familiar']:.2f}")
     if answer.get("none_of_these"):
-        said.append("none of these")
-    return f"; {'; '.join(said)}" if said else ""
+        notes.append("none of these")
+    return f"; {'; '.join(notes)}" if notes else ""
 
 
 def _where(span: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def _receipt(receipt: Mapping[str, Any], tasks: int) -> str:
         f"{counted(tasks, 'task')} answered",
     ]
     more = {"cut": "token not read", "repaired": "character replaced"}
-    for name, what in more.items():
+    for name, noun in more.items():
         if receipt.get(name):
-            facts.append(counted(receipt[name], what, several=what.replace(" ", "s ", 1)))
+            facts.append(counted(receipt[name], noun, several=noun.replace(" ", "s ", 1)))
     return ", ".join(facts)

@@ -105,8 +105,8 @@ def _short(answer: dict[str, Any] | None) -> str:
         return " ".join(str(word["label"]) for word in answer["words"]) or "(none)"
     parts = []
     for value in answer.values():
-        several = value if isinstance(value, list) else [value]
-        parts += [f"{item:.4g}" if isinstance(item, float) else str(item) for item in several]
+        values = value if isinstance(value, list) else [value]
+        parts += [f"{item:.4g}" if isinstance(item, float) else str(item) for item in values]
     return ", ".join(parts) or "(none)"
 
 

@@ -70,18 +70,18 @@ def command(
         for name, source in labelled_sources(known, tasks, data, columns).items()
     }
     checks = labelled_sources(known, list(sources), check, columns) if check is not None else {}
-    made = {
+    calibrated = {
         name: calibrated_task(session, name, source, request, check=checks.get(name), show=printer.show)
         for name, source in sources.items()
     }
-    calibrations = {name: each.calibration for name, each in made.items() if each.calibration is not None}
+    calibrations = {name: each.calibration for name, each in calibrated.items() if each.calibration is not None}
     for name, calibration in calibrations.items():
         printer.section(name, _lines(known[name], calibration))
     facts = {"calibrations": calibrations}
     if dry_run:
         printer.line("nothing was changed: --dry-run")
         return {"bundle": bundle, "certificate": None, **facts}
-    certificate = keep_beside(bundle, made, read=session.bundle, actor=actor)
+    certificate = keep_beside(bundle, calibrated, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"calibrated {name}: {old} -> {new}; its raw outputs are the same bits")
     return end(printer, bundle, certificate, **facts)

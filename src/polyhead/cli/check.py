@@ -102,8 +102,8 @@ def _subject(data: Sequence[str], only: Sequence[str], columns: dict[str, str | 
         if only:
             raise click.UsageError("--tasks is for the tasks of PROJECT; of DATA every file, or set of splits, is one.")
         return CheckSubject.of_files(data, columns)
-    given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
-    if len(data) > 1 or given:
+    options = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
+    if len(data) > 1 or options:
         raise click.UsageError(f"{projects[0]} names its files and columns; give it alone, or data files without it.")
     return CheckSubject.of_project(projects[0], only)
 

@@ -31,10 +31,10 @@ class OptionText:
     `rest` are names, which begin with a dash, and at most one default.
     """
 
-    def __init__(self, text: str = "", *rest: Any, **settings: Any) -> None:
+    def __init__(self, text: str = "", *others: Any, **settings: Any) -> None:
         self.text = text
-        self.names = tuple(each for each in rest if isinstance(each, str) and each.startswith("-") and len(each) > 1)
-        self.default = next((each for each in rest if each not in self.names), settings.pop("default", NONE))
+        self.names = tuple(each for each in others if isinstance(each, str) and each.startswith("-") and len(each) > 1)
+        self.default = next((each for each in others if each not in self.names), settings.pop("default", NONE))
         self.bounds = {key: settings.pop(key) for key in BOUNDS if key in settings}
         self.settings = settings
 
@@ -47,9 +47,9 @@ class OptionText:
 NONE = inspect.Parameter.empty
 
 
-def option(text: str = "", *rest: Any, **settings: Any) -> Any:
+def option(text: str = "", *others: Any, **settings: Any) -> Any:
     """The default of a parameter that describes it; see `OptionText`."""
-    return OptionText(text, *rest, **settings)
+    return OptionText(text, *others, **settings)
 
 
 class OutputFile(click.ParamType[str]):
@@ -150,11 +150,11 @@ def verb(name: str, *, group: click.Group | None = None, again: str | None = Non
 
 def _field(name: str, annotation: Any, default: Any, is_argument: bool) -> Field:
     """The field of an annotation, whose parts in a union may be annotated too."""
-    kind, found = _bare(annotation)
+    kind, notes = _bare(annotation)
     described = default if isinstance(default, OptionText) else OptionText()
     if isinstance(default, OptionText):
         default = default.default
-    for each in reversed(found):  # the outermost wins
+    for each in reversed(notes):  # the outermost wins
         if isinstance(each, msgspec.Meta):
             extra = dict(each.extra or {})
             names = (extra.pop("option"),) if "option" in extra else ()
@@ -170,14 +170,14 @@ def _field(name: str, annotation: Any, default: Any, is_argument: bool) -> Field
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:
     """The type without None and annotations, and these."""
-    found: list[Any] = []
+    notes: list[Any] = []
     if typing.get_origin(annotation) is Annotated:
-        annotation, *found = typing.get_args(annotation)
+        annotation, *notes = typing.get_args(annotation)
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         inner = next(each for each in typing.get_args(annotation) if each is not type(None))
         annotation, more = _bare(inner)
-        return annotation, [*found, *more]
-    return annotation, found
+        return annotation, [*notes, *more]
+    return annotation, notes
 
 
 def _is_value(kind: Any) -> bool:
@@ -223,25 +223,25 @@ def _parameters(field: Field) -> Iterator[click.Parameter]:
 
 
 def _settings(field: Field) -> dict[str, Any]:
-    """What the type, the bounds and the default say."""
-    kind, found = field.kind, dict[str, Any]()
+    """The settings that follow from the type, the bounds and the default."""
+    kind, settings = field.kind, dict[str, Any]()
     if typing.get_origin(kind) is tuple:
-        several = typing.get_args(kind)
-        found["nargs" if field.is_argument or several[-1] is not ... else "multiple"] = (
-            len(several) if several[-1] is not ... else -1 if field.is_argument else True
+        members = typing.get_args(kind)
+        settings["nargs" if field.is_argument or members[-1] is not ... else "multiple"] = (
+            len(members) if members[-1] is not ... else -1 if field.is_argument else True
         )
-        kind = several[0]
-    found["type"] = _type(kind, field)
+        kind = members[0]
+    settings["type"] = _type(kind, field)
     default = field.default
     if kind is bool:
         return {"is_flag": True}
     if default not in (NONE, None, ()):
-        found["default"] = default // field.scale if field.scale > 1 else default
-        found["show_default"] = default != ""
+        settings["default"] = default // field.scale if field.scale > 1 else default
+        settings["show_default"] = default != ""
     if field.is_argument:
-        found["required"] = default is NONE
-        found.pop("show_default", None)
-    return found
+        settings["required"] = default is NONE
+        settings.pop("show_default", None)
+    return settings
 
 
 def _type(kind: Any, field: Field) -> Any:

@@ -66,8 +66,8 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
         printer.lines(text_table(_scores(scores, session.bundle)))
         how = {"backend": session.backend.name, "precision": session.backend.precision}
         printer.lines([line for fact in fact_lines(scored, how) for line in ("", fact)])
-    what = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
-    printer.lines(["", what, ""])
+    heading = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
+    printer.lines(["", heading, ""])
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
@@ -102,11 +102,11 @@ def _times(session: Session, text: Input, names: Sequence[str]) -> str:
             times.append(time.perf_counter() - began)
         return 1000 * min(times)
 
-    one, every = quickest(names[:1]), quickest(names)
+    single, every = quickest(names[:1]), quickest(names)
     count = len(names)
     return (
-        f"the first text: {one:.1f} ms with 1 task, {every:.1f} ms with {count}; {count} models of their own: "
-        f"about {count * one:.1f} ms"
+        f"the first text: {single:.1f} ms with 1 task, {every:.1f} ms with {count}; {count} models of their own: "
+        f"about {count * single:.1f} ms"
     )
 
 

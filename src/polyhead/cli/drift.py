@@ -73,9 +73,9 @@ def command(
         sources = _labelled(session, read, known, columns)
         others = summaries(session, known, read, sources, columns.roles, needed=read, **how)
         standing = {name: summary.seen for name, summary in others.items()}
-    made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
-    printer.json(_tell(printer, data, made))
-    if fail and any(drift.differs for drift in made):
+    task_drifts = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
+    printer.json(_print(printer, data, task_drifts))
+    if fail and any(drift.differs for drift in task_drifts):
         sys.exit(1)
     return None
 
@@ -91,33 +91,33 @@ def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> di
 
 
 def _labelled(session: Session, names: Sequence[str], data: str, columns: LabelledColumns) -> dict[str, Source]:
-    """How the rows are read of the tasks whose labels the file has."""
-    there = () if columns.labels else first_columns(data)
-    labelled = [name for name in names if columns.labels or name in there]
+    """The sources of the tasks whose labels the file has."""
+    columns_of_file = () if columns.labels else first_columns(data)
+    labelled = [name for name in names if columns.labels or name in columns_of_file]
     return labelled_sources({name: session.tasks[name] for name in names}, labelled, data, columns) if labelled else {}
 
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     seen = {name: summary.seen.beside(kept_centres(session.bundle, name)) for name, summary in rows.items()}
-    wanted = {name: profile_of(session.tasks[name], own) for name, own in seen.items()}
+    wanted = {name: profile_of(session.tasks[name], seen_rows) for name, seen_rows in seen.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")
     end(printer, bundle, certificate)
 
 
-def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> dict[str, Any]:
+def _print(printer: Printer, data: str, task_drifts: Sequence[TaskDrift]) -> dict[str, Any]:
     rows: list[list[object]] = [["task", "rows", "known", "verdict", *ASPECTS, "unlike"]]
-    for drift in made:
+    for drift in task_drifts:
         aspects = [drift.aspects.get(name) for name in ASPECTS]
         differing = [words for each, words in zip(aspects, ASPECTS.values(), strict=True) if each and each.differs]
         distances = [f"{each.distance:.3f} (p {each.p:.2g})" if each else "-" for each in aspects]
         verdict = ", ".join(differing) or "as known"
         rows.append([drift.task, f"{drift.rows:,}", f"{drift.known:,}", verdict, *distances, f"{drift.unlike:.3f}"])
     printer.lines(text_table(rows))
-    for drift in made:
+    for drift in task_drifts:
         printer.lines(section(drift.task, lines) if (lines := _lines(drift)) else [])
-    return {"data": data, "tasks": [drift_facts(drift) for drift in made]}
+    return {"data": data, "tasks": [drift_facts(drift) for drift in task_drifts]}
 
 
 def _lines(drift: TaskDrift) -> list[str]:

@@ -91,8 +91,8 @@ class ReportOptions(Value):
     def check(self, data: str | None) -> None:
         """Raises, before any work, for a column that `data` does not have."""
         for column in self.slices if data is not None and os.path.exists(data) else ():
-            if (there := first_columns(str(data))) and column not in there:
-                raise no_column(str(data), column, there)
+            if (columns := first_columns(str(data))) and column not in columns:
+                raise no_column(str(data), column, columns)
 
     @property
     def is_detailed(self) -> bool:
@@ -144,7 +144,7 @@ def command(
     training is shown next to the new one.
     """
     more.check(data)
-    wanted = _Asked(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
+    wanted = _Scoring(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
         outcome = _on_a_file(folder, data, columns, wanted, printer)
@@ -161,7 +161,7 @@ def command(
 
 
 def _tell_more(
-    outcome: _Outcome, more: ReportOptions, wanted: _Asked, printer: Printer, errors: str | None
+    outcome: _Outcome, more: ReportOptions, wanted: _Scoring, printer: Printer, errors: str | None
 ) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
     how: dict[str, Any] = {"say": note, "show": printer.show}
@@ -197,7 +197,7 @@ def _tell_more(
 
 
 def _cascades(
-    outcome: _Outcome, folder: str, points_lost: float, wanted: _Asked, printer: Printer
+    outcome: _Outcome, folder: str, points_lost: float, wanted: _Scoring, printer: Printer
 ) -> list[CascadeChoice]:
     """Each task's cascade with the bundle of this folder, printed. Raises the first reason where there is none."""
     cheap, choices, reasons = wanted.session(folder), list[CascadeChoice](), list[PolyheadError]()
@@ -237,7 +237,7 @@ def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comp
     )
 
 
-class _Asked(Value):
+class _Scoring(Value):
     """What is scored, and how it is computed."""
 
     only: tuple[str, ...]
@@ -301,7 +301,7 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
     return bundle if data is not None and not os.path.exists(project) else None
 
 
-def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _Asked, printer: Printer) -> _Outcome:
+def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _Scoring, printer: Printer) -> _Outcome:
     assert data is not None
     if not os.path.isfile(data):
         raise DataError(f"no file at {data}", do="give the path of a file that exists")
@@ -324,7 +324,7 @@ def _on_splits(
     project: str,
     bundle: str | None,
     data: str | None,
-    wanted: _Asked,
+    wanted: _Scoring,
     printer: Printer,
     *,
     written: Sequence[str | None],

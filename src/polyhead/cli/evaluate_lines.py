@@ -24,8 +24,8 @@ def label_lines(score: SplitScore) -> list[str]:
     if not score.labels:
         return []
     cells = [
-        [one.label, *(f"{value:.4f}" for value in (one.precision, one.recall, one.f1)), one.support, one.predicted]
-        for one in score.labels
+        [row.label, *(f"{value:.4f}" for value in (row.precision, row.recall, row.f1)), row.support, row.predicted]
+        for row in score.labels
     ]
     wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
     return section(f"{score.task}: each label{wrong}", text_table([LABEL_HEAD, *cells]))
@@ -35,11 +35,11 @@ def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
     """The cascades of a task by threshold, and how to serve the one to take."""
     head = ("", "threshold", f"{Path(cheap).name} answers", choice.metric, "work", "layers a text")
     rows: list[Sequence[object]] = [head]
-    alone, chosen = choice.points[0], choice.chosen
+    full, chosen = choice.points[0], choice.chosen
     for point in choice.points:
         threshold = f"{point.threshold:g}" if point.share else "never"
         mark = "*" if point == choice.chosen else ""
-        work = f"{point.work / alone.work:.0%}"
+        work = f"{point.work / full.work:.0%}"
         rows.append((mark, threshold, f"{point.share:.0%}", f"{point.score:.4f}", work, f"{point.layers:.2f}"))
     lines = section(
         f"{choice.task}: a cascade, by threshold, on {counted(choice.rows, 'row')}; * is the cheapest that loses at "
@@ -51,7 +51,7 @@ def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
     return [
         *lines,
         f"{choice.work:.0%} of the work of {Path(deep).name} alone, {chosen.layers:.1f} layers a text beside "
-        f"{alone.layers:.1f}, {chosen.score - alone.score:+.4f} "
+        f"{full.layers:.1f}, {chosen.score - full.score:+.4f} "
         f"{choice.metric}: polyhead serve {cheap} {deep} --cascade {choice.task}={chosen.threshold:g}",
     ]
 
@@ -95,7 +95,7 @@ def slice_lines(details: Details) -> list[str]:
     """A table for each column."""
     lines = []
     for each in details.slices:
-        rows = [(one.value, f"{one.rows:,}", f"{one.score:.4f}", ranged(one.interval)) for one in each.slices]
+        rows = [(part.value, f"{part.rows:,}", f"{part.score:.4f}", ranged(part.interval)) for part in each.slices]
         head = (each.column, "rows", each.metric, "95 % interval")
         lines += section(f"{details.score.task}: by {each.column}", text_table([head, *rows]))
     return lines
@@ -117,8 +117,8 @@ def detail_lines(details: Details) -> list[str]:
         ]
         step = max(1, len(sure.surest) // SURE)
         lines += [
-            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.1%} are right"
-            for one in sure.surest[::-step][::-1]
+            f"  of the surest {row.share:.0%}, from {row.least:.4f} on, {row.accuracy:.1%} are right"
+            for row in sure.surest[::-step][::-1]
         ]
     if off is not None:
         shares = ", ".join(f"{share} of rows within {value:.4g}" for share, value in off.quantiles.items())
@@ -130,13 +130,13 @@ def detail_lines(details: Details) -> list[str]:
     if details.mistakes:
         mistakes = [
             (
-                brief(one.row),
-                brief(one.truth),
-                brief(one.answer),
-                "-" if one.score is None else f"{one.score:.4f}",
-                brief(" | ".join(one.texts or ())),
+                brief(row.row),
+                brief(row.truth),
+                brief(row.answer),
+                "-" if row.score is None else f"{row.score:.4f}",
+                brief(" | ".join(row.texts or ())),
             )
-            for one in details.mistakes[:MISTAKES]
+            for row in details.mistakes[:MISTAKES]
         ]
         first = "surest" if off is None else "farthest off"
         head = ("row", "truth", "answer", "score", f"mistakes, the {first} first")
@@ -144,21 +144,21 @@ def detail_lines(details: Details) -> list[str]:
     return lines
 
 
-def comparison_lines(found: Comparison) -> list[str]:
+def comparison_lines(outcome: Comparison) -> list[str]:
     """What changed, and the first rows that did."""
-    interval = "" if found.interval is None else f", 95 % interval {ranged(found.interval)}"
-    chance = "" if found.probability is None else f"; p = {found.probability:.4g} (McNemar, exact)"
+    interval = "" if outcome.interval is None else f", 95 % interval {ranged(outcome.interval)}"
+    chance = "" if outcome.probability is None else f"; p = {outcome.probability:.4g} (McNemar, exact)"
     lines = [
-        f"{found.metric} {found.before:.4f} -> {found.after:.4f} ({found.difference:+.4f}{interval})",
-        f"{found.changed:,} of {counted(found.rows, 'row')} changed: {found.got_right:,} got better, "
-        f"{found.got_wrong:,} got worse{chance}",
+        f"{outcome.metric} {outcome.before:.4f} -> {outcome.after:.4f} ({outcome.difference:+.4f}{interval})",
+        f"{outcome.changed:,} of {counted(outcome.rows, 'row')} changed: {outcome.got_right:,} got better, "
+        f"{outcome.got_wrong:,} got worse{chance}",
     ]
     rows = [
-        (brief(one.row), brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts or ())))
-        for one in found.changes[:CHANGES]
+        (brief(row.row), brief(row.truth), brief(row.before), brief(row.after), brief(" | ".join(row.texts or ())))
+        for row in outcome.changes[:CHANGES]
     ]
     shown = text_table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
-    return section(f"{found.task}: against {found.against}", [*lines, "", *shown] if shown else lines)
+    return section(f"{outcome.task}: against {outcome.against}", [*lines, "", *shown] if shown else lines)
 
 
 def ranged(interval: Interval | None) -> str:

@@ -55,18 +55,18 @@ def check_explained(explain: bool, **others: object) -> None:
 def explain_lines(
     session: Session, names: Sequence[str], source: Iterable[LineChunk], printer: Printer, *, form: str
 ) -> None:
-    """Prints the explanation of every line, and writes all as JSON where it is asked.
+    """Prints the explanation of every line, and writes all as JSON if requested.
 
-    Ends the process with 1 where a line could not be read or no task answers it; raises EmptyData without any line.
+    Ends the process with 1 if a line could not be read or no task answers it; raises EmptyData without any line.
     """
     tasks = [name for name in session.task_names(names or None) if name in session.records]
     rows: list[dict[str, Any]] = []
     for piece in source:
         for start in range(0, len(piece.lines), TOGETHER):
-            made = _explained(session, tasks, piece.lines[start : start + TOGETHER], form)
-            for row in made:
+            explained_rows = _explained(session, tasks, piece.lines[start : start + TOGETHER], form)
+            for row in explained_rows:
                 printer.lines(_lines(row))
-            rows += made
+            rows += explained_rows
             printer.show(f"{len(rows):,} explained")
     printer.show("")
     if not rows:
@@ -78,9 +78,9 @@ def explain_lines(
 
 
 def _explained(
-    session: Session, tasks: Sequence[str], several: Sequence[tuple[int, bytes]], form: str
+    session: Session, tasks: Sequence[str], lines: Sequence[tuple[int, bytes]], form: str
 ) -> list[dict[str, Any]]:
-    rows, read = lines_read(several, form)
+    rows, read = lines_read(lines, form)
     results = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])
     for row, explanations in zip((row for row in rows if "error" not in row), results, strict=True):
         row["explained"] = explanations
@@ -96,23 +96,23 @@ def _lines(row: dict[str, Any]) -> list[str]:
     for name, explanation in explanations.items():
         if not explanation.said:
             lines.append(f"  {name}: nothing that words could move")
-        for said in explanation.said:
-            lines += [f"  {name}: {said.says} {said.support:.4f}", *_moved(said)]
+        for statement in explanation.said:
+            lines += [f"  {name}: {statement.says} {statement.support:.4f}", *_moved(statement)]
         if explanation.attention is not None:
             words = sorted(explanation.attention.words, key=lambda word: -word.weight)[:STRONGEST]
             lines.append("    read: " + ", ".join(f"{word.text} {word.weight:.3f}" for word in words))
     return [*lines, ""]
 
 
-def _moved(said: Said) -> list[str]:
+def _moved(statement: Said) -> list[str]:
     """The strongest words for what is said, and against it."""
     lines = []
-    for what, sign in (("for", 1), ("against", -1)):
-        parts = [part for part in said.strongest(len(said.parts)) if part.effect * sign > 0][:STRONGEST]
+    for side, sign in (("for", 1), ("against", -1)):
+        parts = [part for part in statement.strongest(len(statement.parts)) if part.effect * sign > 0][:STRONGEST]
         shown = [
             f"{part.text} {part.effect:+.3g}" + (f" (without it: {part.becomes})" if part.becomes else "")
             for part in parts
         ]
         if shown:
-            lines.append(f"    {what}: {', '.join(shown)}")
+            lines.append(f"    {side}: {', '.join(shown)}")
     return lines

@@ -263,10 +263,10 @@ def _with_words(
 
 def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequence[str]) -> None:
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    left = [name for name in bundle.tasks if name not in answered]
-    if left:
-        which = f"not {counted(len(left), 'task')}" if answered else "no task"
-        named = ", ".join(left[:MOST_NAMED]) + (" ..." if len(left) > MOST_NAMED else "")
+    unanswered = [name for name in bundle.tasks if name not in answered]
+    if unanswered:
+        which = f"not {counted(len(unanswered), 'task')}" if answered else "no task"
+        named = ", ".join(unanswered[:MOST_NAMED]) + (" ..." if len(unanswered) > MOST_NAMED else "")
         note(
             f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer {named}, give "
             f"--tasks and another STORE; to train tasks on what it keeps, use `polyhead train --features {store}`"
@@ -274,11 +274,11 @@ def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequenc
 
 
 def _extracted(done: ExtractSummary) -> list[str]:
-    there = [f"{done.before:,} were there before"] if done.before else []
-    there += [f"{done.repeated:,} repeat others"] if done.repeated else []
+    details = [f"{done.before:,} were there before"] if done.before else []
+    details += [f"{done.repeated:,} repeat others"] if done.repeated else []
     return [
         f"{done.store}: {counted(done.total, 'document')}, {done.documents:,} added now"
-        + (f" ({', '.join(there)})" if there else ""),
+        + (f" ({', '.join(details)})" if details else ""),
         f"in {duration(done.seconds)}, {pace(done.documents_a_second, 'documents')}, {counted(done.tokens, 'token')}, "
         f"{done.precision}",
     ]

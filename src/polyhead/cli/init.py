@@ -112,18 +112,18 @@ def command(
     if len(groups) > 1 and (task.name or task.validation or task.test):
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
     draft = ProjectDraft(output, before, replace=replace)
-    made = draft.add(groups, options, labels)
+    tasks = draft.add(groups, options, labels)
     with writing_file(output) as file:
         file.write(draft.text.encode())
-    printer.lines(summary(made, draft))
+    printer.lines(summary(tasks, draft))
     facts = [
         {"task": each.declared.entry, "counts": each.declared.counts, "unseen": each.declared.unseen}
         | {"rows": each.declared.reports, "guesses": each.whys, "others": each.others}
-        for each in made
+        for each in tasks
         if each.declared is not None
     ]
-    told = {"file": output, "trunk": read_project(output).trunk.name}
-    return {**told, **facts[0]} if len(facts) == 1 else {**told, "tasks": facts}
+    facts_of_file = {"file": output, "trunk": read_project(output).trunk.name}
+    return {**facts_of_file, **facts[0]} if len(facts) == 1 else {**facts_of_file, "tasks": facts}
 
 
 def _check_decoder(task: TaskOptions, trunk: str | None, output: str) -> None:
@@ -141,12 +141,12 @@ def _before(target: Path, trunk: str | None) -> str:
     name = None if trunk is None else trunk_name(trunk, folder)
     if not target.exists():
         return project_head(name or MINILM)
-    there = read_project(target).trunk
-    if name is not None and there.place(folder) != TrunkChoice(name=name).place(folder):
+    trunk_of_file = read_project(target).trunk
+    if name is not None and trunk_of_file.place(folder) != TrunkChoice(name=name).place(folder):
         raise ConfigError(
             f"{target} has an encoder, which all its tasks share",
             got=f"--trunk {trunk}",
-            allowed=there.name,
+            allowed=trunk_of_file.name,
             do="leave --trunk out, change `name` in [trunk], or write another file with --output",
         )
     return target.read_text(encoding="utf-8-sig")

@@ -38,11 +38,11 @@ SHORT = 60  # characters of the text to ask
 LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 
-def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
+def summary(tasks: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
     """What was guessed and found, three rows of each task as it reads them, and the next commands."""
     output, lines, first, inputs = draft.output, list[str](), "", dict[str, Sequence[TaskInput]]()
     project = to_value(tomllib.loads(draft.text), Project, source=output)
-    for task in made:
+    for task in tasks:
         assert task.declared is not None
         (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
         shown, read_inputs = _rows(entry, draft.folder)
@@ -163,9 +163,9 @@ def _lines(task: InitTask, output: str) -> list[str]:
             f"the task that was there is replaced; it had keys that this one has not: {', '.join(task.dropped)}"
         )
     if others := task.others:
-        several = " ".join(f"--label {shlex.quote(name)}" for name in others)
+        options = " ".join(f"--label {shlex.quote(name)}" for name in others)
         lines.append(
-            f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {several}"
+            f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {options}"
         )
     elif "validation" not in entry:
         folds = "" if KINDS[entry["kind"]].generates else "; below 1,000 rows five folds"
@@ -180,8 +180,8 @@ def _lines(task: InitTask, output: str) -> list[str]:
     if "range" in entry:
         lines.append(f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur")
     if declared.counts:
-        what = "spans (B- and I- tags)" if "spans" in entry else "labels"
-        lines.append(f"{what}, and how often train has them; check that none is misspelt, missing or rare:")
+        subject = "spans (B- and I- tags)" if "spans" in entry else "labels"
+        lines.append(f"{subject}, and how often train has them; check that none is misspelt, missing or rare:")
         shown = {label if label == label.strip() else repr(label): n for label, n in declared.counts.items()}
         width = max(map(len, shown))
         lines += [f"  {label:<{width}}  {count:>7,}" for label, count in shown.items()]

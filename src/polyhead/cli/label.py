@@ -80,16 +80,16 @@ def _names(labels: str) -> tuple[str, ...]:
     if len(names) < 2:
         raise click.BadParameter("give two labels or more, with commas between them", param_hint="'--labels'")
     if taken := [name for name in names if name in (SKIP, QUIT) or name.isdigit()]:
-        what = f"an answer {', '.join(taken)} would mean something else: s skips, q stops, a number chooses"
-        raise click.BadParameter(what, param_hint="'--labels'")
+        problem = f"an answer {', '.join(taken)} would mean something else: s skips, q stops, a number chooses"
+        raise click.BadParameter(problem, param_hint="'--labels'")
     return names
 
 
 def _text_column(data: str) -> str:
-    there = first_columns(data)
-    column = next((name for name in TEXTS if name in there), None)
+    columns = first_columns(data)
+    column = next((name for name in TEXTS if name in columns), None)
     if column is None:
-        raise ConfigError(f"no column of {data} looks like the text", got=list(there), do="name it with --text")
+        raise ConfigError(f"no column of {data} looks like the text", got=list(columns), do="name it with --text")
     return column
 
 
@@ -130,11 +130,11 @@ def _answer(prompt: str, names: Sequence[str]) -> str:
     while True:
         click.echo(prompt, nl=False, err=True)
         line = sys.stdin.readline()
-        given = line.strip()
-        if not line or given == QUIT:
+        reply = line.strip()
+        if not line or reply == QUIT:
             return QUIT
-        if given.isdigit() and 1 <= int(given) <= len(names):
-            return names[int(given) - 1]
-        if given in names or given == SKIP:
-            return given
+        if reply.isdigit() and 1 <= int(reply) <= len(names):
+            return names[int(reply) - 1]
+        if reply in names or reply == SKIP:
+            return reply
         click.echo(f"give a number from 1 to {len(names)}, a label, s or q", err=True)

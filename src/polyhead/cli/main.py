@@ -220,22 +220,22 @@ def _near(word: str) -> str:
 
 
 def _with_meant(error: click.NoSuchOption) -> click.NoSuchOption:
-    """The error, naming the option or the key of the project file that other programs call so."""
+    """The error with the option, or the key of the project file, for a name that other programs use."""
     command = error.ctx.command if error.ctx is not None else None
     key = MEANT.get(other_name(error.option_name))
     options = [name for parameter in (command.params if command else []) for name in parameter.opts if name[:2] == "--"]
     table, _, name = (key or "").rpartition(".")
     option = f"--{name.replace('_', '-')}"
     if key is not None and option in options:
-        said = f"{option} is meant by {error.option_name}."
+        advice = f"{option} is meant by {error.option_name}."
     elif (key is not None or _is_key(error.option_name)) and command is not None and command.name == TRAINING:
         key = key or f"training.{other_name(error.option_name)}"
         table, _, name = key.rpartition(".")
         where = {"": "at the top", "tasks": "in [[tasks]]"}.get(table, f"in [{table}]")
-        said = f"It stands in the project file, as '{name}' {where}."
+        advice = f"It stands in the project file, as '{name}' {where}."
     else:
         return error
-    message = f"No such option {error.option_name!r}. {said}"
+    message = f"No such option {error.option_name!r}. {advice}"
     return click.NoSuchOption(error.option_name, message=message, ctx=error.ctx)
 
 

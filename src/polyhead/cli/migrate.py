@@ -136,10 +136,10 @@ def _place(place: StoreBundle) -> str:
 
 
 def _lines(comparison: StoreComparison) -> list[str]:
-    there = comparison.documents - comparison.lacking
+    common = comparison.documents - comparison.lacking
     lines = [
         f"{comparison.old}: {counted(comparison.documents, 'document')}, encoder {comparison.old_trunk[:12]}",
-        f"{comparison.new}: {there:,} of these, {comparison.lacking:,} are lacking, {comparison.added:,} more, "
+        f"{comparison.new}: {common:,} of these, {comparison.lacking:,} are lacking, {comparison.added:,} more, "
         f"encoder {comparison.new_trunk[:12]}",
     ]
     rows: list[list[object]] = [["task", "compared", "lacking", "equal", "share", "95 % interval", "mean difference"]]

@@ -124,9 +124,9 @@ def check_kept_files(name: str) -> None:
 def check_apart(written: Iterable[str | None], read: Mapping[Path, str]) -> None:
     """Raises ConfigError if a file to write is also read; `read` says by file what it is."""
     for name in written:
-        for path, what in read.items():
+        for path, subject in read.items():
             if name not in (None, DASH) and _is_same(Path(str(name)), path):
-                raise ConfigError(f"cannot write {name}", got=f"it is {what}", do="name another file")
+                raise ConfigError(f"cannot write {name}", got=f"it is {subject}", do="name another file")
 
 
 def _bundle_of(path: Path) -> Path | None:

@@ -92,7 +92,7 @@ def command(
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
     wanted = known.given()
     check_explained(explain, server=server, output=output != DASH, **dict.fromkeys(wanted, True), **named)
-    bundle, given = _bundle_and_given(bundle, given, remote, how)
+    bundle, given = _bundle_and_inputs(bundle, given, remote, how)
     inputs = given_in(given)
     if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
         target, printer = _table_target(inputs, named, server, output), Printer(why.json_to)
@@ -106,18 +106,18 @@ def command(
     output = _written(output, why.json_to)
     is_plain = output == DASH and why.json_to is None and sys.stdout is not None and sys.stdout.isatty()
     shown = _plain_line if is_plain else _json_line
-    return _answer_lines(_asked(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form, shown)
+    return _answer_lines(_answering(bundle, tasks, wanted, remote=remote, how=how), bundle, inputs, output, form, shown)
 
 
-def _bundle_and_given(
-    bundle: str | None, given: tuple[str, ...], remote: ServerOptions, how: SessionOptions
+def _bundle_and_inputs(
+    bundle: str | None, arguments: tuple[str, ...], remote: ServerOptions, how: SessionOptions
 ) -> tuple[str, tuple[str, ...]]:
     """The bundle, or the word for it where a server answers, and what is to be answered."""
     if remote.server is not None:
-        return "BUNDLE", _without_bundle(bundle, given, computes=how != SessionOptions())
+        return "BUNDLE", _without_bundle(bundle, arguments, computes=how != SessionOptions())
     if remote.key_file is not None:
         raise click.UsageError("--key-file goes with --server.")
-    return _folder(bundle), given
+    return _folder(bundle), arguments
 
 
 def _written(output: str, json_to: str | None) -> str:
@@ -140,19 +140,19 @@ def _plain_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:
 
 
 def _answer_lines(
-    asked: contextlib.AbstractContextManager[Answering],
+    answering: contextlib.AbstractContextManager[Answering],
     bundle: str,
     inputs: TextInput,
     output: str,
     form: str,
     shown: ShownAnswer,
 ) -> None:
-    with _source(inputs) as source, _target(output) as sink, asked as answer:
+    with _source(inputs) as source, _target(output) as sink, answering as answer:
         lines = _without_table(source, bundle, inputs) if form == "auto" else source
         count = _answered(answer, lines, sink, form, shown)
         if not count.lines:
             raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
-    _tell(count)
+    _note_counts(count)
 
 
 def _explain(
@@ -163,7 +163,7 @@ def _explain(
         explain_lines(session, names, source, printer, form=form)
 
 
-def _tell(count: _Count) -> None:
+def _note_counts(count: _Count) -> None:
     """Says what was not answered, and ends with 1 where something was not."""
     if count.blank:
         note(f"{counted(count.blank, 'blank line')} skipped")
@@ -205,7 +205,7 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
 
 
 @contextlib.contextmanager
-def _asked(
+def _answering(
     bundle: str, names: tuple[str, ...], wanted: Mapping[str, Any], *, remote: ServerOptions, how: SessionOptions
 ) -> Iterator[Answering]:
     if remote.server is None:
@@ -280,13 +280,13 @@ def _folder(bundle: str | None) -> str:
     return str(click.Path(file_okay=False).convert(bundle, argument, context))
 
 
-def _without_bundle(first: str | None, rest: tuple[str, ...], *, computes: object) -> tuple[str, ...]:
+def _without_bundle(first: str | None, others: tuple[str, ...], *, computes: object) -> tuple[str, ...]:
     """The inputs of a command that asks a server, which names no bundle and no way of computing."""
     if first is not None and os.path.isdir(first):
         raise click.UsageError(f"with --server, leave {first} out: the server has the bundle.")
     if computes:
         raise click.UsageError("--backend, --precision and --deterministic are the server's, not those of --server.")
-    return () if first is None else (first, *rest)
+    return () if first is None else (first, *others)
 
 
 def _check(bundle: str, file: str, form: str) -> None:

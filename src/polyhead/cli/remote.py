@@ -77,9 +77,9 @@ class Remote:
             half = len(lines) // 2
             return self.answers(lines[:half]) + self.answers(lines[half:])
         fields: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in prediction.results]
-        for line, own in zip(lines, fields, strict=True):
-            if own["receipt"] and (repaired := _repaired(line)):
-                own["receipt"]["repaired"] = repaired
+        for line, result_fields in zip(lines, fields, strict=True):
+            if result_fields["receipt"] and (repaired := _repaired(line)):
+                result_fields["receipt"]["repaired"] = repaired
         return fields
 
 

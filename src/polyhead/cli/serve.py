@@ -195,8 +195,8 @@ def run(
             worker.begin()
             return
         for task, listening in places:
-            what = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
-            note(f"{address_of(host, listening)} answers {what}")
+            subject = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
+            note(f"{address_of(host, listening)} answers {subject}")
 
     settings = service.settings
     end = EndInTime(settings.drain_seconds)

@@ -126,15 +126,15 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
         table = toml_of(Path(path))
     except OSError as error:
         raise ConfigError("the settings cannot be read", got=f"{path} ({error.strerror})") from None
-    options = [own for own in context.command.params if isinstance(own, click.Option) and own is not parameter]
-    known = {word.removeprefix("--"): own for own in options for word in own.opts}
+    options = [param for param in context.command.params if isinstance(param, click.Option) and param is not parameter]
+    known = {word.removeprefix("--"): param for param in options for word in param.opts}
     values = dict[str, Any]()
     for name, value in table.items():
-        own = known.get(name.replace("_", "-"))
-        if own is None or isinstance(value, dict):
+        param = known.get(name.replace("_", "-"))
+        if param is None or isinstance(value, dict):
             allowed = sorted(known)
             raise ConfigError(f"{path}: there is no option '{name}'", allowed=allowed, do=suggestion(name, allowed))
-        values[str(own.name)] = [value] if own.multiple and not isinstance(value, list) else value
+        values[str(param.name)] = [value] if param.multiple and not isinstance(value, list) else value
     context.default_map = values
 
 
@@ -169,9 +169,9 @@ def grpc_beside(
 
 
 def tell_changes(place: WorkerPlace | None) -> None:
-    """Lets the log say each change of tasks, and each stop: of several workers the first says what all do."""
-    told = ("changes", "run", "workers") if place is None else ("changes",) if place.number == 1 else ()
-    for name in told:
+    """Logs each change of tasks and each stop; of several workers, the first logs what all do."""
+    loggers = ("changes", "run", "workers") if place is None else ("changes",) if place.number == 1 else ()
+    for name in loggers:
         logging.getLogger(f"polyhead.serve.{name}").setLevel(logging.INFO)
 
 

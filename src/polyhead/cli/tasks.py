@@ -207,12 +207,12 @@ def certificate(
     Bundle.open(bundle, verify=False)
     ledger = Ledger(Path(bundle))
     chosen = ledger.chosen(number, every=every)
-    for place, found in enumerate(chosen):
-        printer.lines(["", found.paragraph] if place else [found.paragraph])
-        printer.line(f"(certificates/{found.name})")
+    for place, proof in enumerate(chosen):
+        printer.lines(["", proof.paragraph] if place else [proof.paragraph])
+        printer.line(f"(certificates/{proof.name})")
     if every and (bad := len(ledger.files) - len(chosen)):
         note(f"{counted(bad, 'certificate')} cannot be trusted; see `polyhead tasks verify`")
-    shown = [{"file": found.name, "paragraph": found.paragraph, "certificate": found} for found in chosen]
+    shown = [{"file": proof.name, "paragraph": proof.paragraph, "certificate": proof} for proof in chosen]
     return {"bundle": bundle, "certificates": shown}
 
 

@@ -112,8 +112,8 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
         )
     if kind in REPLACING:
         return rank_in(os.environ, "cpu")
-    made: ProcessRank = deep("loop.devices:place_in", f"recipe '{kind}'")(os.environ, device or "auto")
-    return made
+    rank: ProcessRank = deep("loop.devices:place_in", f"recipe '{kind}'")(os.environ, device or "auto")
+    return rank
 
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:

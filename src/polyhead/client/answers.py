@@ -78,8 +78,8 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> P
         sent = msgspec.convert(msgspec.json.decode(body)["error"], ErrorFacts)
     except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError):
         kind = BackendError if status >= 500 else PolyheadError
-        said = body[:200].decode("utf-8", "replace").strip()
-        return kind(f"the server answered with status {status}", got=said or None, status=status)
+        text = body[:200].decode("utf-8", "replace").strip()
+        return kind(f"the server answered with status {status}", got=text or None, status=status)
     facts: dict[str, object] = {"status": status}
     if status == 429:
         facts["retry_after"] = retry_after(headers)
@@ -93,10 +93,10 @@ def failure_of(sent: ErrorFacts, status: int, facts: Mapping[str, object]) -> Po
         kind = Overloaded if status == 429 else BackendError if status >= 500 else PolyheadError
         kind = ConfigError if status in _KEYS else kind
     error: PolyheadError = kind.__new__(kind)  # without the constructor, which would build the sentence again
-    what = sent.message
+    problem = sent.message
     for label, fact in (("Do", sent.do), ("Allowed", sent.allowed), ("Got", sent.got)):
-        what = what.rpartition(f" {label}: ")[0] or what if fact is not None else what
-    PolyheadError.__init__(error, what.removesuffix("."), got=sent.got, allowed=sent.allowed, do=sent.do, **facts)
+        problem = problem.rpartition(f" {label}: ")[0] or problem if fact is not None else problem
+    PolyheadError.__init__(error, problem.removesuffix("."), got=sent.got, allowed=sent.allowed, do=sent.do, **facts)
     error.args = (sent.message,)  # the server's sentence
     return error
 

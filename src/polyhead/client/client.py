@@ -108,7 +108,7 @@ class Client:
         single one, except a pair, needs no list.
         """
         body = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below)
-        return self._asked("/v1/predict", Prediction, call, body=body)
+        return self._request("/v1/predict", Prediction, call, body=body)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
@@ -119,18 +119,18 @@ class Client:
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
         """The tasks of the server."""
-        return self._asked("/v1/tasks", list[TaskInfo], call, of="tasks")
+        return self._request("/v1/tasks", list[TaskInfo], call, of="tasks")
 
     def task(self, name: str, *, call: Call | None = None) -> TaskInfo:
         """One of them, with its card, scores and path."""
-        return self._asked(f"/v1/tasks/{quote(name, safe='')}", TaskInfo, call)
+        return self._request(f"/v1/tasks/{quote(name, safe='')}", TaskInfo, call)
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None, call: Call | None = None) -> np.ndarray:
         """The texts' mean vectors, float32 (texts, dimensions), each of length 1; `dimensions` None: all."""
         import numpy as np
 
         body = json_body({"input": list_of(texts), "encoding_format": "base64", "dimensions": dimensions})
-        answer = self._asked("/v1/embeddings", list[dict[str, Any]], call, of="data", body=body)
+        answer = self._request("/v1/embeddings", list[dict[str, Any]], call, of="data", body=body)
         rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer]
         return np.stack(rows).astype(np.float32)
 
@@ -144,7 +144,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(
+    def _request(
         self, path: str, kind: type[Decoded], call: Call | None, *, of: str | None = None, body: bytes | None = None
     ) -> Decoded:
         """The answer, or its field `of`."""
@@ -287,14 +287,14 @@ def _inputs(inputs: Iterable[object] | str) -> list[object]:
     """The inputs as a list, also for a single one; raises BadValue for two texts that may be a pair."""
     if isinstance(inputs, str | Mapping) or hasattr(inputs, "context"):
         return [inputs]
-    several = list_of(inputs)
-    if isinstance(inputs, tuple) and len(several) == 2 and all(isinstance(text, str) for text in several):
+    listed = list_of(inputs)
+    if isinstance(inputs, tuple) and len(listed) == 2 and all(isinstance(text, str) for text in listed):
         raise BadValue(
             "a tuple of two texts may be a pair, or two texts",
             got=inputs,
             do="give [(a, b)] for a pair, [a, b] for two",
         )
-    return several
+    return listed
 
 
 def row_of(entry: object, number: int) -> object:
@@ -346,7 +346,7 @@ def part_of(line: bytes) -> StreamPart | Prediction:
             return msgspec.json.decode(line, type=StreamPart)
         if "error" not in fields:
             return msgspec.json.decode(line, type=Prediction)
-        told = msgspec.convert(fields["error"], ErrorFacts)
+        facts = msgspec.convert(fields["error"], ErrorFacts)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackendError("a line of the answer is none of a server of polyhead", got=str(error)) from None
-    raise failure_of(told, 500, {})
+    raise failure_of(facts, 500, {})

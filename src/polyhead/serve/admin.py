@@ -267,8 +267,8 @@ class Admin:
     def _check_stays(self, name: str) -> None:
         """Raises HttpError 409 while the candidate of a task is being promoted, which needs its files."""
         if name in self._promoted:
-            what = f"the candidate of task '{name}' is being promoted"
-            raise HttpError(409, what, do="ask again when that is done; it is no candidate then")
+            problem = f"the candidate of task '{name}' is being promoted"
+            raise HttpError(409, problem, do="ask again when that is done; it is no candidate then")
 
     def _candidate(self, name: str) -> ShadowCandidate:
         candidate = self.shadows.candidates.get(self._known(name))

@@ -65,7 +65,7 @@ def application(
         observers=(*observers, service.metrics.exchange),
     )
     app = Starlette(
-        routes=[route for _, own in by_format for route in own],
+        routes=[route for _, routes in by_format for route in routes],
         middleware=[guard],
         lifespan=lifespan,
         exception_handlers={HTTPException: _of_starlette},
@@ -79,8 +79,8 @@ async def _of_starlette(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
         raise no_route(request.scope)
-    what = {405: "the route does not take this method"}.get(status, "refused")
+    problem = {405: "the route does not take this method"}.get(status, "refused")
     methods = (getattr(error, "headers", None) or {}).get("Allow")
     allowed = None if methods is None else methods.split(", ")
     got = f"{request.method} {request.scope['path'][:200]}"
-    raise HttpError(status, what, got=got, allowed=allowed, do="see /docs for all routes")
+    raise HttpError(status, problem, got=got, allowed=allowed, do="see /docs for all routes")

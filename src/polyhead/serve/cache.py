@@ -25,7 +25,7 @@ ORDERS = 1000  # sets of tasks that entries share
 OVERHEAD = 400  # bytes of an entry beside its answers: its place in the table, its numbers
 VECTOR = b"vector"  # the digest of the hidden task whose output is the mean vector of the one trunk
 
-Asked = Callable[..., Awaitable[Ticket]]
+Submit = Callable[..., Awaitable[Ticket]]
 """Asks the queue: inputs, with `words` and `stage`."""
 
 
@@ -48,8 +48,7 @@ class Cache:
 
     An answer is found by the digests of the input and of the task's record, which names its arrays, its path, its
     trunk and its settings: another version of a task never finds what an earlier one said. Tasks that are not as the
-    bundle has them are always computed. An input of which one asked task is not
-    known is read again for all.
+    bundle has them are always computed. An input is read again for all tasks if the answer of one is not known.
     """
 
     def __init__(self, limit: int, *, vectors: str) -> None:
@@ -65,7 +64,7 @@ class Cache:
 
     async def ask(
         self,
-        asked: Asked,
+        submit: Submit,
         loaded: LoadedTasks,
         inputs: Sequence[AnyInput],
         tasks: tuple[str, ...],
@@ -73,21 +72,21 @@ class Cache:
         words: Sequence[np.ndarray | None] | None,
         stage: Callable[[TaskResults], None] | None,
     ) -> Ticket:
-        """A ticket of these inputs, with results from the cache if it has them, else from `asked`."""
+        """A ticket of these inputs, with results from the cache if it has them, else from `submit`."""
         digests = self._digests(loaded)
         if not all(name in digests for name in tasks):
-            return await asked(inputs, words=words, stage=stage)
+            return await submit(inputs, words=words, stage=stage)
         keys = [_digest(entry, None if words is None else words[i]) for i, entry in enumerate(inputs)]
         ticket = Ticket(loaded, inputs, tasks, words, end=None, done=lambda ticket: None, stage=stage)
         missing = [number for number, key in enumerate(keys) if not self._give(ticket, number, key, digests)]
         if missing and (stage is not None or len(missing) == len(inputs)):
-            # Stages are told before it is known with which versions the others will be answered: all or none.
+            # Stages are reported before the versions of the other answers are known: all are answered anew, or none.
             missing = list(range(len(inputs)))
-            ticket = await asked(inputs, words=words, stage=stage)
+            ticket = await submit(inputs, words=words, stage=stage)
             self._keep(ticket, keys)
         elif missing:
-            own = None if words is None else [words[number] for number in missing]
-            answered = await asked([inputs[number] for number in missing], words=own, stage=None)
+            missing_words = None if words is None else [words[number] for number in missing]
+            answered = await submit([inputs[number] for number in missing], words=missing_words, stage=None)
             self._keep(answered, [keys[number] for number in missing])
             ticket.taken = answered.taken
             for place, number in enumerate(missing):
@@ -115,7 +114,7 @@ class Cache:
         return digests
 
     def _give(self, ticket: Ticket, number: int, key: bytes, digests: Mapping[str, bytes]) -> bool:
-        """Gives the ticket its result, where all of it is known."""
+        """Gives the ticket its result if all of it is known; returns whether it is."""
         entry = self._entries.get(key)
         named = [name for name in ticket.tasks if name != self._vectors]
         if entry is None or (len(named) < len(ticket.tasks) and entry.vector is None):
@@ -125,12 +124,12 @@ class Cache:
             return False
         self._entries.move_to_end(key)
         kept: list[Any] = msgspec.msgpack.decode(entry.answers)
-        both = {name: kept[places[digests[name]]] for name in named}
+        answers = {name: kept[places[digests[name]]] for name in named}
         tokens, cut, windows, repaired = entry.read
         receipt = Receipt(passes=0, layers=0, tokens=tokens, cut=cut, windows=windows, repaired=repaired)
         ticket.results[number] = Result(
-            answers={name: answer for name, answer in both.items() if not isinstance(answer, str)},
-            skipped={name: reason for name, reason in both.items() if isinstance(reason, str)},
+            answers={name: answer for name, answer in answers.items() if not isinstance(answer, str)},
+            skipped={name: reason for name, reason in answers.items() if isinstance(reason, str)},
             receipt=receipt,
         )
         if len(named) < len(ticket.tasks) and entry.vector is not None:

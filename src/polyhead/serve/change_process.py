@@ -33,8 +33,8 @@ class ChangeProcess:
     what it loaded, compiled and computed for earlier proofs.
     """
 
-    def __init__(self, *, rest: float = REST) -> None:
-        self._rest, self._alone = rest, asyncio.Lock()
+    def __init__(self, *, rest_seconds: float = REST) -> None:
+        self._rest, self._alone = rest_seconds, asyncio.Lock()
         self._running: _Running | None = None
         self._resting: asyncio.TimerHandle | None = None
 

@@ -117,7 +117,7 @@ class BundleChanges:
     def take_now(self, *, is_patient: bool = False) -> Changes:
         """The same in this thread; with `is_patient`, refused content is tried again only after its pause."""
         with self.taking:
-            for left in reversed(range(OVERTAKEN)):
+            for retries in reversed(range(OVERTAKEN)):
                 mark = self._mark()
                 if mark == self._live:
                     return Changes()
@@ -128,8 +128,8 @@ class BundleChanges:
                 try:
                     changes, is_new = self._taken()
                 except Exception as error:
-                    if left and self._mark() != mark:
-                        continue  # it changed again while it was read, and files of before may be gone
+                    if retries and self._mark() != mark:
+                        continue  # it changed again while it was read, and earlier files may be gone
                     self._refuse(mark, error)
                     raise
                 self._live, self._refused, self._pause = mark, None, FIRST_PAUSE

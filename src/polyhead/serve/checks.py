@@ -46,15 +46,15 @@ def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
 
 def too_many_characters(got: str, most: int) -> BadValue:
     """The error for a request with texts that are too long in all."""
-    what, do = "the request holds too many characters", "shorten the texts, or send several requests"
-    return BadValue(what, got=got, allowed=f"{most:,}", do=do)
+    problem, do = "the request holds too many characters", "shorten the texts, or send several requests"
+    return BadValue(problem, got=got, allowed=f"{most:,}", do=do)
 
 
 def check_deadline(seconds: float | None) -> None:
     """Raises BadValue for a deadline that has passed before the request is read."""
     if seconds is not None and not seconds > 0:
-        what, do = "a deadline is the seconds that the request may take", "leave it out for the server's own"
-        raise BadValue(what, got=seconds, allowed="more than 0", do=do)
+        problem, do = "a deadline is the seconds that the request may take", "leave it out for the server's own"
+        raise BadValue(problem, got=seconds, allowed="more than 0", do=do)
 
 
 def characters_of(inputs: Sequence[AnyInput]) -> int:
@@ -129,17 +129,17 @@ def _check_read(
 
 
 def _too_many_words(got: str, most: int) -> BadValue:
-    what, do = (
+    problem, do = (
         "the request holds too many words for tasks that label each",
         "send several requests, or name other tasks",
     )
-    return BadValue(what, got=got, allowed=f"{most:,}", do=do)
+    return BadValue(problem, got=got, allowed=f"{most:,}", do=do)
 
 
 def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
     """The number of words of all single texts: the caller's words if given, else those found."""
     singles = [number for number, its_type in enumerate(types_of_inputs(inputs)) if its_type == "text"]
-    own_words = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
+    own_words = {} if words is None else {n: places for n in singles if (places := words[n]) is not None}
     read = words_in_each([texts_of(task_input(inputs[number])) for number in singles if number not in own_words])
     return sum(map(len, read)) + sum(map(len, own_words.values()))
 

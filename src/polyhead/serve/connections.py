@@ -40,12 +40,12 @@ class Connection(HttpToolsProtocol):
         self._awaits: Literal["header", "body", "nothing"] = "header"
         self._since, self._unread_since = self.loop.time(), float("inf")
         self._header_bytes = self._begun = self._arrived = 0
-        own, self._is_refused, self._are_too_large = type(self), False, False
-        self._is_surplus = own.all_open() - own.surplus > self.limits.open
+        protocol, self._is_refused, self._are_too_large = type(self), False, False
+        self._is_surplus = protocol.all_open() - protocol.surplus > self.limits.open
         if self._is_surplus:
-            own.surplus += 1
-            if own.surplus > SURPLUS * self.limits.open:
-                own.refused(0)
+            protocol.surplus += 1
+            if protocol.surplus > SURPLUS * self.limits.open:
+                protocol.refused(0)
                 self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,7 +230,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
             try:
-                own, _ = self._listening.accept()
+                connection, _ = self._listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionError:  # the caller is gone already
@@ -240,13 +240,13 @@ class Acceptor:
                 self._loop.remove_reader(self._listening.fileno())
                 self._pause = self._loop.call_later(PAUSE, self._go_on)
                 return
-            task = self._loop.create_task(self._connected(own))
+            task = self._loop.create_task(self._connected(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
-    async def _connected(self, own: socket.socket) -> None:
+    async def _connected(self, connection: socket.socket) -> None:
         try:
-            own.setblocking(False)
-            await self._loop.connect_accepted_socket(self._protocol, own)
+            connection.setblocking(False)
+            await self._loop.connect_accepted_socket(self._protocol, connection)
         except OSError:  # gone meanwhile
-            own.close()
+            connection.close()

@@ -176,7 +176,7 @@ def _by_similarity(
     return Decision(probabilities=shares, answered_by="similarity")
 
 
-def _lacking(what: str, name: str, result: Result) -> PolyheadError:
+def _lacking(subject: str, name: str, result: Result) -> PolyheadError:
     """Why a task, named or hidden, has no answer to a text that was read."""
     why = result.failed.get(name) or result.skipped.get(name)
-    return BackendError(f"{what} was not answered", got=why, do="ask again, or ask other questions")
+    return BackendError(f"{subject} was not answered", got=why, do="ask again, or ask other questions")

@@ -161,9 +161,9 @@ class DriftWatch:
 
     def _work(self) -> None:
         while True:
-            with suppress(queue.Empty):  # it has rested
-                rest = max(0.0, self._rests_until - monotonic()) if self._due else None
-                item = self._waiting.get(timeout=rest)
+            with suppress(queue.Empty):  # the pause is over
+                pause = max(0.0, self._rests_until - monotonic()) if self._due else None
+                item = self._waiting.get(timeout=pause)
                 if item is None:
                     return
                 self._add(*item)

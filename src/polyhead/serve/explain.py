@@ -44,10 +44,10 @@ async def explain_request(
             got=mixed,
             do="ask a server of one of its bundles",
         )
-    # Each input makes many: this never is little work.
+    # An input makes many variants, so this is never little work.
     variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
-    own = variants.words if words is not None else None
-    ticket = await service.ask(variants.inputs, tasks, words=own, deadline=deadline, is_gone=is_gone)
+    variant_words = variants.words if words is not None else None
+    ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
     explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket)
     sizes = [1 + len(parts) for parts in variants.parts]
     return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
@@ -90,7 +90,7 @@ def _with_attention(
     inputs: Sequence[AnyInput],
     explanations: Sequence[Mapping[str, Explanation]],
 ) -> list[dict[str, Explanation]]:
-    """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
+    """The explanations with weights of poolers, except of tasks that were replaced or removed meanwhile."""
     records = tasks.loaded.records
 
     def attention(name: str, entry: AnyInput) -> WordWeights | None:
@@ -108,7 +108,7 @@ def _with_attention(
     return [
         {
             name: msgspec.structs.replace(explanation, attention=attention(name, entry))
-            for name, explanation in several.items()
+            for name, explanation in by_task.items()
         }
-        for entry, several in zip(inputs, explanations, strict=True)
+        for entry, by_task in zip(inputs, explanations, strict=True)
     ]

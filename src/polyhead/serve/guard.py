@@ -123,7 +123,7 @@ class Guard:
     def _is_allowed(self, name: str) -> bool:
         name = name.lower()
         return any(
-            name == own.removeprefix(".") or (own.startswith(".") and name.endswith(own)) for own in self._hosts or ()
+            name == host.removeprefix(".") or (host[:1] == "." and name.endswith(host)) for host in self._hosts or ()
         )
 
     async def _refuse(self, error: Exception, place: PathFacts, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,8 +158,8 @@ def no_route(scope: Scope) -> HttpError:
 
 
 def _stopped() -> HttpError:
-    what, do = "the server stops, and this was not done in the time that it had left", "ask again when it is back"
-    return HttpError(503, what, do=do)
+    problem, do = "the server stops, and this was not done in the time that it had left", "ask again when it is back"
+    return HttpError(503, problem, do=do)
 
 
 def _too_large(most: int, got: str | None = None) -> HttpError:
@@ -192,17 +192,17 @@ class Paths:
     def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
         methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
         patterns: dict[str, re.Pattern[str] | None] = {}
-        for wire_format, own in routes:
+        for wire_format, format_routes in routes:
             access = {(each.path, each.method): each.access for each in wire_format.operations()}
             by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
-            for route in own:
+            for route in format_routes:
                 if not isinstance(route, Route):
                     raise TypeError(f"wire format '{wire_format.name}' has a route that is no starlette.routing.Route")
                 patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
                 of_path = methods.setdefault(route.path, {})
                 for method in route.methods or ():
-                    its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
-                    of_path.setdefault(method, (its, wire_format))
+                    needed = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                    of_path.setdefault(method, (needed, wire_format))
         places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]

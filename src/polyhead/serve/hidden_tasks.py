@@ -29,15 +29,15 @@ class AddedTasks:
 
     def __init__(self, askers: Sequence[HiddenTasks], tasks: Sequence[str], loaded: LoadedTasks) -> None:
         self._asked = [(asker, asker.asked(tasks, loaded)) for asker in askers]
-        self.hidden = tuple(name for _, own in self._asked for name in own)
+        self.hidden = tuple(name for _, names in self._asked for name in names)
 
     def take(self, ticket: Ticket) -> None:
         """Lets each asker read its tasks, and removes every trace of hidden tasks from the ticket."""
         if not self.hidden:
             return
-        for asker, own in self._asked:
-            if own:
-                asker.take(ticket, own)
+        for asker, names in self._asked:
+            if names:
+                asker.take(ticket, names)
         forget_hidden(ticket, frozenset(self.hidden))
 
 
@@ -51,13 +51,13 @@ def forget_hidden(ticket: Ticket, hidden: frozenset[str]) -> None:
             ticket.results[number] = _without(result, hidden)
 
 
-def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, asked: NoneBelow) -> None:
+def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, below: NoneBelow) -> None:
     """Adds to the answers of an answered ticket how familiar its texts are, from their mean vectors in `outputs`.
 
-    Unless `familiar`, only to those of tasks with a limit.
+    Without `familiar`, only the answers of tasks with a limit get it.
     """
     loaded, numbers = ticket.loaded, [number for number, outputs in enumerate(ticket.outputs) if vectors in outputs]
-    limits = {name: none_below(loaded.tasks[name], asked) for name in ticket.tasks if name in loaded.known and numbers}
+    limits = {name: none_below(loaded.tasks[name], below) for name in ticket.tasks if name in loaded.known and numbers}
     known = {name: loaded.known[name].rows for name, limit in limits.items() if familiar or limit}
     read = np.array([np.reshape(ticket.outputs[number][vectors], -1) for number in numbers])
     shares = {name: rows.familiar(read) for name, rows in known.items() if rows is not None}
@@ -67,8 +67,8 @@ def tell_familiar(ticket: Ticket, vectors: str, *, familiar: bool, asked: NoneBe
             continue
         answers = dict(result.answers)
         for name in shares.keys() & answers.keys():
-            own = shares[name][place : place + 1]
-            (answers[name],) = with_familiar(loaded.tasks[name], [answers[name]], own, limits[name])
+            share = shares[name][place : place + 1]
+            (answers[name],) = with_familiar(loaded.tasks[name], [answers[name]], share, limits[name])
         ticket.results[number] = msgspec.structs.replace(result, answers=answers)
 
 

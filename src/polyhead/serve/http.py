@@ -131,10 +131,10 @@ def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
 
 def form_error(error: msgspec.ValidationError, of: Any) -> HttpError:
     """The error for an invalid body of this type, with the fields allowed at that place and an example."""
-    fault, what = fault_of(error), "the body has another form than this route reads"
+    fault, problem = fault_of(error), "the body has another form than this route reads"
     got = f"{fault.what}, at '{fault.path}'" if fault.place else fault.what
     body = msgspec.json.encode(example_of(of)).decode()
-    return HttpError(422, what, got=got, allowed=fields_at(of, fault.place), do=f"send such as {body}")
+    return HttpError(422, problem, got=got, allowed=fields_at(of, fault.place), do=f"send such as {body}")
 
 
 def check_parts(body: bytes) -> None:
@@ -165,8 +165,8 @@ def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) 
     `places` are paths with other names for callers: they are replaced by these names, and other paths are removed.
     """
     if not isinstance(error, PolyheadError):
-        what = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
-        return ErrorBody(type="ServerError", message=what)
+        sentence = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
+        return ErrorBody(type="ServerError", message=sentence)
     is_own = isinstance(error, HttpError)  # which speaks of requests and routes alone
 
     def clean(words: str) -> str:
@@ -183,10 +183,10 @@ def fact_in_json(fact: object, clean: Callable[[str], str], *, longest: int = 10
     if fact is None or isinstance(fact, bool) or (isinstance(fact, int | float) and abs(fact) < LARGEST_NUMBER):
         return fact
     if isinstance(fact, (*SEVERAL, dict)) and level < FACT_LEVELS:
-        told = partial(fact_in_json, clean=clean, longest=200, level=level + 1)
+        inner = partial(fact_in_json, clean=clean, longest=200, level=level + 1)
         if isinstance(fact, dict):
-            return {clean(str(name)[:200]): told(value) for name, value in islice(fact.items(), MOST_TOLD)}
-        values = [told(value) for value in islice(fact, MOST_TOLD)]
+            return {clean(str(name)[:200]): inner(value) for name, value in islice(fact.items(), MOST_TOLD)}
+        values = [inner(value) for value in islice(fact, MOST_TOLD)]
         return [*values, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else values
     return clean(str(fact)[:longest])
 
@@ -247,15 +247,15 @@ class Fault(Value):
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
-    """The fault that an error tells of."""
-    what, mark, path = str(error).rpartition(" - at `")
+    """The field and the reason that an error names."""
+    sentence, mark, path = str(error).rpartition(" - at `")
     if not mark:
-        what, path = path, ""
+        sentence, path = path, ""
     steps = _STEP.findall(path.removesuffix("`").removeprefix("key in "))
     place = tuple(int(index) if index.isdigit() else name or index for name, index in steps)
-    if what.startswith(missing := "Object missing required field `"):
-        return Fault(what=REQUIRED, place=(*place, what.removeprefix(missing).removesuffix("`")))
-    return Fault(what=what[:LONGEST], place=place)
+    if sentence.startswith(missing := "Object missing required field `"):
+        return Fault(what=REQUIRED, place=(*place, sentence.removeprefix(missing).removesuffix("`")))
+    return Fault(what=sentence[:LONGEST], place=place)
 
 
 def plain_body(body: bytes, coding: str, *, most: int) -> bytes:
@@ -312,7 +312,7 @@ def fields_at(of: Any, place: Sequence[str | int]) -> list[str] | None:
     within, names = inspect.type_info(of), None
     for step in (None, *place):
         within = within if step is None else _step(within, step)
-        for each in _several(within):
+        for each in _members(within):
             if isinstance(each, inspect.StructType):
                 tag = [] if each.tag_field is None else [each.tag_field]
                 names = [*tag, *(field.encode_name for field in each.fields)]
@@ -344,7 +344,7 @@ def _has_example(of: inspect.Type) -> bool:
     return isinstance(of, inspect.Metadata) and "examples" in (of.extra_json_schema or {})
 
 
-def _several(of: inspect.Type) -> Sequence[inspect.Type]:
+def _members(of: inspect.Type) -> Sequence[inspect.Type]:
     """The types of a union, or the one type."""
     of = of.type if isinstance(of, inspect.Metadata) else of
     return of.types if isinstance(of, inspect.UnionType) else (of,)
@@ -352,7 +352,7 @@ def _several(of: inspect.Type) -> Sequence[inspect.Type]:
 
 def _step(within: inspect.Type, step: str | int) -> inspect.Type:
     """The type of a field, or of what a list or a table holds."""
-    for each in _several(within):
+    for each in _members(within):
         if isinstance(each, inspect.StructType):
             for field in each.fields:
                 if field.encode_name == step:

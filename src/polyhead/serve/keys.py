@@ -51,19 +51,19 @@ class AccessKeys:
         """
         if access == "open" or not (self._is_needed or (access == "admin" and self._keys)):
             return None
-        given = _given(headers)
-        key = None if given is None else self._of(given)
+        value = _key_bytes(headers)
+        key = None if value is None else self._key_of(value)
         if key is None:
-            what = "this needs a key, and none was given" if given is None else "the key is not known"
+            problem = "this needs a key, and none was given" if value is None else "the key is not known"
             do = "send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
-            raise HttpError(401, what, do=do)
+            raise HttpError(401, problem, do=do)
         if access == "admin" and key.purpose != "admin":
             raise HttpError(403, "the key does not open this route", allowed="a key for admin")
         return key
 
-    def _of(self, given: bytes) -> Key | None:
-        """Every key is compared, each in constant time."""
-        digest, known = sha256(given).digest(), None
+    def _key_of(self, value: bytes) -> Key | None:
+        """The key with these bytes; every key is compared, each in constant time."""
+        digest, known = sha256(value).digest(), None
         for key in self._keys:
             if hmac.compare_digest(key.digest, digest):
                 known = key
@@ -147,12 +147,12 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _given(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+def _key_bytes(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
     """The key of a request: of `Authorization: Bearer`, else of `x-api-key`."""
-    own = None
+    fallback = None
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].strip()
         if name == b"x-api-key":
-            own = value.strip()
-    return own
+            fallback = value.strip()
+    return fallback

@@ -40,7 +40,7 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """Adds the counts of another with the same bounds."""
-        self.counts = [own + theirs for own, theirs in zip(self.counts, other.counts, strict=True)]
+        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
     def cumulative(self) -> list[int]:

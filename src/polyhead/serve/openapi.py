@@ -32,15 +32,15 @@ def openapi_document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute])
     """
     (error,), components = msgspec.json.schema_components([ErrorReply], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    there = {(route.path, method) for route in routes if isinstance(route, Route) for method in route.methods or ()}
+    served = {(route.path, method) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     for wire_format in formats:
-        listed = [operation for operation in wire_format.operations() if (operation.path, operation.method) in there]
-        operations, own = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
+        listed = [operation for operation in wire_format.operations() if (operation.path, operation.method) in served]
+        operations, prefix = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
         types = [each for operation in operations for each in (operation.request, operation.response)]
         schemas, named = msgspec.json.schema_components(
-            [Any if each is None else each for each in types], ref_template=_REF.replace("{", own + "{")
+            [Any if each is None else each for each in types], ref_template=_REF.replace("{", prefix + "{")
         )
-        components |= {own + name: schema for name, schema in named.items()}
+        components |= {prefix + name: schema for name, schema in named.items()}
         refusal = None if wire_format.has_own_errors else error
         for number, operation in enumerate(operations):
             entry = _entry(wire_format.name, operation, schemas[2 * number], schemas[2 * number + 1], refusal)
@@ -174,9 +174,9 @@ def _fields(
     for name, inner in _objects(schema, schemas):
         if name in within or level == DEEPEST:
             continue
-        for field, its in inner.get("properties", {}).items():
-            yield level, field, _words(its), field in inner.get("required", ())
-            yield from _fields(its, schemas, level + 1, (*within, name))
+        for field, form in inner.get("properties", {}).items():
+            yield level, field, _words(form), field in inner.get("required", ())
+            yield from _fields(form, schemas, level + 1, (*within, name))
 
 
 def _objects(schema: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -198,8 +198,8 @@ def _words(schema: Mapping[str, Any]) -> str:
         return _name(schema).rpartition(".")[2]
     if "enum" in schema or "const" in schema:
         return " or ".join(map(_json, schema.get("enum", [schema.get("const")])))
-    if several := [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
-        words = " or ".join(dict.fromkeys(map(_words, several)))
+    if choices := [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+        words = " or ".join(dict.fromkeys(map(_words, choices)))
     elif schema.get("type") == "array":
         words = f"list of {_words(schema.get('items') or {})}"
     elif schema.get("type") == "object":

@@ -168,13 +168,13 @@ def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:
-    """Whether the live version is the given one, whatever families are called here. A card makes no difference."""
+    """Whether the live version is the given one, whatever names its families have. A card makes no difference."""
     try:
         live = ours.record(name)
     except PolyheadError:
         return False  # a damaged version is replaced
-    here = {digest: owner for owner, digest in live.needs.items() if is_family(owner)}
-    called = {owner: here.get(digest, owner) for owner, digest in theirs.needs.items() if is_family(owner)}
+    families = {digest: owner for owner, digest in live.needs.items() if is_family(owner)}
+    called = {owner: families.get(digest, owner) for owner, digest in theirs.needs.items() if is_family(owner)}
     return theirs == live or renamed(theirs, called) == live
 
 

@@ -123,9 +123,9 @@ async def serve(
 ) -> None:
     """Serves until a signal of `stop_signals`, or `until` is set; then answers what was accepted, and returns.
 
-    The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
-    connection that is closed for its limits: the status that it was answered with, 0 for none. `stopping` is called
-    with a signal, between two steps of whatever the event loop does.
+    The first application starts before any port answers; `ready` is called when all do. `refused` gets the status of
+    each connection that is closed for its limits, 0 if it was not answered. `stopping` is called with a signal, between
+    two steps of whatever the event loop does.
     """
     allow_open_files(limits)
     servers = list[_Server]()
@@ -150,12 +150,12 @@ async def serve(
     beside = [asyncio.create_task(look_on(connections, limits))]
     if until is not None:
         beside.append(asyncio.create_task(_then(until, partial(stop, "its program"))))
-    first, *rest = servers
+    first, *others = servers
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
         await asyncio.sleep(0.01)
     if not running[0].done():
-        for server, listener in zip(rest, listeners[1:], strict=True):
+        for server, listener in zip(others, listeners[1:], strict=True):
             running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
@@ -225,8 +225,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts connections by `Acceptor` in place of the event loop's own server."""
         await super().startup(sockets=[])
-        for own in sockets or ():
-            self.servers.append(await self._accepting(own))  # type: ignore[arg-type]
+        for listener in sockets or ():
+            self.servers.append(await self._accepting(listener))  # type: ignore[arg-type]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits for connections that were just accepted, so that uvicorn ends them like all others."""
@@ -236,11 +236,11 @@ class _Server(uvicorn.Server):
                 await server.wait_closed()
         await super().shutdown(sockets)
 
-    async def _accepting(self, own: socket.socket) -> Acceptor | asyncio.Server:
+    async def _accepting(self, listener: socket.socket) -> Acceptor | asyncio.Server:
         try:
-            return Acceptor(own, self._protocol)
+            return Acceptor(listener, self._protocol)
         except NotImplementedError:  # the event loop has no `add_reader` (on Windows)
-            return await asyncio.get_running_loop().create_server(self._protocol, sock=own)
+            return await asyncio.get_running_loop().create_server(self._protocol, sock=listener)
 
     def _protocol(self) -> asyncio.Protocol:
         state, app_state = self.server_state, self.lifespan.state

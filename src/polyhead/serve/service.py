@@ -54,9 +54,9 @@ class TaskSelection(tuple[str, ...]):
     @classmethod
     def of(cls, names: Iterable[str], loaded: LoadedTasks) -> TaskSelection:
         """These names at that moment."""
-        made = cls(names)
-        made.loaded = loaded
-        return made
+        selection = cls(names)
+        selection.loaded = loaded
+        return selection
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -85,7 +85,7 @@ class Service:
         self._answered = monotonic()  # when callers' inputs were last answered
         self.pace = Pace(self._is_busy)
         self.changes = BundleChanges(
-            session, seconds=settings.watch_seconds, warm=self._warm_new, requested=self._asked, pace=self.pace
+            session, seconds=settings.watch_seconds, warm=self._warm_new, requested=self._default_tasks, pace=self.pace
         )
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
@@ -229,9 +229,9 @@ class Service:
         familiar: bool = False,
         none_below: NoneBelow = None,
     ) -> Ticket:
-        """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
+        """The ticket of these inputs, answered. If the caller `is_gone`, the part that has not begun is dropped.
 
-        `familiar` and `none_below` are those of `Session.predict`; what stages tell says neither.
+        `familiar` and `none_below` are those of `Session.predict`; stages contain neither.
         Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
         than a call may have, or, where the server refuses those, than the trunk reads.
         """
@@ -240,8 +240,8 @@ class Service:
         limits = settings.limits
         await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
-        own, asked = {name: loaded.tasks[name] for name in names}, names
-        tells = is_wanted(loaded.known, own, familiar=familiar, asked=none_below)
+        by_name, requested = {name: loaded.tasks[name] for name in names}, names
+        tells = is_wanted(loaded.known, by_name, familiar=familiar, asked=none_below)
         if tells and self.vectors not in names:
             names = (*names, self.vectors)
         submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
@@ -254,8 +254,8 @@ class Service:
             ticket = await self.cache.ask(submitted, loaded, inputs, names, words=words, stage=tell)
         if tells:
             size = FAMILIAR_SIZE * len(inputs) * len(names)
-            await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, asked=none_below)
-            forget_hidden(ticket, frozenset(names) - frozenset(asked))
+            await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, below=none_below)
+            forget_hidden(ticket, frozenset(names) - frozenset(requested))
         if settings.long_texts == "refuse":
             check_cut(ticket)
         if stage is not None:
@@ -335,7 +335,7 @@ class Service:
         return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
 
     def _warm(self) -> None:
-        loaded, names = self.loaded, self._asked(self.loaded)
+        loaded, names = self.loaded, self._default_tasks(self.loaded)
         shapes = list(every_shape(self.session.tokenizer))
         self.queue.on_each_stream(lambda: [Request(loaded, texts, names).run(loaded) for texts in shapes])
         self.queue.answers(shapes[-1], tasks=names)
@@ -347,12 +347,12 @@ class Service:
     def _warm_new(self, loaded: LoadedTasks) -> None:
         """Warms tasks that callers cannot ask yet, outside the queue."""
         self.check_new(loaded)
-        names = self._asked(loaded)
+        names = self._default_tasks(loaded)
         for texts in every_head(self.session.tokenizer):
             with self.pace.one_pass():
                 Request(loaded, texts, names).run(loaded)
 
-    def _asked(self, loaded: LoadedTasks) -> list[str]:
+    def _default_tasks(self, loaded: LoadedTasks) -> list[str]:
         """The tasks of a request that names none, and the hidden task that gives vectors."""
         return [*_DEFAULT(loaded, ()), self.vectors]
 
@@ -363,9 +363,9 @@ class Service:
             for call in calls:
                 call()
             return
-        loop.call_soon_threadsafe(self._tell, calls, monotonic())
+        loop.call_soon_threadsafe(self._run_calls, calls, monotonic())
 
-    def _tell(self, calls: list[Callable[[], None]], ready: float) -> None:
+    def _run_calls(self, calls: list[Callable[[], None]], ready: float) -> None:
         self.lag.learn(monotonic() - ready)
         run_all(calls)
 

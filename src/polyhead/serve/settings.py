@@ -151,8 +151,8 @@ def read_labels(path: Path | str) -> dict[str, Renamed]:
     try:
         tables = toml_of(path)
     except OSError as error:
-        what = f"the mapping file {path} cannot be read"
-        raise ConfigError(what, got=error.strerror, do="give the path of a TOML file") from None
+        problem = f"the mapping file {path} cannot be read"
+        raise ConfigError(problem, got=error.strerror, do="give the path of a TOML file") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise ConfigError(

@@ -34,12 +34,13 @@ class ServiceSet(Service):
         """As a `Service` of one bundle; the cache is shared out among the bundles."""
         self.sessions, self.settings = sessions, settings
         check_served_labels(settings.labels, sessions.tasks)
-        own = msgspec.structs.replace(settings, labels={}, cache_bytes=settings.cache_bytes // len(sessions.sessions))
+        cache_bytes = settings.cache_bytes // len(sessions.sessions)
+        member_settings = msgspec.structs.replace(settings, labels={}, cache_bytes=cache_bytes)
         self.members, taking = dict[str, Service](), threading.Lock()
         for name, session in sessions.sessions.items():
             is_first = not self.members
             unknown = settings.unknown if is_first else "refuse"
-            self.members[name] = Service(session, msgspec.structs.replace(own, unknown=unknown))
+            self.members[name] = Service(session, msgspec.structs.replace(member_settings, unknown=unknown))
             self.members[name].check_new = partial(self._check_new, name)
             self.members[name].observers.append(self._observe)
             self.members[name].changes.taking = taking

@@ -203,8 +203,8 @@ class Shadows:
             self._session.detach(hidden)
             if isinstance(error, PolyheadError):
                 why = error.what.replace(hidden, staged.name)
-                what = f"the candidate of task '{staged.name}' does not answer its own probes"
-                raise HttpError(422, what, got=why, do="train it again") from error
+                problem = f"the candidate of task '{staged.name}' does not answer its own probes"
+                raise HttpError(422, problem, got=why, do="train it again") from error
             raise
         live = loaded.versions.get(staged.name, "")
         return ShadowCandidate(staged, staging, hidden=hidden, share=share, cost=cost, version=live)

@@ -72,8 +72,8 @@ def trial_outputs(
                 for error in (error for row, error in column.errors.items() if requested[row] in probes[name]):
                     if isinstance(error, PolyheadError):
                         raise error
-                    what = f"task '{name}' fails on an input that it must answer"
-                    raise BackendError(what, got=type(error).__name__, task=name) from error
+                    problem = f"task '{name}' fails on an input that it must answer"
+                    raise BackendError(problem, got=type(error).__name__, task=name) from error
                 known[name] |= dict(zip((requested[row] for row in column.rows.tolist()), column.outputs, strict=True))
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
@@ -179,13 +179,13 @@ class Isolation:
         """Raises IsolationError with the tasks outside `changed` whose answers differ.
 
         In deterministic mode every bit counts, else the tolerance, within which texts that tasks write may differ.
-        Hidden tasks are not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
+        Hidden tasks are not compared. `requested` gives the tasks of usual requests, as `beside` of `trial_outputs`.
         """
         apart = {*changed, *new.hidden}
-        left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
-        self._learn(old, bundle, left, beside=requested(old))
-        after = trial_outputs(new, {name: self._known[name][1] for name in left}, self._pace, beside=requested(new))
-        differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
+        kept = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
+        self._learn(old, bundle, kept, beside=requested(old))
+        after = trial_outputs(new, {name: self._known[name][1] for name in kept}, self._pace, beside=requested(new))
+        differing = [name for name in kept if not self._is_same(self._known[name][2], after[name], new.deterministic)]
         if differing:
             raise IsolationError(
                 "tasks that were left alone would answer their probes otherwise",
@@ -193,7 +193,7 @@ class Isolation:
                 do="run `polyhead tasks verify` on the bundle",
                 tasks=tuple(differing),
             )
-        self._known = {name: self._known[name] for name in left}
+        self._known = {name: self._known[name] for name in kept}
 
     def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
         """Computes the answers of tasks that have none stored."""

@@ -78,9 +78,9 @@ def member_place(member: str, task: str) -> tuple[tuple[str, ...], int]:
     return (FAMILIES, folder, VERSION, file), FAMILY_LIMITS[file]
 
 
-def refused(what: str, *, status: int = 422, got: object = None, allowed: object = None, do: str = _PACK) -> HttpError:
+def refused(problem: str, *, status: int = 422, do: str = _PACK, **facts: object) -> HttpError:
     """The error of an upload that is not taken."""
-    return HttpError(status, what, got=got, allowed=allowed, do=do)
+    return HttpError(status, problem, do=do, **facts)
 
 
 class PlainFile(tarfile.TarInfo):
@@ -118,7 +118,7 @@ class Receiver:
         self._file.write(data)
 
     def end(self) -> None:
-        """The last byte has come: writes the members; raises where the tar or a file of a version is not whole."""
+        """Writes the members after the last byte; raises HttpError if the tar or a file of a version is incomplete."""
         self._file.seek(0)
         if self._file.read(2) == b"\x1f\x8b":
             raise refused("the upload is compressed", status=415, allowed="a plain tar")
@@ -133,20 +133,20 @@ class Receiver:
             if self.members or self._read < BLOCK:
                 raise cut_short from None
             raise refused("the upload is no tar", got=str(error)) from None
-        rest = self._file.read(BLOCK)
-        if len(rest) < BLOCK:
+        block = self._file.read(BLOCK)
+        if len(block) < BLOCK:
             raise cut_short
-        if any(rest):
+        if any(block):
             raise refused("the upload is no tar", got="a header that cannot be read")
-        while rest:
-            if any(rest):
+        while block:
+            if any(block):
                 raise refused("the upload goes on after its end")
-            rest = self._file.read(AT_ONCE)
+            block = self._file.read(AT_ONCE)
         families = {name.rpartition("/")[0] for name in self.members if "/" in name}
         needed = [*NEEDED, *(f"{folder}/{file}" for folder in sorted(families) for file in (FAMILY, PART))]
         if lacking := [name for name in needed if name not in self.members]:
-            what = f"the upload lacks {', '.join(lacking)}"
-            raise refused(what, got=sorted(self.members), allowed=needed)
+            problem = f"the upload lacks {', '.join(lacking)}"
+            raise refused(problem, got=sorted(self.members), allowed=needed)
 
     def close(self) -> None:
         """Removes received data that was not written."""

@@ -54,8 +54,8 @@ class WorkerPlace(Value):
 
     def share(self) -> list[int]:
         """The processors of this worker: its own part of them, or a shared one if there are more workers."""
-        own = list(self.processors[self.number - 1 :: self.of])
-        return own or [self.processors[(self.number - 1) % len(self.processors)]]
+        processors = list(self.processors[self.number - 1 :: self.of])
+        return processors or [self.processors[(self.number - 1) % len(self.processors)]]
 
     def take(self) -> list[socket.socket]:
         """Restricts this process to its share of the processors, before any computation; returns its sockets.
@@ -123,7 +123,7 @@ class Supervisor:
         """Until a signal of `stop_signals`; the exit code: not 0 where no worker could begin."""
         loop = asyncio.get_running_loop()
         for number in stop_signals():
-            loop.add_signal_handler(number, self._told, number.name)
+            loop.add_signal_handler(number, self._signalled, number.name)
         alive, end = os.pipe()  # nobody writes there: it ends with this process
         try:
             with tempfile.TemporaryDirectory(prefix="polyhead-workers-") as folder:
@@ -134,7 +134,7 @@ class Supervisor:
             os.close(end)
         return self._code
 
-    def _told(self, by: str) -> None:
+    def _signalled(self, by: str) -> None:
         log.info(
             "told to stop by %s: %s what waits",
             by,
@@ -177,7 +177,7 @@ class Supervisor:
 
     async def _worked(self, number: int, folder: str, alive: int) -> int:
         """The exit code of a worker, started and waited for."""
-        told, tell = os.pipe()
+        readable, tell = os.pipe()
         loop = asyncio.get_running_loop()
         listening = tuple(each.fileno() for each in self._sockets)
         place = WorkerPlace(
@@ -198,19 +198,19 @@ class Supervisor:
                 pass_fds=(*listening, tell, alive),
             )
             os.close(tell)
-            loop.add_reader(told, self._heard, number, told)
+            loop.add_reader(readable, self._heard, number, readable)
             self._running[number] = process
             if self._stopping.is_set():
                 process.terminate()
             return await process.wait()
         finally:
             self._running.pop(number, None)
-            loop.remove_reader(told)
-            os.close(told)
+            loop.remove_reader(readable)
+            os.close(readable)
 
-    def _heard(self, number: int, told: int) -> None:
-        asyncio.get_running_loop().remove_reader(told)
-        if os.read(told, 1) and number not in self._answering:
+    def _heard(self, number: int, readable: int) -> None:
+        asyncio.get_running_loop().remove_reader(readable)
+        if os.read(readable, 1) and number not in self._answering:
             self._answering.add(number)
             if len(self._answering) == self._count:
                 self._ready()
@@ -227,7 +227,7 @@ class CountsOfAll:
         self._app, self._place = app, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
+        """Passes a request on; answers `GET /metrics` with the counts of all workers."""
         if scope["type"] != "http" or scope["path"] != "/metrics" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
@@ -245,23 +245,23 @@ class CountsOfAll:
             for message in messages:
                 await send(message)
             return
-        own = b"".join(message.get("body", b"") for message in messages[1:])
-        told = await asyncio.gather(*(self._told_by(number, headers) for number in self._place.others()))
-        texts = {self._place.number: own} | dict(zip(self._place.others(), told, strict=True))
+        counts = b"".join(message.get("body", b"") for message in messages[1:])
+        others = await asyncio.gather(*(self._counts_of(number, headers) for number in self._place.others()))
+        texts = {self._place.number: counts} | dict(zip(self._place.others(), others, strict=True))
         body = joined_counts({n: text.decode() for n, text in sorted(texts.items()) if text is not None}).encode()
         begun = [(n, v) for n, v in messages[0]["headers"] if n.lower() != b"content-length"]
         await send({**messages[0], "headers": [*begun, (b"content-length", str(len(body)).encode())]})
         await send({"type": "http.response.body", "body": body})
 
-    async def _told_by(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    async def _counts_of(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
         """The counts of another worker; None if it does not answer."""
         try:
-            return await asyncio.wait_for(_asked(self._place.path_of(number), headers), PATIENCE)
+            return await asyncio.wait_for(_metrics_at(self._place.path_of(number), headers), PATIENCE)
         except (OSError, ValueError, TimeoutError):
             return None
 
 
-async def _asked(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+async def _metrics_at(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The body of `GET /metrics` at a socket; raises ValueError for any answer but 200."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:

@@ -193,8 +193,8 @@ def past_changes(service: Service, limit: int) -> ChangesAnswer:
     """The newest changes of the bundles that left sound certificates; it reads their files."""
     changes = [] if service.members else _changes_of(service, limit)
     for name, member in service.members.items():
-        several = [msgspec.structs.replace(change, bundle=name) for change in _changes_of(member, limit)]
-        changes = sorted((*changes, *several), key=lambda change: change.at, reverse=True)[:limit]
+        more = [msgspec.structs.replace(change, bundle=name) for change in _changes_of(member, limit)]
+        changes = sorted((*changes, *more), key=lambda change: change.at, reverse=True)[:limit]
     return ChangesAnswer(server=service.change_state, versions=dict(service.loaded.versions), changes=changes)
 
 

@@ -153,12 +153,12 @@ def ticket_results(ticket: Ticket) -> list[Result]:
 
 def no_answer(result: Result, number: int, task: str, *, titled: str | None = None) -> PolyheadError:
     """Why a task has no answer to an input, as an error."""
-    what = f"input {number} has no answer of {titled or f'task {task!r}'}"
+    problem = f"input {number} has no answer of {titled or f'task {task!r}'}"
     if task in result.skipped:
-        return BadValue(what, got=result.skipped[task], do="send inputs that the task reads", row=number)
+        return BadValue(problem, got=result.skipped[task], do="send inputs that the task reads", row=number)
     if task in result.failed:
-        return BackendError(what, got=result.failed[task], do="ask again; GET /v1/tasks tells which version is live")
-    return HttpError(504, what, got="it was not done by the deadline", do="ask for less at once, or allow more time")
+        return BackendError(problem, got=result.failed[task], do="ask again; GET /v1/tasks tells which version is live")
+    return HttpError(504, problem, got="it was not done by the deadline", do="ask for less at once, or allow more time")
 
 
 def costs_of(ticket: Ticket) -> RequestCost:
@@ -280,8 +280,8 @@ def ranked(task: Task, answer: Answer) -> list[ScoredLabel]:
 
 def answer_spans(answer: Answer, text: str) -> list[SpanAnswer]:
     """The spans of an answer; of labels that are not BIO, one for each word that was read."""
-    found = answer["spans"] if "spans" in answer else answer["words"]
-    return [_span(span, text[span["start"] : span["end"]]) for span in found]
+    spans = answer["spans"] if "spans" in answer else answer["words"]
+    return [_span(span, text[span["start"] : span["end"]]) for span in spans]
 
 
 def _span(span: Answer, text: str) -> SpanAnswer:

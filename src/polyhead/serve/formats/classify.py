@@ -118,7 +118,7 @@ class ClassifyFormat(WireFormat):
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""
-        both = "Labels of texts, in the form of the server that the body is written for."
+        summary_of_both = "Labels of texts, in the form of the server that the body is written for."
 
         def of(path: str, handler: Handler, summary: str, field: str, answer: Any = None) -> Operation:
             example = {field: ["where is my order?"], "model": "TASK"}
@@ -126,7 +126,7 @@ class ClassifyFormat(WireFormat):
             return post(path, handler, summary, **facts)
 
         return [
-            of("/classify", _classify, both, "inputs"),
+            of("/classify", _classify, summary_of_both, "inputs"),
             of("/vllm/classify", _as_vllm, "Labels of texts, as vLLM answers.", "input", ClassesAnswer),
             of("/infinity/classify", _as_infinity, "Labels of texts, as Infinity answers.", "input", RankedAnswer),
         ]
@@ -136,13 +136,13 @@ _DECODER = msgspec.json.Decoder(ClassifyRequest)
 
 
 async def _classify(service: Service, request: Request) -> Response:
-    asked = await body_value(request, _DECODER)
-    if asked.inputs is not UNSET:
-        return await _router(service, request, asked)
-    of_vllm = any(getattr(asked, name) is not UNSET for name in OF_VLLM)
-    if asked.raw_scores is not UNSET or (isinstance(asked.input, list) and not of_vllm):
-        return await _infinity(service, request, asked)
-    return await _vllm(service, request, asked)
+    body = await body_value(request, _DECODER)
+    if body.inputs is not UNSET:
+        return await _router(service, request, body)
+    of_vllm = any(getattr(body, name) is not UNSET for name in OF_VLLM)
+    if body.raw_scores is not UNSET or (isinstance(body.input, list) and not of_vllm):
+        return await _infinity(service, request, body)
+    return await _vllm(service, request, body)
 
 
 async def _as_vllm(service: Service, request: Request) -> Response:
@@ -153,11 +153,11 @@ async def _as_infinity(service: Service, request: Request) -> Response:
     return await _infinity(service, request, await body_value(request, _DECODER))
 
 
-async def _router(service: Service, request: Request, asked: ClassifyRequest) -> Response:
+async def _router(service: Service, request: Request, body: ClassifyRequest) -> Response:
     """Contracts `label_distribution.v1`, `score.v1` and `token_spans.v1`: by the task's kind."""
-    meant = requested_task(service, request, asked.model)
+    meant = requested_task(service, request, body.model)
     check_span_labels(*meant.tasks, spans=True, route="POST /classify")
-    texts = text_list(service, asked.inputs, "inputs")
+    texts = text_list(service, body.inputs, "inputs")
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
     size = size_of(answered.ticket)
     rows: list[Any] = await off_loop(size, pipelined, answered)
@@ -166,25 +166,25 @@ async def _router(service: Service, request: Request, asked: ClassifyRequest) ->
             if (end := await cut_at(answered, number)) is not None:
                 rows[number] = {"spans": row, "truncated_at": end}  # in code points, as `token_spans.v1` says it
     rows = await off_loop(size, raw, rows)
-    return json_content(rows if isinstance(asked.inputs, list) else rows[0], headers=list_headers(answered))
+    return json_content(rows if isinstance(body.inputs, list) else rows[0], headers=list_headers(answered))
 
 
-async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> Response:
-    if asked.messages is not UNSET:
+async def _vllm(service: Service, request: Request, body: ClassifyRequest) -> Response:
+    if body.messages is not UNSET:
         raise BadValue("chat messages are not read here", allowed="'input'", do="send the text")
-    if False in (asked.use_activation, asked.activation, asked.softmax):
+    if False in (body.use_activation, body.activation, body.softmax):
         raise _no_raw_scores()
-    if asked.truncate_prompt_tokens not in (UNSET, None, -1):
+    if body.truncate_prompt_tokens not in (UNSET, None, -1):
         raise BadValue(
             "texts are cut where the trunk ends, not elsewhere",
-            got=f"truncate_prompt_tokens {asked.truncate_prompt_tokens}",
+            got=f"truncate_prompt_tokens {body.truncate_prompt_tokens}",
             allowed="-1, or nothing",
         )
-    answered = await _labelled(service, request, asked)
-    return await off_loop(size_of(answered.ticket), _told_as_vllm, answered)
+    answered = await _labelled(service, request, body)
+    return await off_loop(size_of(answered.ticket), _vllm_response, answered)
 
 
-def _told_as_vllm(answered: TaskAnswers) -> Response:
+def _vllm_response(answered: TaskAnswers) -> Response:
     data = raw(_classes(answered, number) for number in range(len(answered.answers)))
     return json_content(
         ClassesAnswer(
@@ -198,14 +198,14 @@ def _told_as_vllm(answered: TaskAnswers) -> Response:
     )
 
 
-async def _infinity(service: Service, request: Request, asked: ClassifyRequest) -> Response:
-    if asked.raw_scores is True:
+async def _infinity(service: Service, request: Request, body: ClassifyRequest) -> Response:
+    if body.raw_scores is True:
         raise _no_raw_scores()
-    answered = await _labelled(service, request, asked)
-    return await off_loop(size_of(answered.ticket), _told_as_infinity, answered)
+    answered = await _labelled(service, request, body)
+    return await off_loop(size_of(answered.ticket), _infinity_response, answered)
 
 
-def _told_as_infinity(answered: TaskAnswers) -> Response:
+def _infinity_response(answered: TaskAnswers) -> Response:
     return json_content(
         RankedAnswer(
             id=f"infinity-{token_hex(16)}",
@@ -225,10 +225,10 @@ def _of_each(answered: TaskAnswers, key: str) -> Any:
     return UNSET if values is None else values
 
 
-async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:
-    meant = requested_task(service, request, None if asked.model == UNSAID else asked.model)
+async def _labelled(service: Service, request: Request, body: ClassifyRequest) -> TaskAnswers:
+    meant = requested_task(service, request, None if body.model == UNSAID else body.model)
     check_span_labels(*meant.tasks, spans=False, route="POST /classify with 'input'")
-    texts = text_list(service, None if asked.input is UNSET else asked.input, "input")
+    texts = text_list(service, None if body.input is UNSET else body.input, "input")
     return await answers_of(service, request, [(text,) for text in texts], meant)
 
 

@@ -135,7 +135,7 @@ def _response(
     triples = zip(requested.questions, questions, answered.answers, strict=True)
     body = decided_body(
         service,
-        raw(few_digits(_answer(given, question, answer)) for given, question, answer in triples),
+        raw(few_digits(_answer(each, question, answer)) for each, question, answer in triples),
         answered,
         input_tokens_details={"cached_tokens": answered.options_kept, "cache_write_tokens": answered.options_read},
         output_tokens_details={"reasoning_tokens": 0},
@@ -148,7 +148,7 @@ def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[De
     """The request, the text that its questions are about, and these as they are answered."""
     requested, limits = _decoded(body), service.settings.limits
     _check_size("questions", len(requested.questions), 1, limits.questions)
-    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(requested.questions)]
+    questions = [_parse(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(requested.questions)]
     text = requested.input if isinstance(requested.input, str) else _text(requested.input)
     if not text.strip():
         raise InvalidField("input", "the input holds no text", do="give the text that the questions are about")
@@ -173,7 +173,7 @@ def _text(items: Sequence[Item]) -> str:
         raise InvalidField("input", str(error)) from None
 
 
-def _asked(question: Question, place: str, *, options: int) -> DecisionQuestion:
+def _parse(question: Question, place: str, *, options: int) -> DecisionQuestion:
     try:
         instructions = words_of_parts(question.instructions)
     except PolyheadError as error:
@@ -184,15 +184,15 @@ def _asked(question: Question, place: str, *, options: int) -> DecisionQuestion:
         return DecisionQuestion(name=name, form="predicate", instructions=instructions, options=sides)
     if isinstance(question, DecisionChoice):
         field = f"{place}.choices"
-        given = tuple(Option(value=each.value, words=each.description or "") for each in question.choices)
+        choices = tuple(Option(value=each.value, words=each.description or "") for each in question.choices)
     else:
         field = f"{place}.levels"
-        given = tuple(Option(value=each.label, words=each.description or "") for each in question.levels)
-    _check_size(field, len(given), 2, options)
-    if isinstance(question, DecisionChoice) and len({(type(each.value), each.value) for each in given}) < len(given):
-        raise InvalidField(field, "each choice must be unique", do="leave out what is there twice")
+        choices = tuple(Option(value=each.label, words=each.description or "") for each in question.levels)
+    _check_size(field, len(choices), 2, options)
     form: Literal["choice", "score"] = "choice" if isinstance(question, DecisionChoice) else "score"
-    return DecisionQuestion(name=name, form=form, instructions=instructions, options=given)
+    if form == "choice" and len({(type(each.value), each.value) for each in choices}) < len(choices):
+        raise InvalidField(field, "each choice must be unique", do="leave out what is there twice")
+    return DecisionQuestion(name=name, form=form, instructions=instructions, options=choices)
 
 
 def _check_size(field: str, size: int, least: int, most: int) -> None:
@@ -200,17 +200,17 @@ def _check_size(field: str, size: int, least: int, most: int) -> None:
         raise InvalidField(field, f"'{field}' has another size than is allowed", got=size, allowed=f"{least} to {most}")
 
 
-def _answer(given: Question, question: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
+def _answer(requested: Question, question: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
     if isinstance(answer, PolyheadError):
-        return {"type": "refusal", "name": given.name, "x_reason": body_of(answer)}
+        return {"type": "refusal", "name": requested.name, "x_reason": body_of(answer)}
     shares = answer.probabilities
-    if isinstance(given, Predicate):
-        return {"type": "predicate", "name": given.name, "probability": shares[0], **answered_by(answer)}
+    if isinstance(requested, Predicate):
+        return {"type": "predicate", "name": requested.name, "probability": shares[0], **answered_by(answer)}
     each = [(option.value, share) for option, share in zip(question.options, shares, strict=True)]
-    if isinstance(given, DecisionChoice):
+    if isinstance(requested, DecisionChoice):
         probabilities = [{"value": value, "probability": share} for value, share in each]
     else:
         probabilities = [
             {"label": label, "value": level, "probability": share} for level, (label, share) in enumerate(each)
         ]
-    return {"name": given.name, **chosen_of(question, answer, probabilities)}
+    return {"name": requested.name, **chosen_of(question, answer, probabilities)}

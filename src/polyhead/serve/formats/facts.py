@@ -109,10 +109,10 @@ def _task_facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
 
 def _calibration(bundle: Bundle, loaded: LoadedTasks, name: str) -> TaskCalibration | None:
     """The calibration; None also if the task's files were removed."""
-    notes, own = ScoreNotes(), loaded.calibrations.get(name)
+    notes, calibration = ScoreNotes(), loaded.calibrations.get(name)
     with suppress(BundleError):
         notes = bundle.score_notes(name) if name in bundle.tasks else notes
-    errors = own.measured.get("calibration_error") if own is not None else None
+    errors = calibration.measured.get("calibration_error") if calibration is not None else None
     after = errors.get("after") if isinstance(errors, dict) else None
     if notes.scale == 1 and notes.calibration is None and after is None:
         return None

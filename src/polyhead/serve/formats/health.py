@@ -103,11 +103,11 @@ async def _described(request: Request) -> tuple[bytes, bytes]:
     """The description as a file and as a page: the same for every request, so it is made by the first."""
     state = request.app.state
     if not hasattr(state, "described"):
-        state.described = await asyncio.to_thread(_made, state.formats, request.app.routes)
+        state.described = await asyncio.to_thread(_files, state.formats, request.app.routes)
     described: tuple[bytes, bytes] = state.described
     return described
 
 
-def _made(formats: Sequence[WireFormat], routes: Sequence[BaseRoute]) -> tuple[bytes, bytes]:
+def _files(formats: Sequence[WireFormat], routes: Sequence[BaseRoute]) -> tuple[bytes, bytes]:
     described = openapi_document(formats, routes)
     return msgspec.json.encode(described), routes_html(described).encode()

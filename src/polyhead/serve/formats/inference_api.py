@@ -319,9 +319,9 @@ def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[An
 
 def _check_parameters(task: Task, parameters: PipelineParameters) -> None:
     scores = kind_of(task).scores
-    own = "none" if scores == "range" else scores
-    if parameters.function_to_apply not in (None, own):
-        raise _no_raw_scores(f"function_to_apply '{parameters.function_to_apply}'", allowed=own)
+    function = "none" if scores == "range" else scores
+    if parameters.function_to_apply not in (None, function):
+        raise _no_raw_scores(f"function_to_apply '{parameters.function_to_apply}'", allowed=function)
     if parameters.top_k is not None and parameters.top_k < 1:
         raise BadValue("'top_k' is too small", got=parameters.top_k, allowed="1 or more")
     if parameters.aggregation_strategy not in (None, "simple", "first"):

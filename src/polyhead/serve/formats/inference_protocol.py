@@ -41,9 +41,9 @@ class InferenceProtocol(WireFormat):
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        rest = partial(_nothing, service)
+        others = partial(_refuse, service)
         methods = ["GET", "POST", "PUT", "DELETE"]
-        return [*super().routes(service), Route("/v2/{rest:path}", rest, methods=methods)]
+        return [*super().routes(service), Route("/v2/{rest:path}", others, methods=methods)]
 
     def error_response(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
@@ -87,10 +87,11 @@ async def _ready(service: Service, request: Request) -> Response:
     return Response(status_code=200 if service.is_ready else 503)
 
 
-async def _nothing(service: Service, request: Request) -> Response:
-    do = "send texts in the body" if "sharedmemory" in request.path_params["rest"] else "see docs/guides/clients.md"
-    what = SHARED_MEMORY if "sharedmemory" in request.path_params["rest"] else "this part of the protocol is not spoken"
-    raise HttpError(404, what, got=f"{request.method} {request.url.path}", do=do)
+async def _refuse(service: Service, request: Request) -> Response:
+    is_memory = "sharedmemory" in request.path_params["rest"]
+    do = "send texts in the body" if is_memory else "see docs/guides/clients.md"
+    problem = SHARED_MEMORY if is_memory else "this part of the protocol is not spoken"
+    raise HttpError(404, problem, got=f"{request.method} {request.url.path}", do=do)
 
 
 async def _index(service: Service, request: Request) -> Response:
@@ -144,4 +145,4 @@ def _read(service: Service, model: ServedModel, body: bytes, json_bytes: str | N
 
 
 def _answered(inference: Inference, ticket: Ticket) -> Response:
-    return answer_with(inference.tensors(ticket), inference.asked, inference.facts(ticket))
+    return answer_with(inference.tensors(ticket), inference.request, inference.facts(ticket))

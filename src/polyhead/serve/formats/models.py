@@ -79,7 +79,7 @@ class Inference(Value, eq=False):
     """A request to a model, read and checked."""
 
     model: ServedModel
-    asked: InferRequest
+    request: InferRequest
     inputs: list[AnyInput]
     words: list[np.ndarray | None] | None
     names: TaskSelection  # the tasks that it asks
@@ -88,7 +88,7 @@ class Inference(Value, eq=False):
         self, service: Service, *, deadline: float | None = None, is_gone: Callable[[], bool] | None = None
     ) -> Ticket:
         """The ticket, answered within the seconds that the request and `deadline` allow."""
-        parameters = self.asked.parameters
+        parameters = self.request.parameters
         allowed = [seconds for seconds in (deadline, (parameters.timeout or 0) / 1e6) if seconds]
         return await service.ask(
             self.inputs,
@@ -102,7 +102,7 @@ class Inference(Value, eq=False):
 
     def tensors(self, ticket: Ticket) -> list[Tensor]:
         """The tensors of an answered ticket that the request wants."""
-        wanted = {output.name for output in self.asked.outputs}
+        wanted = {output.name for output in self.request.outputs}
         tensors = _tensors_of_all(ticket) if self.model.is_all else _tensors_of(ticket, self.model.name)
         return [tensor for tensor in tensors if not wanted or tensor.facts.name in wanted]
 
@@ -110,21 +110,21 @@ class Inference(Value, eq=False):
         """The parameters of an answer, in addition to its tensors."""
         version = "" if self.model.is_all else ticket.loaded.versions.get(self.model.name, "")
         facts = {"model_name": self.model.name, "model_version": version}
-        own = {} if self.asked.id is None else {"id": self.asked.id}
-        return {**facts, "parameters": {"x_receipt": _in_json(costs_of(ticket))}, **own}
+        identity = {} if self.request.id is None else {"id": self.request.id}
+        return {**facts, "parameters": {"x_receipt": _in_json(costs_of(ticket))}, **identity}
 
 
-def read_inference(service: Service, model: ServedModel, asked: InferRequest, binary: bytes) -> Inference:
+def read_inference(service: Service, model: ServedModel, request: InferRequest, binary: bytes) -> Inference:
     """A request to a model, checked; `binary` are the data that its tensors do not hold themselves."""
-    check_deadline(asked.parameters.timeout or None)
-    check_none_below(asked.parameters.none_below, model.loaded.tasks)
-    _check_outputs(asked, {facts.name for facts in model.outputs})
-    inputs, words = _inputs(model, tensor_texts(asked, binary, most=service.settings.limits.inputs))
-    wanted = {output.name for output in asked.outputs}
+    check_deadline(request.parameters.timeout or None)
+    check_none_below(request.parameters.none_below, model.loaded.tasks)
+    _check_outputs(request, {facts.name for facts in model.outputs})
+    inputs, words = _inputs(model, tensor_texts(request, binary, most=service.settings.limits.inputs))
+    wanted = {output.name for output in request.outputs}
     tasks = (task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
     names = TaskSelection.of(tasks, model.loaded)
     service.check_inputs(inputs, names)
-    return Inference(model=model, asked=asked, inputs=inputs, words=words, names=names)
+    return Inference(model=model, request=request, inputs=inputs, words=words, names=names)
 
 
 def _inputs(model: ServedModel, texts: dict[str, list[str]]) -> tuple[list[AnyInput], list[np.ndarray | None] | None]:
@@ -141,7 +141,7 @@ def _inputs(model: ServedModel, texts: dict[str, list[str]]) -> tuple[list[AnyIn
     if "text" in texts:
         return [(text,) for text in texts["text"]], None
     read = [input_of(_json(text, number), where=f"input {number}") for number, text in enumerate(texts["input"])]
-    return [entry for entry, _ in read], [own for _, own in read]
+    return [entry for entry, _ in read], [words for _, words in read]
 
 
 def _json(text: str, number: int) -> object:
@@ -180,16 +180,16 @@ def _tensors_of_all(ticket: Ticket) -> list[Tensor]:
     """One tensor of JSON a task: its answer, or why there is none."""
     results = ticket_results(ticket)
 
-    def told_of(task: str, number: int) -> dict[str, Any]:
+    def outcome(task: str, number: int) -> dict[str, Any]:
         result = results[number]
         if task in result.answers:
             return result.answers[task]
-        for what in ("skipped", "failed"):
-            if task in getattr(result, what):
-                return {what: getattr(result, what)[task]}
+        for state in ("skipped", "failed"):
+            if task in getattr(result, state):
+                return {state: getattr(result, state)[task]}
         return {"late": True}
 
-    return [_texts(task, [_in_json(told_of(task, number)) for number in range(len(results))]) for task in ticket.tasks]
+    return [_texts(task, [_in_json(outcome(task, number)) for number in range(len(results))]) for task in ticket.tasks]
 
 
 def _in_json(value: object) -> str:
@@ -205,8 +205,8 @@ def _numbers(name: str, datatype: str, values: np.ndarray) -> Tensor:
     return Tensor(facts=TensorFacts(name=name, datatype=datatype, shape=shape), values=values)
 
 
-def _check_outputs(asked: InferRequest, known: set[str]) -> None:
-    for output in asked.outputs:
+def _check_outputs(request: InferRequest, known: set[str]) -> None:
+    for output in request.outputs:
         if output.name not in known:
             raise BadValue(f"the model has no output '{output.name}'", allowed=sorted(known))
         if output.parameters.shared_memory_region is not None:

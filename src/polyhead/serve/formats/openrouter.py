@@ -27,6 +27,6 @@ class OpenRouterFormat(WireFormat):
         status, message = status_of(error), body_of(error).message
         status = 400 if status == 422 else status
         if isinstance(error, InvalidRequest):
-            message = "; ".join(f"{'.'.join(map(str, place))}: {what}" for place, what, _ in error.faults)
+            message = "; ".join(f"{'.'.join(map(str, place))}: {fault}" for place, fault, _ in error.faults)
         fields = {"code": status, "message": message}
         return json_content({"error": fields}, status, headers_of(error))

@@ -79,12 +79,12 @@ class PredictRequest(Value):
 
     def listed(self) -> list[Any]:
         """All inputs; raises BadValue unless one of the two fields holds them."""
-        given = [value for value in (self.inputs, self.text) if value is not UNSET]
-        if len(given) != 1:
-            what = "the body says its inputs twice" if given else "the body has no inputs"
+        fields = [value for value in (self.inputs, self.text) if value is not UNSET]
+        if len(fields) != 1:
+            problem = "the body says its inputs twice" if fields else "the body has no inputs"
             do = 'send {"inputs": ["where is my order?"]} or {"text": "where is my order?"}'
-            raise BadValue(what, allowed=["inputs", "text"], do=do)
-        return given[0] if isinstance(given[0], list) else given
+            raise BadValue(problem, allowed=["inputs", "text"], do=do)
+        return fields[0] if isinstance(fields[0], list) else fields
 
 
 class PredictAnswer(Value, omit_defaults=True):
@@ -117,7 +117,7 @@ class OwnFormat(WireFormat):
 _DECODER = msgspec.json.Decoder(PredictRequest)
 
 
-class _Asked(Value, eq=False):
+class _Query(Value, eq=False):
     """A request, read and checked; it is answered by the tasks of the moment in which it was read."""
 
     options: Options
@@ -132,38 +132,38 @@ class _Asked(Value, eq=False):
 
 
 async def _predict(service: Service, request: Request) -> Response:
-    asked, is_gone = await _read(service, request), gone(request)
-    inputs, words, deadline = asked.inputs, asked.words, asked.options.deadline
-    familiar, none_below = asked.options.familiar, asked.options.none_below
-    if asked.options.explain:
+    query, is_gone = await _read(service, request), gone(request)
+    inputs, words, deadline = query.inputs, query.words, query.options.deadline
+    familiar, none_below = query.options.familiar, query.options.none_below
+    if query.options.explain:
         if familiar or none_below is not None:
             raise BadValue("an explained answer does not say how familiar it is", do="leave out one of the two options")
-        why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-        return json_content(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
+        why = await explain_request(service, inputs, query.names, words=words, deadline=deadline, is_gone=is_gone)
+        return json_content(await off_loop(size_of(why.ticket), _explained, service, why, query.options))
     ticket = await service.ask(
-        inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone, familiar=familiar, none_below=none_below
+        inputs, query.names, words=words, deadline=deadline, is_gone=is_gone, familiar=familiar, none_below=none_below
     )
     size = size_of(ticket)
-    return await off_loop(size, _response, service, ticket, asked.options, size)
+    return await off_loop(size, _response, service, ticket, query.options, size)
 
 
-async def _read(service: Service, request: Request) -> _Asked:
+async def _read(service: Service, request: Request) -> _Query:
     body = await request.body()
     return await off_loop(len(body), _read_now, service, body)
 
 
-def _read_now(service: Service, body: bytes) -> _Asked:
-    asked = json_value(body, _DECODER)
-    listed, options = asked.listed(), asked.options
-    service.check_count(len(listed), len(asked.tasks or ()))
-    names = service.named(asked.tasks)
+def _read_now(service: Service, body: bytes) -> _Query:
+    requested = json_value(body, _DECODER)
+    listed, options = requested.listed(), requested.options
+    service.check_count(len(listed), len(requested.tasks or ()))
+    names = service.named(requested.tasks)
     check_deadline(options.deadline)
     _check_wishes(service, names, options)
     read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
-    inputs, words = [entry for entry, _ in read], [own for _, own in read]
+    inputs, words = [entry for entry, _ in read], [entry_words for _, entry_words in read]
     service.check_inputs(inputs, names)
-    own_words = words if any(own is not None for own in words) else None
-    return _Asked(options=options, inputs=inputs, words=own_words, names=names)
+    own_words = words if any(entry_words is not None for entry_words in words) else None
+    return _Query(options=options, inputs=inputs, words=own_words, names=names)
 
 
 def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
@@ -197,9 +197,9 @@ def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer:
     results = [result for result in ticket.results if result is not None]
-    both = zip(results, _answers(ticket.loaded, ticket.tasks, results, options), strict=True)
+    pairs = zip(results, _answers(ticket.loaded, ticket.tasks, results, options), strict=True)
     return PredictAnswer(
-        results=[_result(result, answers, options) for result, answers in both],
+        results=[_result(result, answers, options) for result, answers in pairs],
         versions=versions_served(ticket),
         trunk=service.session.bundle.digest,
         bundles=service.bundles,
@@ -215,10 +215,10 @@ def _answers(
         return [result.answers for result in results]
     wished = [dict(result.answers) for result in results]
     for name in tasks:
-        answered = [its for its in wished if name in its]
-        made = _wished(loaded, name, [its[name] for its in answered], options)
-        for its, answer in zip(answered, made, strict=True):
-            its[name] = answer
+        answered = [answers for answers in wished if name in answers]
+        adjusted = _wished(loaded, name, [answers[name] for answers in answered], options)
+        for answers, answer in zip(answered, adjusted, strict=True):
+            answers[name] = answer
     return wished
 
 
@@ -231,8 +231,8 @@ def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
     """The results of the inputs themselves, each with why; the receipt is that of all that was read for it."""
     answer = _answer(service, why.ticket, options)
     results = [
-        few_digits({**answer.results[place], "explained": msgspec.to_builtins(several)})
-        for place, several in zip(why.places, why.explanations, strict=True)
+        few_digits({**answer.results[place], "explained": msgspec.to_builtins(by_task)})
+        for place, by_task in zip(why.places, why.explanations, strict=True)
     ]
     return msgspec.structs.replace(answer, results=raw(results))
 
@@ -249,21 +249,21 @@ def _result(result: Result, answers: dict[str, Answer], options: Options) -> dic
 
 
 async def _stream(service: Service, request: Request) -> Response:
-    asked = await _read(service, request)
-    if asked.options.explain:
+    query = await _read(service, request)
+    if query.options.explain:
         raise BadValue("answers are explained when all are there", do="ask without streaming")
     is_events = EVENTS in request.headers.get("accept", "")
     stages: asyncio.Queue[TaskResults | None] = asyncio.Queue()
     answering = asyncio.ensure_future(
         service.ask(
-            asked.inputs,
-            asked.names,
-            words=asked.words,
-            deadline=asked.options.deadline,
+            query.inputs,
+            query.names,
+            words=query.words,
+            deadline=query.options.deadline,
             stage=stages.put_nowait,
             is_gone=gone(request),
-            familiar=asked.options.familiar,
-            none_below=asked.options.none_below,
+            familiar=query.options.familiar,
+            none_below=query.options.none_below,
         )
     )
     answering.add_done_callback(lambda _: stages.put_nowait(None))
@@ -274,13 +274,13 @@ async def _stream(service: Service, request: Request) -> Response:
     except BaseException:
         answering.cancel()
         raise
-    body = _lines(service, asked, answering, stages, first, is_events=is_events)
+    body = _lines(service, query, answering, stages, first, is_events=is_events)
     return StreamingResponse(body, media_type=EVENTS if is_events else NDJSON, headers={"Cache-Control": "no-store"})
 
 
 async def _lines(
     service: Service,
-    asked: _Asked,
+    query: _Query,
     answering: asyncio.Future[Ticket],
     stages: asyncio.Queue[TaskResults | None],
     stage: TaskResults | None,
@@ -290,40 +290,40 @@ async def _lines(
     """A line for each stage from `stage` on, and one for the end, by the tasks of the request's own moment."""
     try:
         while stage is not None:
-            labels = len(asked.loaded.tasks[stage.task].labels)
-            size = (1 + labels) * len(stage.answers) + characters_of(asked.inputs)
-            yield _line("task", await off_loop(size, _stage, asked, stage), is_events=is_events)
+            labels = len(query.loaded.tasks[stage.task].labels)
+            size = (1 + labels) * len(stage.answers) + characters_of(query.inputs)
+            yield _line("task", await off_loop(size, _stage, query, stage), is_events=is_events)
             stage = await stages.get()
         try:
             ticket = answering.result()
-            end = await off_loop(size_of(ticket), _end, service, ticket, asked.options)
+            end = await off_loop(size_of(ticket), _end, service, ticket, query.options)
         except Exception as error:  # its status is sent already
-            told = msgspec.json.encode({"error": body_of(error)})
-            yield _line("error", told, is_events=is_events)
+            failure = msgspec.json.encode({"error": body_of(error)})
+            yield _line("error", failure, is_events=is_events)
             return
         yield _line("end", end, is_events=is_events)
     finally:
         answering.cancel()
 
 
-def _stage(asked: _Asked, stage: TaskResults) -> bytes:
+def _stage(query: _Query, stage: TaskResults) -> bytes:
     """One task's answers as the request wants them calibrated, in JSON."""
     answers = stage.answers
-    if asked.options.calibrated is not True:
-        several = _wished(asked.loaded, stage.task, list(answers.values()), asked.options)
-        answers = dict(zip(answers, several, strict=True))
-    told: dict[int, Any] = dict(zip(answers, raw(map(few_digits, answers.values())), strict=True))
-    return msgspec.json.encode(msgspec.structs.replace(stage, answers=told))
+    if query.options.calibrated is not True:
+        adjusted = _wished(query.loaded, stage.task, list(answers.values()), query.options)
+        answers = dict(zip(answers, adjusted, strict=True))
+    shown: dict[int, Any] = dict(zip(answers, raw(map(few_digits, answers.values())), strict=True))
+    return msgspec.json.encode(msgspec.structs.replace(stage, answers=shown))
 
 
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
-    """The answer in JSON without the answers, which were sent, but with what these did not say of familiarity."""
+    """The end of a stream in JSON: results without the answers that were sent, with the familiarity they lacked."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
     forget_results(ticket)
     results = []
     for fields in answer.results:
-        its = fields.pop("answers")
-        late = {key: {name: each[key] for name, each in its.items() if key in each} for key in (KEY, NONE)}
+        answers = fields.pop("answers")
+        late = {key: {name: each[key] for name, each in answers.items() if key in each} for key in (KEY, NONE)}
         results.append({**fields, **{key: by_task for key, by_task in late.items() if by_task}})
     return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(map(few_digits, results))))
 

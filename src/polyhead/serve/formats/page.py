@@ -63,9 +63,9 @@ class PageFormat(WireFormat):
                 load.batch(facts)
 
         service.observers.append(count)
-        own = page_files()
-        pages = [Route(f"/page/{name}", _File(name, body).answer, methods=["GET"]) for name, body in own.items()]
-        start = Route("/", _File(START, own[START]).answer, methods=["GET"])
+        by_file = page_files()
+        pages = [Route(f"/page/{name}", _File(name, body).answer, methods=["GET"]) for name, body in by_file.items()]
+        start = Route("/", _File(START, by_file[START]).answer, methods=["GET"])
         return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
 
     def operations(self) -> Sequence[Operation]:

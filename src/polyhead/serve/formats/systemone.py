@@ -144,11 +144,11 @@ _QUESTION = msgspec.json.Decoder(Question)
 async def answer_state(service: Service, request: Request) -> Response:
     """The answers to the questions of a request; raises InvalidRequest for one that cannot be answered."""
     body, coding = await request.body(), request.headers.get("content-encoding", "")
-    # What is packed may be as large as a body may be.
+    # An unpacked body may be as large as any body.
     size = len(body) if coding in ("", "identity") else LARGE
-    requested, given, questions, state = await off_loop(size, _read, service, body, coding)
+    requested, by_name, questions, state = await off_loop(size, _read, service, body, coding)
     answered = await decide_request(service, state, questions, is_gone=gone(request))
-    return await off_loop(size, _response, service, requested, given, questions, answered)
+    return await off_loop(size, _response, service, requested, by_name, questions, answered)
 
 
 def _read(
@@ -166,24 +166,24 @@ def _read(
         raise InvalidRequest(
             (["questions"], f"1 to {limit.questions} questions are allowed, not {len(requested.questions)}", size)
         )
-    given = _questions(requested.questions)
-    questions = _asked_of(given, options=limit.options)
+    by_name = _questions(requested.questions)
+    questions = _decision_questions(by_name, options=limit.options)
     state = _words(requested.state, ["state"])
     if not state.strip():
         raise InvalidRequest((["state"], "The state holds no text", "empty"))
-    return requested, given, questions, state
+    return requested, by_name, questions, state
 
 
 def _response(
     service: Service,
     requested: SystemOneRequest,
-    given: Mapping[str, Question],
+    by_name: Mapping[str, Question],
     questions: Sequence[DecisionQuestion],
     answered: Decided,
 ) -> Response:
     _check(requested.questions, answered)
     answers = {
-        question.name: raw([few_digits(_answer(question, decision, given[question.name]))])[0]
+        question.name: raw([few_digits(_answer(question, decision, by_name[question.name]))])[0]
         for question, decision in zip(questions, answered.answers, strict=True)
         if isinstance(decision, Decision)
     }
@@ -202,10 +202,10 @@ def _decoded(body: bytes) -> SystemOneRequest:
         raise InvalidRequest(([0], f"JSON decode error: {error}", "json_invalid")) from None
 
 
-def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
+def _questions(raw_questions: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
     """The questions; raises InvalidRequest with every invalid one."""
     questions, faults = dict[str, Question](), list[tuple[Sequence[str | int], str, str]]()
-    for name, each in given.items():
+    for name, each in raw_questions.items():
         try:
             questions[name] = _QUESTION.decode(each)
         except msgspec.ValidationError as error:
@@ -215,12 +215,12 @@ def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
     return questions
 
 
-def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[DecisionQuestion]:
+def _decision_questions(questions: Mapping[str, Question], *, options: int) -> list[DecisionQuestion]:
     """The questions in the form in which they are answered; raises InvalidRequest with each of a wrong size."""
     requested, faults = list[DecisionQuestion](), list[tuple[Sequence[str | int], str, str]]()
     for name, question in questions.items():
         try:
-            requested.append(_asked(name, question, options=options))
+            requested.append(_decision_question(name, question, options=options))
         except InvalidRequest as error:
             faults += [(["questions", name, *place], message, kind) for place, message, kind in error.faults]
     if faults:
@@ -228,7 +228,7 @@ def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[Decisi
     return requested
 
 
-def _asked(name: str, question: Question, *, options: int) -> DecisionQuestion:
+def _decision_question(name: str, question: Question, *, options: int) -> DecisionQuestion:
     if not name:
         raise InvalidRequest(([], "A question needs a name", "too_short"))
     instructions = _words(question.instructions, ["instructions"])
@@ -237,10 +237,10 @@ def _asked(name: str, question: Question, *, options: int) -> DecisionQuestion:
         sides = [(True, outcomes.holds, "true"), (False, outcomes.fails, "false")]
         described = [Option(value=value, words=_words(words, ["criteria", key])) for value, words, key in sides]
         return DecisionQuestion(name=name, form="predicate", instructions=instructions, options=tuple(described))
-    most = options if isinstance(question, SystemOneChoice) else LEVELS
+    most, unit = (options, "options") if isinstance(question, SystemOneChoice) else (LEVELS, "levels")
     if not 2 <= (size := len(question.criteria)) <= most:
-        what = f"2 to {most} {'options' if isinstance(question, SystemOneChoice) else 'levels'} are allowed, not {size}"
-        raise InvalidRequest((["criteria"], what, "too_short" if size < 2 else "too_long"))
+        problem = f"2 to {most} {unit} are allowed, not {size}"
+        raise InvalidRequest((["criteria"], problem, "too_short" if size < 2 else "too_long"))
     if isinstance(question, SystemOneChoice):
         named = [
             Option(value=value, words=_words(words, ["criteria", value])) for value, words in question.criteria.items()
@@ -286,16 +286,16 @@ def chosen_of(requested: DecisionQuestion, decision: Decision, probabilities: ob
     """The answer to a choice or a score; `probabilities` are in the format's own form."""
     shares = decision.probabilities
     if requested.form == "choice":
-        said = {"choice": requested.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
+        chosen = {"choice": requested.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
     else:
-        said = {"score": expectation(shares), "confidence": score_confidence(shares)}
-    return {"type": requested.form, **said, "probabilities": probabilities, **answered_by(decision)}
+        chosen = {"score": expectation(shares), "confidence": score_confidence(shares)}
+    return {"type": requested.form, **chosen, "probabilities": probabilities, **answered_by(decision)}
 
 
 def answered_by(decision: Decision) -> dict[str, Any]:
     """The task that answered, and how familiar the text is to it, in extension fields."""
-    said = {"x_task": decision.task, "x_familiar": decision.familiar, "x_none_of_these": decision.none_of_these}
-    return {"x_answered_by": decision.answered_by, **{key: value for key, value in said.items() if value is not None}}
+    fields = {"x_task": decision.task, "x_familiar": decision.familiar, "x_none_of_these": decision.none_of_these}
+    return {"x_answered_by": decision.answered_by, **{key: value for key, value in fields.items() if value is not None}}
 
 
 def decided_body(service: Service, answers: object, decided: Decided, **usage: object) -> dict[str, Any]:

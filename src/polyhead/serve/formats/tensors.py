@@ -145,8 +145,8 @@ def tensor_texts(requested: InferRequest, binary: bytes, *, most: int) -> dict[s
 def _limited(texts: Iterator[str], name: str, most: int) -> list[str]:
     listed = list(islice(texts, most + 1))
     if len(listed) > most:
-        what, do = f"the request holds too many inputs: the texts of '{name}'", "send several requests"
-        raise BadValue(what, got=f"over {most:,}", allowed=f"{most:,}", do=do)
+        problem, do = f"the request holds too many inputs: the texts of '{name}'", "send several requests"
+        raise BadValue(problem, got=f"over {most:,}", allowed=f"{most:,}", do=do)
     return listed
 
 

@@ -110,8 +110,8 @@ class Calls:
         return _message("ModelMetadataResponse", name=name, versions=versions, platform=PLATFORM, **tensors)
 
     async def _infer(self, message: Any, context: Any) -> bytes:
-        left = context.time_remaining()
-        deadline = left if left is not None and left < LATEST else None
+        seconds = context.time_remaining()
+        deadline = seconds if seconds is not None and seconds < LATEST else None
         inference = await off_loop(message.ByteSize(), self._inference, message)
         ticket = await inference.ask(self._service, deadline=deadline)
         return await off_loop(size_of(ticket), _answered, inference, ticket)
@@ -131,8 +131,8 @@ def _message(name: str, /, **fields: Any) -> bytes:
 
 def _exchange_of(name: str, context: Any) -> Exchange:
     """The call in the form of an HTTP request; its headers are the textual metadata."""
-    given = context.invocation_metadata() or ()
-    headers = [(key.encode(), value.encode()) for key, value in given if isinstance(value, str)]
+    metadata = context.invocation_metadata() or ()
+    headers = [(key.encode(), value.encode()) for key, value in metadata if isinstance(value, str)]
     exchange = Exchange({"type": "grpc", "method": "POST", "headers": headers})
     exchange.route = f"/{SERVICE}/{name}"
     return exchange

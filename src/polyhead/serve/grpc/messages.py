@@ -106,13 +106,13 @@ def message_classes() -> Mapping[str, Any]:
             message.oneof_decl.add(name=CHOICE)
         for number, field, kind in (words.split() for words in fields):
             plain = kind.removeprefix("*")
-            made = message.field.add(name=field, number=int(number))
-            made.label = made.LABEL_REPEATED if plain != kind else made.LABEL_OPTIONAL
-            made.type = getattr(made, f"TYPE_{'MESSAGE' if plain in FIELDS else plain.upper()}")
+            descriptor = message.field.add(name=field, number=int(number))
+            descriptor.label = descriptor.LABEL_REPEATED if plain != kind else descriptor.LABEL_OPTIONAL
+            descriptor.type = getattr(descriptor, f"TYPE_{'MESSAGE' if plain in FIELDS else plain.upper()}")
             if plain in FIELDS:
-                made.type_name = f".{PACKAGE}.{plain}"
+                descriptor.type_name = f".{PACKAGE}.{plain}"
             if is_choice:
-                made.oneof_index = 0
+                descriptor.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     named = pool.FindMessageTypeByName
@@ -218,9 +218,9 @@ def _text(content: bytes, name: str) -> str:
 
 def _converted(entries: Iterable[Any], of: Any) -> Any:
     """Parameters as a value of this type; raises BadValue for one of another type than it has."""
-    given = {each.key: getattr(each.value, each.value.WhichOneof(CHOICE) or "", None) for each in entries}
+    values = {each.key: getattr(each.value, each.value.WhichOneof(CHOICE) or "", None) for each in entries}
     try:
-        return msgspec.convert({name: value for name, value in given.items() if value is not None}, of)
+        return msgspec.convert({name: value for name, value in values.items() if value is not None}, of)
     except msgspec.ValidationError as error:
         raise BadValue("a parameter is of another type", got=str(error)) from None
 
@@ -238,11 +238,11 @@ def infer_response(facts: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes
         for each in (tensor.facts for tensor in tensors)
     ]
     raw = [tensor_bytes(tensor) for tensor in tensors]
-    made = classes["ModelInferResponse"](**names, parameters=entries, outputs=outputs, raw_output_contents=raw)
-    return bytes(made.SerializeToString())
+    response = classes["ModelInferResponse"](**names, parameters=entries, outputs=outputs, raw_output_contents=raw)
+    return bytes(response.SerializeToString())
 
 
 def tensor_metadata(tensors: Iterable[TensorFacts]) -> list[Any]:
     """`TensorMetadata` of each."""
-    made = message_classes()["TensorMetadata"]
-    return [made(name=each.name, datatype=each.datatype, shape=each.shape) for each in tensors]
+    tensor_class = message_classes()["TensorMetadata"]
+    return [tensor_class(name=each.name, datatype=each.datatype, shape=each.shape) for each in tensors]
