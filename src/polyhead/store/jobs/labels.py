@@ -67,9 +67,9 @@ def label_rows(
         places = answers.store.find(ids)
         chosen = np.flatnonzero((places[:, 0] >= 0) & (prefixes_of(ids) / 2.0**64 < share))
         chosen = chosen[_fresh(places[chosen], is_written)]
-        for row, given in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
-            if any(given[name] is not None for name in tasks):
-                yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, some[row], strict=False)), **given}
+        for row, row_answers in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
+            if any(row_answers[name] is not None for name in tasks):
+                yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, some[row], strict=False)), **row_answers}
         done += len(some)
         show(f"{done:,} texts read")
 
