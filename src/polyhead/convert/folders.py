@@ -85,8 +85,8 @@ class Scan(Value):
 
     def nearest(self, name: str) -> SharedLayers | None:
         """What the model shares with the one with which it shares most; None where it shares nothing."""
-        several = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
-        return max(several, key=lambda pair: pair.layers or 0, default=None)
+        sharing = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
+        return max(sharing, key=lambda pair: pair.layers or 0, default=None)
 
     def facts(self) -> dict[str, object]:
         """What a report says of it."""
@@ -179,8 +179,8 @@ class BaseEncoders:
         lora = read_lora(adapter, folder, encoder.architecture)
         head = read_adapted_head(adapter, lora)
         pool, node = head.ends(owner)
-        own = msgspec.structs.replace(encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner))
-        return AdaptedEncoder(lora=lora, head=head, scanned=own)
+        adapted = msgspec.structs.replace(encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner))
+        return AdaptedEncoder(lora=lora, head=head, scanned=adapted)
 
 
 def check_distinct(folders: Sequence[str]) -> None:
