@@ -145,8 +145,8 @@ def unread(owned: Mapping[str, Owned | None]) -> list[str]:
 def new_names(families: Mapping[str, str], known: Mapping[str, str], *, free: Collection[str] = ()) -> dict[str, str]:
     """The names that families get in a bundle; both arguments give the digest of each family's arrays.
 
-    A family whose arrays are in the bundle already shares them. Where the name is taken by other arrays, and not in `free`, it gets
-    another: family:pooler becomes family:pooler-2. No two get one name.
+    A family whose arrays are in the bundle already gets their name. One whose name other arrays have, and which is not
+    in `free`, gets another: family:pooler becomes family:pooler-2. No two get the same name.
     """
     chosen, used = dict[str, str](), set[str]()
     taken = {other.casefold() for other in set(known) - set(free)}
