@@ -221,10 +221,10 @@ def version_with(root: FilePath, owner: str, arrays: str) -> Live | None:
 
 
 def made_with(root: FilePath, names: Sequence[str], version: str | None = None) -> dict[str, str]:
-    """Versions of these tasks to go back to: of the first one `version`, or the one before its live one.
+    """The versions of these tasks to return to: of the first task `version`, or the one before its live one.
 
-    Of each other task it is the version that was made with those chosen before it, where one of them needs it, else
-    the one before its live one. Raises UnknownTask, and BundleError where there is no such version.
+    Every other task gets the version that was made with those chosen before it, if one of them needs it, else the one
+    before its live one. Raises UnknownTask, and BundleError where there is no such version.
     """
     bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
     for name in names:

@@ -81,8 +81,8 @@ def import_folders(
 
     Before anything is written there, each task answers those of `inputs` that it reads (None: texts of the packaged
     sample) from a temporary bundle and is compared with the checkpoint in `transformers`: all are imported, or none is.
-    Raises TrunkError for a folder that shares nothing with
-    the trunk or answers differently, WrongTrunk for an adapter of another encoder, BadName for a name that is taken.
+    Raises TrunkError for a folder that shares nothing with the trunk or answers differently, WrongTrunk for an adapter
+    of another encoder, BadName for a name that is taken.
     """
     tell = show or (lambda text: None)
     check_distinct(wanted.folders)

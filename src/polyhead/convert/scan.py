@@ -39,7 +39,7 @@ class ScannedEncoder(Value):
 
     @property
     def parameters(self) -> int:
-        """How many it has, run alone."""
+        """The number of parameters that it has when it runs alone."""
         return parameters(merge({self.name: self.path(len(self.layers), trunk=self.root)}), self.architecture)
 
     @property

@@ -83,7 +83,7 @@ def fit_calibration(
 ) -> Calibration:
     """The calibration of a task from its raw outputs for labelled rows; `measured` holds its quality.
 
-    Rows that have the same of `together`, such as their group, are in one half.
+    Rows with the same value in `together`, such as their group, are in one half.
 
     Scaling and thresholds are fitted on one half of the rows and measured on the other; the limits of sets come from
     the other half, so that fitting the scaling cannot invalidate their guarantee, and their coverage is measured on the

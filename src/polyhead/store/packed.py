@@ -235,7 +235,7 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
         owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
     )
     slot = folded(path, head, hidden, pooler, width=column.width)
-    # Of a mean of layers, each encoded by itself, every layer has its share; other maps have one for each already.
+    # In a mean of layers, each encoded by itself, every layer has an equal share; other maps have one for each.
     shares = column.layers if path.pool.layers == "mean" else 1
     affine = column.codec.format.affine(column.codec)
     shift = np.tile(affine.shift * np.ones(column.width), column.layers)

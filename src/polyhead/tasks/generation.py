@@ -120,8 +120,8 @@ _SEVERAL = ("ends", "last", "suppressed")
 def generation_rules(written: Mapping[str, object], *, source: str) -> GenerationRules:
     """The rules of a checkpoint's generation_config.json, or of the config.json of one that has no such file.
 
-    Of a config.json give the keys in `GENERATION_KEYS` alone. Raises ConfigError that names a key which cannot be
-    honoured.
+    For a config.json, `written` holds only the keys in `GENERATION_KEYS`. Raises ConfigError that names a key which
+    cannot be followed.
     """
     settings = {key: value for key, value in written.items() if value is not None}
     foreign = sorted(

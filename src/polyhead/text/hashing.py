@@ -82,9 +82,9 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
 def overlap(first_words: Sequence[str], second_words: Sequence[str]) -> dict[str, float]:
     """Measures of the overlap of two texts with these words, by name; most are between 0 and 1.
 
-    The share of each one's words, pairs of neighbours and 4 letters of a word that the other has, and of those of both;
-    their lengths, ln(1 + words), the difference and its size; whether one has a number or a negation that the other
-    lacks.
+    The share of each text's words, pairs of neighbours and 4 letters of a word that the other text has too, and of the
+    union the share in both; the lengths, ln(1 + words), their difference and its size; whether a text has a number or a
+    negation that the other lacks.
     """
     texts = (first_words, second_words)
     sets: dict[str, list[set[str]]] = {
@@ -133,9 +133,9 @@ def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
 def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     """Each word of a text with its neighbours, in so many columns, a power of two; every vector has about the length 1.
 
-    Of the word, the one before and the one after there are features of equal weight: the word in lower case and in the
-    form NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). What stands beyond the ends of
-    the text has features too.
+    The word, the one before and the one after have features of equal weight: the word in lower case and in the form
+    NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). The places beyond both ends of the
+    text have features too.
     """
     forms = np.array([_forms(word) for word in ("", *words, "")], np.uint32)  # (words + 2, forms)
     count = len(words)

@@ -19,8 +19,8 @@ ALONE = 0.5  # of a text's letters, these and those that fall into bytes, or are
 def unread_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """The indices of texts whose letters the tokenizer mostly does not know.
 
-    Of such a text a tenth of the letters are unknown, or half of them fall into bytes or stand alone, in a script whose
-    words have several. A tokenizer of single characters, as that of BERT for Chinese, knows its own script.
+    A tenth of such a text's letters are unknown, or half of them become bytes or one-letter tokens, in a script whose
+    words have several letters. A tokenizer of single characters, as that of BERT for Chinese, knows its own script.
     """
     candidates = [index for index, text in enumerate(texts) if not text.isascii()]
     beginnings = [texts[index][:BEGINNING] for index in candidates]

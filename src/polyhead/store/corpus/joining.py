@@ -26,7 +26,7 @@ def fragment_groups(fragments: Sequence[Any], rows: int) -> Iterator[tuple[Any, 
 
 
 def with_joined(items: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
-    """The items with one in place of several neighbours; None if these have changed."""
+    """The items with `joined` in place of the neighbours `before`; None if these have changed."""
     at = next((number for number, each in enumerate(items) if each == before[0]), None)
     if at is None or list(items[at : at + len(before)]) != list(before):
         return None

@@ -181,7 +181,7 @@ def check_input_lines(path: str, form: str, *, do: str) -> None:
     `form` of the lines: "auto", "text" or "json". A pipe is not checked, since reading consumes it.
     """
     if not Path(path).exists():
-        return  # who opens it says so
+        return  # opening it raises the error
     name, head = path.lower(), _head(Path(path))
     ending = Path(name.removesuffix(".gz")).suffix
     table = table_format(path)
