@@ -218,11 +218,11 @@ def _halves(
 ) -> tuple[Examples, Examples]:
     chosen = sorted(held)
     kept = sorted(set(range(len(examples.inputs))) - set(held))
-    which = "inputs" if examples.groups is None else "groups"
+    unit = "inputs" if examples.groups is None else "groups"
     if not kept or not chosen:
         raise EmptyData(
-            f"task '{task.name}': too few different {which} to hold some out",
-            got=f"{len(examples.inputs)} rows, {groups} different {which}, fraction {fraction}",
+            f"task '{task.name}': too few different {unit} to hold some out",
+            got=f"{len(examples.inputs)} rows, {groups} different {unit}, fraction {fraction}",
             do="give more rows or a validation file",
         )
     return examples.take(kept), examples.take(chosen)

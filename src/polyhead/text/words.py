@@ -119,13 +119,13 @@ class WordFinder:
 
     def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the words that have a token in the window, (read,), and their `first_subtokens`, (read,)."""
-        which, tokens = self._near(encoded)
-        return which[tokens >= 0], tokens[tokens >= 0]
+        indices, tokens = self._near(encoded)
+        return indices[tokens >= 0], tokens[tokens >= 0]
 
     def going_on_in(self, encoded: Encoded) -> np.ndarray:
         """Indices of the words in the window that share the token of the word before."""
-        which, tokens = self._near(encoded)
-        return np.asarray(which[tokens == GOES_ON])
+        indices, tokens = self._near(encoded)
+        return np.asarray(indices[tokens == GOES_ON])
 
     def _near(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
@@ -133,8 +133,8 @@ class WordFinder:
         if len(offsets):
             first = np.searchsorted(self._stops, offsets[:, 0].min(), side="right")
             near = np.arange(first, np.searchsorted(self._starts, offsets[:, 1].max(), side="left"))
-        which = np.union1d(self._nowhere, near)
-        return which, first_subtokens(encoded, self.words[which])
+        indices = np.union1d(self._nowhere, near)
+        return indices, first_subtokens(encoded, self.words[indices])
 
 
 class WindowWords(Value, eq=False):
@@ -242,8 +242,8 @@ def _first_subtokens(
     rows = encodings.row[entries]
     sizes = text_starts[rows + 1] - text_starts[rows]
     word_entry = np.repeat(np.arange(len(entries)), sizes)  # the entry of each word
-    which = ranges(text_starts[rows], sizes)
-    spans = words[which].astype(np.int64)
+    indices = ranges(text_starts[rows], sizes)
+    spans = words[indices].astype(np.int64)
     ends = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
     stretch = int(ends.max() - ends.min()) + 2
     first = np.searchsorted(offsets[:, 1] + token_entry * stretch, spans[:, 0] + word_entry * stretch, side="right")
@@ -260,7 +260,7 @@ def _first_subtokens(
         goes_on[1:] = same & (word_entry[1:] == word_entry[:-1])
     read = np.flatnonzero((overlaps & ~goes_on) | nowhere)
     places = np.arange(len(word_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return (entries[word_entry[read]], places[read], token[read]), which[goes_on]
+    return (entries[word_entry[read]], places[read], token[read]), indices[goes_on]
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:

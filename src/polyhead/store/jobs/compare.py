@@ -178,12 +178,12 @@ class _Pair:
         self._lacking += int((was_done & ~is_done).sum())
         old = {name: array[in_both] for name, array in self._numbering.of_old(before).items()}
         new = {name: array[in_both] for name, array in self._numbering.of_new(after).items()}
-        some = is_answer(old) | is_answer(new)
-        old, new = _at(old, some), _at(new, some)
+        is_answered = is_answer(old) | is_answer(new)
+        old, new = _at(old, is_answered), _at(new, is_answered)
         equal, surety = self._compared_rows(old, new)
         self._compared += len(equal)
         self._equal += int(equal.sum())
-        self._keep(surety[~equal], ids[in_both][some][~equal], _at(old, ~equal), _at(new, ~equal))
+        self._keep(surety[~equal], ids[in_both][is_answered][~equal], _at(old, ~equal), _at(new, ~equal))
 
     def _keep(self, surety: np.ndarray, ids: np.ndarray, old: _Arrays, new: _Arrays) -> None:
         best = np.argsort(-surety, kind="stable")[: self._most].tolist()

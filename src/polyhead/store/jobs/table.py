@@ -69,10 +69,10 @@ def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task])
     types = {str: arrow.string(), float: arrow.float64(), list: arrow.list_(arrow.string())}
     schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
     with arrow.parquet.ParquetWriter(file, schema) as writer:
-        some = first
-        while some:
-            writer.write_table(arrow.Table.from_pylist(some, schema))
-            some = list(itertools.islice(rows, ROWS))
+        chunk = first
+        while chunk:
+            writer.write_table(arrow.Table.from_pylist(chunk, schema))
+            chunk = list(itertools.islice(rows, ROWS))
 
 
 def _columns(tasks: Mapping[str, Task]) -> dict[str, type]:
