@@ -27,13 +27,13 @@ from polyhead.values import to_json
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
     """Creates a bundle of this trunk, without tasks; raises BundleError unless the folder is absent or empty."""
     root = FilePath(root)
-    what = f"the bundle {root} cannot be created"
+    problem = f"the bundle {root} cannot be created"
     try:
         root.mkdir(parents=True, exist_ok=True)
         _check_empty(root)  # before a lock file is left in a folder that is not ours
     except OSError as error:
-        raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
-    with writing_bundle(root, what):
+        raise BundleError(problem, got=error.strerror, do="give a folder that can be written") from error
+    with writing_bundle(root, problem):
         _check_empty(root)
         remove_leftovers(root)
         remove_files(root / TRUNK, (TRUNK_RECORD, WEIGHTS, TOKENIZER))
@@ -48,9 +48,9 @@ def linked_bundle(root: FilePath, other: FilePath) -> None:
     No file of a bundle is ever rewritten, so later changes of one bundle do not affect the other. Raises
     BundleError as `write_bundle` does.
     """
-    what = f"the bundle {root} cannot be created"
+    problem = f"the bundle {root} cannot be created"
     root.mkdir(parents=True, exist_ok=True)
-    with writing_bundle(root, what):
+    with writing_bundle(root, problem):
         _check_empty(root)
         trunk, temporary = read_bundle_file(other).trunk, root / temporary_name(TRUNK)
         try:

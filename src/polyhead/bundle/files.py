@@ -79,8 +79,8 @@ def check_hash(path: FilePath, actual: str, expected: str) -> None:
 
 
 @contextmanager
-def writing_bundle(root: FilePath, what: str, *, patience: float = 60.0) -> Iterator[None]:
-    """Holds the bundle's lock; a system error inside becomes a BundleError that begins with `what`."""
+def writing_bundle(root: FilePath, problem: str, *, patience: float = 60.0) -> Iterator[None]:
+    """Holds the bundle's lock; a system error inside becomes a BundleError that begins with `problem`."""
     busy = BundleError(
         f"another process has been writing to {root} for {patience:.0f} seconds", do="wait for it, or end it"
     )
@@ -88,17 +88,17 @@ def writing_bundle(root: FilePath, what: str, *, patience: float = 60.0) -> Iter
         with held(root / LOCK, patience=patience, busy=busy):
             yield
     except OSError as error:
-        raise _bundle_error(error, what) from error
+        raise _bundle_error(error, problem) from error
 
 
-def _bundle_error(error: OSError, what: str) -> BundleError:
+def _bundle_error(error: OSError, problem: str) -> BundleError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return BundleError(
-            f"{what}: the disk is full; the bundle is whole, as it was before",
+            f"{problem}: the disk is full; the bundle is whole, as it was before",
             got=error.strerror,
             do="make room on that disk, then run the same command again",
         )
-    return BundleError(f"{what}: the system refused", got=error, do="check the folder and its permissions")
+    return BundleError(f"{problem}: the system refused", got=error, do="check the folder and its permissions")
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

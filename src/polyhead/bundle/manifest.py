@@ -247,8 +247,8 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
                 do="train the task on this bundle's trunk, or add it to the bundle of its own trunk",
             )
     if record.owner != owner_of(record.task):
-        what, allowed = f"the part of task '{name}' has another owner", owner_of(record.task)
-        raise BundleError(what, got=record.owner, allowed=allowed)
+        problem, allowed = f"the part of task '{name}' has another owner", owner_of(record.task)
+        raise BundleError(problem, got=record.owner, allowed=allowed)
     if len(record.needs) > MOST_NEEDS:
         raise BundleError(f"task '{name}' needs too many arrays", got=len(record.needs), allowed=MOST_NEEDS)
     if sorted(record.needs) != (foreign := foreign_owners(record)):
@@ -272,15 +272,15 @@ def foreign_owners(record: TaskRecord) -> list[str]:
 
     Raises BundleError unless they are families, and other tasks of which it reads the prompt.
     """
-    own, path = {TRUNK_OWNER, owner_of(record.task)}, record.path
-    foreign = sorted(set(owners_of(path)) - own)
+    permitted, path = {TRUNK_OWNER, owner_of(record.task)}, record.path
+    foreign = sorted(set(owners_of(path)) - permitted)
     beyond = {owner for node in path.nodes[1:] for owner in owners_of_node(node)}
     wrong = [o for o in foreign if not is_family(o) and (o in beyond or not o.startswith(TASK_OF))]
     if wrong:
         raise BundleError(
             f"task '{record.task.name}' reads arrays that are not its own",
             got=wrong,
-            allowed=[*sorted(own), "families", "prompts of other tasks"],
+            allowed=[*sorted(permitted), "families", "prompts of other tasks"],
             do="give the task a part of its own, or its tasks a family",
         )
     for owner in foreign:

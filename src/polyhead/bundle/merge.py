@@ -70,10 +70,10 @@ def merge_bundles(
     chosen = _chosen(sources, tasks or {})
     _check_trunks(chosen)
     _check_all(chosen, chosen[0])
-    with whole_bundle(root) as made:
-        _write(made, chosen)
+    with whole_bundle(root) as unnamed:
+        _write(unnamed, chosen)
         if prove is not None:
-            prove(Bundle.open(made))
+            prove(Bundle.open(unnamed))
     return Bundle.open(root)
 
 

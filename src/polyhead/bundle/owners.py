@@ -142,23 +142,23 @@ def unread(owned: Mapping[str, Owned | None]) -> list[str]:
     return [owner for owner in owned if is_family(owner) and owner not in needed]
 
 
-def new_names(families: Mapping[str, str], there: Mapping[str, str], *, free: Collection[str] = ()) -> dict[str, str]:
-    """Under which names families come to a bundle; both arguments say the digest of each one's arrays.
+def new_names(families: Mapping[str, str], known: Mapping[str, str], *, free: Collection[str] = ()) -> dict[str, str]:
+    """The names that families get in a bundle; both arguments give the digest of each family's arrays.
 
-    One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets
-    another: family:pooler becomes family:pooler-2. No two get one name.
+    A family whose arrays are in the bundle already gets their name. One whose name other arrays have, and which is not
+    in `free`, gets another: family:pooler becomes family:pooler-2. No two get the same name.
     """
     chosen, used = dict[str, str](), set[str]()
-    taken = {other.casefold() for other in set(there) - set(free)}
+    taken = {other.casefold() for other in set(known) - set(free)}
     alike: dict[str, deque[str]] = {}
-    for other, digest in there.items():
+    for other, digest in known.items():
         alike.setdefault(digest, deque()).append(other)
     next_number: dict[str, int] = {}
     for owner, digest in families.items():
         candidates = alike.get(digest, deque[str]())
         while candidates and candidates[0] in used:
             candidates.popleft()
-        name = owner if there.get(owner) == digest and owner not in used else next(iter(candidates), "")
+        name = owner if known.get(owner) == digest and owner not in used else next(iter(candidates), "")
         if not name:
             name = owner if owner.casefold() not in taken else ""
             while not name or name.casefold() in taken:

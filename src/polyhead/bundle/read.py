@@ -205,7 +205,7 @@ class Bundle(LiveVersions):
         yield from _errors(self._family_checks(owner, live))
 
     def touched_tasks(self) -> Iterator[PolyheadError]:
-        """The same for the files of the tasks alone."""
+        """The same for the files of the tasks only."""
         yield from _errors(self._task_checks())
 
     def view(self, lines: Mapping[str, Live]) -> Self:

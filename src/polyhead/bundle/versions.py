@@ -51,11 +51,11 @@ def version_on_disk(root: FilePath, name: str, version: str, live: Live) -> Live
 
     Raises BundleError for a version that does not exist.
     """
-    found = versions(root, name)
-    if version not in found:
-        raise BundleError(f"task '{name}' has no version {version}", allowed=found)
+    known = versions(root, name)
+    if version not in known:
+        raise BundleError(f"task '{name}' has no version {version}", allowed=known)
     record = hash_inside(root, TASKS, name, version, TASK)
-    return msgspec.structs.replace(live, version=version, record=record, pinned=version != found[-1])
+    return msgspec.structs.replace(live, version=version, record=record, pinned=version != known[-1])
 
 
 def add_versions(
@@ -73,7 +73,7 @@ def add_versions(
     versions: dict[str, str] = {}
     try:
         _sweep(root)
-        folders = {owner: _made(root, owner) for owner in writers}
+        folders = {owner: _versions_folder(root, owner) for owner in writers}
         temporary: dict[str, str] = {}
         lines: dict[str, Live] = {}
         for owner, write in writers.items():
@@ -135,8 +135,8 @@ def _sweep(root: FilePath) -> None:
                 remove_leftovers(path)
 
 
-def _made(root: FilePath, owner: str) -> FilePath:
-    """The folder of an owner's versions, made if missing."""
+def _versions_folder(root: FilePath, owner: str) -> FilePath:
+    """The folder of an owner's versions, created if it is missing."""
     check_no_links(root, *place_of(owner))
     folder = root.joinpath(*place_of(owner))
     make_folder(folder, root=root)
@@ -221,10 +221,10 @@ def version_with(root: FilePath, owner: str, arrays: str) -> Live | None:
 
 
 def made_with(root: FilePath, names: Sequence[str], version: str | None = None) -> dict[str, str]:
-    """Versions of these tasks to go back to: of the first one `version`, or the one before its live one.
+    """The versions of these tasks to return to: of the first task `version`, or the one before its live one.
 
-    Of each other task it is the version that was made with those chosen before it, where one of them needs it, else
-    the one before its live one. Raises UnknownTask, and BundleError where there is no such version.
+    Every other task gets the version that was made with those chosen before it, if one of them needs it, else the one
+    before its live one. Raises UnknownTask, and BundleError where there is no such version.
     """
     bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
     for name in names:
@@ -238,12 +238,12 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
         needed = {facts.needs[owner] for facts in known.values() if owner in facts.needs}
         if needed:
             fitting = [v for v in versions_there if _fits(owned(root, owner, v), needed, known)]
-            what = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
+            problem = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
         else:
             fitting = [version] if version is not None and not chosen else earlier
-            what = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
+            problem = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
         if not fitting:
-            raise BundleError(what, allowed=versions_there)
+            raise BundleError(problem, allowed=versions_there)
         chosen[name] = fitting[-1]
         chosen_facts = owned(root, owner, fitting[-1]) if fitting[-1] in versions_there else None
         if chosen_facts is not None:
@@ -292,11 +292,11 @@ class TakenNames:
         """Raises BadName if the name is taken, unless it is to be replaced, or differs from another only in case."""
         other = self._known.get(owner.casefold())
         if other == owner and (owner in self._added or not replace):
-            what = f"the bundle has a {titled(owner)} already"
-            raise BadName(what, got=owner, do="choose another name, or replace it")
+            problem = f"the bundle has a {titled(owner)} already"
+            raise BadName(problem, got=owner, do="choose another name, or replace it")
         if other not in (None, owner):
-            what = f"{titled(owner)} differs from another in case alone"
-            raise BadName(what, got=owner, allowed=f"not like {titled(str(other))}")
+            problem = f"{titled(owner)} differs from another in case alone"
+            raise BadName(problem, got=owner, allowed=f"not like {titled(str(other))}")
         self._known[owner.casefold()] = owner
         self._added.add(owner)
 

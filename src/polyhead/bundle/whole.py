@@ -43,15 +43,15 @@ def check_absent(root: FilePath) -> None:
         if entries:
             raise BundleError(f"{root} is not empty", got=entries[:5], do="name a new folder")
     if root.exists() and (not root.is_dir() or root.resolve() == FilePath.cwd()):
-        what = "is the folder that this process works in" if root.is_dir() else "is a file"
-        raise BundleError(f"{root} {what}", do="name a new folder")
+        reason = "is the folder that this process works in" if root.is_dir() else "is a file"
+        raise BundleError(f"{root} {reason}", do="name a new folder")
 
 
 @contextmanager
-def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
+def workspace(folder: FilePath, problem: str) -> Iterator[FilePath]:
     """A path in `folder` to write a bundle to, for this process only; files of a killed process there are removed.
 
-    The folder is removed at the end. Raises BundleError, which begins with `what`, if it was not made by Polyhead, or
+    The folder is removed at the end. Raises BundleError, which begins with `problem`, if Polyhead did not make it or
     another process works there.
     """
     try:
@@ -59,10 +59,10 @@ def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
         claim(folder, BUILDING)
     except ConfigError as error:
         do = "rename that folder, or name another one for the bundle"
-        raise BundleError(f"{what}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
+        raise BundleError(f"{problem}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
     except OSError as error:
-        raise BundleError(what, got=error, do="give a folder that can be written") from error
-    with writing_bundle(folder, what, patience=PATIENCE):
+        raise BundleError(problem, got=error, do="give a folder that can be written") from error
+    with writing_bundle(folder, problem, patience=PATIENCE):
         try:
             sweep(folder, BUILDING)
             shutil.rmtree(folder / MADE, ignore_errors=True)

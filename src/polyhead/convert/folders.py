@@ -49,7 +49,7 @@ class FoundFolder(Value):
     difference: EncoderDifference | None = None  # None without a base, or for another shape
 
     def facts(self) -> dict[str, object]:
-        """What a report says of it."""
+        """The fields of a report on it."""
         scanned, names = self.scanned, ("labels", "refused", "with_base", "difference", "adapter")
         return {name: getattr(self, name) for name in names} | {
             "folder": scanned.name,
@@ -84,12 +84,12 @@ class Scan(Value):
         return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
 
     def nearest(self, name: str) -> SharedLayers | None:
-        """What the model shares with the one with which it shares most; None where it shares nothing."""
-        several = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
-        return max(several, key=lambda pair: pair.layers or 0, default=None)
+        """The layers shared with the model that shares the most; None if no model shares any."""
+        sharing = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
+        return max(sharing, key=lambda pair: pair.layers or 0, default=None)
 
     def facts(self) -> dict[str, object]:
-        """What a report says of it."""
+        """The fields of a report on it."""
         facts = {"models": [model.facts() for model in self.models], "base": self.base and self.base.name}
         return facts | {name: getattr(self, name) for name in ("pairs", "groups", "tokens", "apart", "merged")}
 
@@ -179,8 +179,8 @@ class BaseEncoders:
         lora = read_lora(adapter, folder, encoder.architecture)
         head = read_adapted_head(adapter, lora)
         pool, node = head.ends(owner)
-        own = msgspec.structs.replace(encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner))
-        return AdaptedEncoder(lora=lora, head=head, scanned=own)
+        adapted = msgspec.structs.replace(encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner))
+        return AdaptedEncoder(lora=lora, head=head, scanned=adapted)
 
 
 def check_distinct(folders: Sequence[str]) -> None:

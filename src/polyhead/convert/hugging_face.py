@@ -241,12 +241,12 @@ def _kind(config: _Config, model_class: str, outputs: int) -> str:
         raise TrunkError("its problem_type is not known", got=config.problem_type, allowed=sorted(kinds))
     # As in `transformers` if the config does not name the problem type.
     kind = kinds[config.problem_type or (Regression if outputs == 1 else SingleLabel).problem_type]
-    several = "labels" in kind.uses
-    if not (outputs >= kind.least_labels if several else outputs == 1):
+    has_labels = "labels" in kind.uses
+    if not (outputs >= kind.least_labels if has_labels else outputs == 1):
         raise TrunkError(
             f"a head with problem_type '{config.problem_type}' cannot have this number of outputs",
             got=outputs,
-            allowed=f"{kind.least_labels} or more" if several else "1",
+            allowed=f"{kind.least_labels} or more" if has_labels else "1",
             do="train several numbers as several models",
         )
     return kind.name

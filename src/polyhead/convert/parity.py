@@ -165,7 +165,7 @@ def _of_words(task: Task, entry: Encoded, values: np.ndarray, words: np.ndarray)
     context = np.flatnonzero((entry.sequence == entry.texts - 1) & (entry.offsets[:, 1] > entry.offsets[:, 0]))
     offsets = entry.offsets[context]
     inside = (offsets[:, 0] < words[:, 1:]) & (offsets[:, 1] > words[:, :1])  # (words, tokens)
-    last = [context[own][-1] if own.any() else token for own, token in zip(inside, first.tolist(), strict=True)]
+    last = [context[row][-1] if row.any() else token for row, token in zip(inside, first.tolist(), strict=True)]
     span = answered(task, values[[0, *context]])
     return _Answer(
         outputs=np.stack([values[first, 0], values[last, 1]], axis=1),
@@ -178,8 +178,8 @@ def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
     path = str(lora.base if lora is not None else Path(folder).expanduser())
     kind = kind_of(task)
     # An adapter has its own outputs: those of its base, if any, differ in number.
-    own = {} if lora is None else {"num_labels": kind.width(task), "ignore_mismatched_sizes": True}
-    tokenizer, model = open_foreign(folder, path, model_class=kind.model_class, own=own)
+    changes = {} if lora is None else {"num_labels": kind.width(task), "ignore_mismatched_sizes": True}
+    tokenizer, model = open_foreign(folder, path, model_class=kind.model_class, own=changes)
     if lora is not None:
         add_adapter(model, lora.saved, lora.maps)
     return tokenizer, model
@@ -201,8 +201,8 @@ def _activation(task: Task) -> Literal["softmax", "sigmoid", "identity"]:
 def _agreement(task: Task, ours_by_text: Sequence[np.ndarray], theirs: np.ndarray) -> float | None:
     activation, ours = _activation(task), np.concatenate(ours_by_text)
     if kind_of(task).per_option:
-        options = zip(ours_by_text, np.split(theirs, np.cumsum([len(own) for own in ours_by_text])[:-1]), strict=True)
-        return float(np.mean([own.argmax() == other.argmax() for own, other in options]))
+        options = zip(ours_by_text, np.split(theirs, np.cumsum(list(map(len, ours_by_text)))[:-1]), strict=True)
+        return float(np.mean([each.argmax() == other.argmax() for each, other in options]))
     if activation == "identity":
         return None
     if activation == "sigmoid":

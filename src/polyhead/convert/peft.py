@@ -133,8 +133,8 @@ def naming(folder: Path | str) -> Iterator[None]:
     try:
         yield
     except TrunkError as error:
-        what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
-        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
+        problem = error.what if str(folder) in error.what else f"{folder}: {error.what}"
+        raise type(error)(problem, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
 
 
 def base_named(folder: Path | str) -> str | None:
@@ -161,14 +161,14 @@ def _lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     model_class = _model_class(settings)
     matcher = Matcher(CONFIG)
     maps, saved = _read(folder, settings, matcher)
-    places = {module: found for module in maps if (found := _places(module, shape))}
+    places = {module: placed for module in maps if (placed := _places(module, shape))}
     by_place: dict[tuple[int, Dense], LowRank] = {}
-    for module, several in places.items():
+    for module, placed in places.items():
         low = maps[module]
-        inputs = shape.layer(0).ends(several[0][1])[0]
-        check_ends(module, low, (inputs, sum(shape.layer(0).ends(target)[1] for _, target in several)))
-        parts = np.split(low.b, len(several))
-        by_place |= {place: LowRank(a=low.a, b=b, alpha=low.alpha) for place, b in zip(several, parts, strict=True)}
+        inputs = shape.layer(0).ends(placed[0][1])[0]
+        check_ends(module, low, (inputs, sum(shape.layer(0).ends(target)[1] for _, target in placed)))
+        parts = np.split(low.b, len(placed))
+        by_place |= {place: LowRank(a=low.a, b=b, alpha=low.alpha) for place, b in zip(placed, parts, strict=True)}
     _tell_lacking(folder, set(by_place), settings, shape, matcher)
     layers: list[dict[Dense, LowRank]] = []
     for index in range(shape.layers):
@@ -324,8 +324,8 @@ def _is_target(module: str, settings: _Settings, matcher: Matcher) -> bool:
     if is_named or isinstance(settings.target_modules, str) or settings.layers_to_transform in (None, []):
         return _matches(settings.target_modules, module, matcher)
     wanted, patterns = settings.layers_to_transform, settings.layers_pattern or r"[^.]*"
-    several = [patterns] if isinstance(patterns, str) else patterns
-    numbers = [number for pattern in several if (number := _layer_number(pattern, module, matcher))]
+    layer_patterns = [patterns] if isinstance(patterns, str) else patterns
+    numbers = [number for pattern in layer_patterns if (number := _layer_number(pattern, module, matcher))]
     among = map(str, [wanted] if isinstance(wanted, int) else wanted or [])
     return bool(numbers) and numbers[0] in among and _matches(settings.target_modules, module, matcher)
 
@@ -362,7 +362,7 @@ def _places(module: str, shape: Architecture) -> tuple[tuple[int, Dense], ...]:
 
 
 def _tell_lacking(
-    folder: Path, found: Collection[tuple[int, Dense]], settings: _Settings, shape: Architecture, matcher: Matcher
+    folder: Path, present: Collection[tuple[int, Dense]], settings: _Settings, shape: Architecture, matcher: Matcher
 ) -> None:
     """Logs the targeted maps without matrices; PEFT treats these as zeros."""
     if settings.target_modules is None:
@@ -372,7 +372,7 @@ def _tell_lacking(
     lacking = {
         f"{prefix}.{name.removesuffix('.weight')}": None
         for index, target in places
-        if (index, target) not in found
+        if (index, target) not in present
         for name in their_names(f"layers.{index}.{target}.weight", shape.family)
         if _is_target(f"{prefix}.{name.removesuffix('.weight')}", settings, matcher)
     }

@@ -75,27 +75,27 @@ class ImportResult(Value):
 
 
 def import_folders(
-    wanted: ImportRequest, out: FilePath, given: Sequence[AnyInput] | None = None, *, show: Show | None = None
+    wanted: ImportRequest, out: FilePath, inputs: Sequence[AnyInput] | None = None, *, show: Show | None = None
 ) -> ImportResult:
     """Writes every folder as a task into `out`, a new bundle or one with the trunk that the folders share.
 
-    Before anything is written there, each task answers those of `given` that it reads (None: texts of the packaged
+    Before anything is written there, each task answers those of `inputs` that it reads (None: texts of the packaged
     sample) from a temporary bundle and is compared with the checkpoint in `transformers`: all are imported, or none is.
-    Raises TrunkError for a folder that shares nothing with
-    the trunk or answers differently, WrongTrunk for an adapter of another encoder, BadName for a name that is taken.
+    Raises TrunkError for a folder that shares nothing with the trunk or answers differently, WrongTrunk for an adapter
+    of another encoder, BadName for a name that is taken.
     """
     tell = show or (lambda text: None)
     check_distinct(wanted.folders)
     existing = _existing(out)
     bases = BaseEncoders(wanted.base)
     models = _read(wanted, existing, bases, tell)
-    texts = proof_texts([model.task for model in models], given)
+    texts = proof_texts([model.task for model in models], inputs)
     trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
     digest = trunk.digest
     paths = {model.folder: foreign_path(model, digest, group.taps[model.folder]) for model in models}
-    what = f"the import into {out} cannot be proven"
+    problem = f"the import into {out} cannot be proven"
     nearest = next(parent for parent in out.resolve().parents if parent.is_dir())  # on the disk of the bundle
-    with workspace(nearest / f"{PROOF}{out.resolve().name}", what) as place:
+    with workspace(nearest / f"{PROOF}{out.resolve().name}", problem) as place:
         trial = _trial(place, trunk, models, paths, texts, tell)
         session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {

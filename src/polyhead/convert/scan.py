@@ -39,7 +39,7 @@ class ScannedEncoder(Value):
 
     @property
     def parameters(self) -> int:
-        """How many it has, run alone."""
+        """The number of parameters that it has when it runs alone."""
         return parameters(merge({self.name: self.path(len(self.layers), trunk=self.root)}), self.architecture)
 
     @property
@@ -182,12 +182,12 @@ def over(trunk: ScannedEncoder, models: Sequence[ScannedEncoder], *, depth: int 
 def groups_of_models(models: Sequence[ScannedEncoder], base: ScannedEncoder | None = None) -> list[Group]:
     """Groups of models that share something: those over `base` first, then in the given order."""
     result: list[Group] = []
-    left = list(models)
+    remaining = list(models)
     if base is not None:
-        relatives, left = _near(base, left)
+        relatives, remaining = _near(base, remaining)
         result += [over(base, relatives)] if relatives else []
-    while left:
-        relatives, left = _near(left[0], left)
+    while remaining:
+        relatives, remaining = _near(remaining[0], remaining)
         result.append(group_of(relatives))
     return result
 
@@ -227,9 +227,9 @@ def sharing(models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Plan:
     It may contain several trunks, and layers outside the trunk that only some models share.
     """
     steps: list[Step] = []
-    left = list(models)
-    while left:
-        near, left = _near(left[0], left)
+    remaining = list(models)
+    while remaining:
+        near, remaining = _near(remaining[0], remaining)
         steps.append(_step(Embed(trunk=near[0].root), -1, near, names))
         _grow(steps, near, 0, len(steps) - 1, names)
     return Plan(steps=tuple(steps))

@@ -167,7 +167,7 @@ def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:
 
 def import_card(model: ForeignCheckpoint, path: Path, trunk: TrunkData, proof: Parity) -> str:
     """Markdown for the task's README.md."""
-    task, own = model.task, own_cost(model.task.name, path, trunk)
+    task, extra = model.task, own_cost(model.task.name, path, trunk)
     agreed = "" if proof.agreement is None else f" {100 * proof.agreement:.1f} % of the decisions are the same."
     return "\n".join(
         [
@@ -178,8 +178,8 @@ def import_card(model: ForeignCheckpoint, path: Path, trunk: TrunkData, proof: P
             "",
             "## Imported from",
             "",
-            f"`{model.folder}`, {_description(model, own.layer_evaluations)} the trunk `{trunk.name}`.",
-            f"{own.parameters:,} parameters of its own; {own.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
+            f"`{model.folder}`, {_description(model, extra.layer_evaluations)} the trunk `{trunk.name}`.",
+            f"{extra.parameters:,} parameters of its own; {extra.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
             "",
             "## Proof",
             "",
@@ -194,9 +194,9 @@ def import_card(model: ForeignCheckpoint, path: Path, trunk: TrunkData, proof: P
     )
 
 
-def _description(model: ForeignCheckpoint, own: int) -> str:
+def _description(model: ForeignCheckpoint, layers: int) -> str:
     """A description of the folder's content, up to the trunk's name."""
     if model.lora is not None:
         return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"
-    shared = len(model.scanned.layers) - own
-    return f"a `{model.head.model_class}`; {own} layers of its own over {shared} of"
+    shared = len(model.scanned.layers) - layers
+    return f"a `{model.head.model_class}`; {layers} layers of its own over {shared} of"

@@ -167,8 +167,8 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
     if source.soft is not None and not kind.takes_shares:
         return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
     if source.weight is not None and kind.loss != "cross_entropy":
-        one = " or ".join(f"'{name}'" for name, other in KINDS.items() if other.loss == "cross_entropy")
-        return f"'weight' is for tasks of kind {one}"
+        kinds = " or ".join(f"'{name}'" for name, other in KINDS.items() if other.loss == "cross_entropy")
+        return f"'weight' is for tasks of kind {kinds}"
     if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):
         return "'soft' names a column for each label, in the order of the labels"
     if source.text == ():
@@ -189,9 +189,9 @@ def no_column(source: str, column: str, columns: Collection[str], *, by: str = "
     """The error for a column that the file does not have; `by` says how to name another column."""
     do = suggestion(column, columns) or "name one of its columns"
     header = next(iter(columns), "") if len(columns) == 1 else ""
-    own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
-    other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None)
-    if own and other:
+    separator, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
+    other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != separator), None)
+    if separator and other:
         do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
         do = f"{do} {by}" if suggestion(column, columns) else by

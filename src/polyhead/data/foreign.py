@@ -98,5 +98,5 @@ def _is_label(name: str, values: Sequence[str]) -> bool:
 
 
 def _is_text(name: str, values: Sequence[str]) -> bool:
-    several = [len(value.split()) >= WORDS for value in values]
-    return len(name.split()) >= WORDS and 2 * sum(several) > len(several)
+    is_long = [len(value.split()) >= WORDS for value in values]
+    return len(name.split()) >= WORDS and 2 * sum(is_long) > len(is_long)

@@ -159,8 +159,8 @@ def _label(
     first, *rivals = [candidate for candidate in fitting if candidate.rank == best]
     if rivals:
         options = " or ".join(candidate.option for candidate in (first, *rivals[:3]))
-        several = [c.columns[0] for c in (first, *rivals) if c.option.startswith("--label")]
-        together = f"; for a task of each: {' '.join(f'--label {c}' for c in several)}" if len(several) > 1 else ""
+        names = [c.columns[0] for c in (first, *rivals) if c.option.startswith("--label")]
+        together = f"; for a task of each: {' '.join(f'--label {c}' for c in names)}" if len(names) > 1 else ""
         raise ConfigError(
             f"several columns of {table.path} look like the label, and none more than the others",
             got=", ".join("+".join(candidate.columns) for candidate in (first, *rivals)),
@@ -240,8 +240,8 @@ def _plain_label(name: str, values: list[Any]) -> LabelGuess | None:
         items = [item for value in values for item in value]
         if items and all(isinstance(item, (str, int)) for item in items) and looks_like_labels(items):
             is_single = all(len(value) == 1 and isinstance(value[0], str) for value in values)
-            what = "a list of one label in each row" if is_single else "a list in each row"
-            return None if is_single else MULTI_LABEL, f"labels: '{name}', {what}", "label"
+            shape = "a list of one label in each row" if is_single else "a list in each row"
+            return None if is_single else MULTI_LABEL, f"labels: '{name}', {shape}", "label"
         return None
     if any(isinstance(value, (list, dict)) for value in values):
         return None
@@ -251,8 +251,8 @@ def _plain_label(name: str, values: list[Any]) -> LabelGuess | None:
         return None if is_id else (None, f"label: '{name}', {different} numbers", "label")
     if rank == 2 and all(DATE.fullmatch(str(value)) for value in values):
         return None
-    several = [part.strip() for value in values for part in str(value).replace("|", ";").split(";")]
-    if looks_like_labels(values) or (rank < 2 and looks_like_labels(several)) or name.lower() in ("label", "labels"):
+    parts = [part.strip() for value in values for part in str(value).replace("|", ";").split(";")]
+    if looks_like_labels(values) or (rank < 2 and looks_like_labels(parts)) or name.lower() in ("label", "labels"):
         return None, f"label: '{name}', {different} values", "label"
     return None
 

@@ -248,8 +248,8 @@ def _check_marks(values: Sequence[object]) -> None:
 
 
 def _shown(numbers: set[float]) -> str:
-    several = [f"{number:.15g}" for number in sorted(numbers)]
-    return " and ".join(several) if len(several) < 4 else f"{len(several)} numbers, {several[0]} to {several[-1]}"
+    texts = [f"{number:.15g}" for number in sorted(numbers)]
+    return " and ".join(texts) if len(texts) < 4 else f"{len(texts)} numbers, {texts[0]} to {texts[-1]}"
 
 
 def _no_labels(cells: Sequence[str]) -> EmptyData:

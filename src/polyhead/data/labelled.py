@@ -29,50 +29,50 @@ def sources_of(
     name, it is guessed as `init` does, and reported. Raises ConfigError if no task has a column or two look alike,
     MissingColumn if no column looks like it.
     """
-    there = first_columns(file)
-    chosen = list(names) or [name for name in tasks if name in labels or name in there]
+    present = first_columns(file)
+    chosen = list(names) or [name for name in tasks if name in labels or name in present]
     if not chosen and len(tasks) == 1:
         chosen = list(tasks)
     if not chosen:
         raise ConfigError(
             f"it is not known which task's labels {file} holds",
-            got=f"columns {', '.join(there) or '(none could be read)'}",
+            got=f"columns {', '.join(present) or '(none could be read)'}",
             allowed=[*tasks],
             do="name the task: --task NAME --label COLUMN",
         )
     if None in labels and len(chosen) > 1:
         raise ConfigError("several tasks are scored", do="say --label TASK=COLUMN", argument="labels")
-    if len(chosen) == 1 and there:
+    if len(chosen) == 1 and present:
         (name,) = chosen
-        columns, label = _guessed(tasks[name], file, there, columns, labels.get(name, labels.get(None)), say)
-        return {name: _source(tasks[name], file, there, columns, label)}
-    return {name: _source(tasks[name], file, there, columns, labels.get(name, labels.get(None))) for name in chosen}
+        columns, label = _guessed(tasks[name], file, present, columns, labels.get(name, labels.get(None)), say)
+        return {name: _source(tasks[name], file, present, columns, label)}
+    return {name: _source(tasks[name], file, present, columns, labels.get(name, labels.get(None))) for name in chosen}
 
 
 def _guessed(
-    task: Task, file: str, there: Sequence[str], columns: Columns, label: str | None, say: Callable[[str], None]
+    task: Task, file: str, present: Sequence[str], columns: Columns, label: str | None, say: Callable[[str], None]
 ) -> tuple[Columns, str | None]:
     """The columns of the text and of the label, if the file has neither the named nor the expected ones."""
     kind = kind_of(task)
     usual = {task.name, *(("tags", "spans") if kind.labels_words else (kind.label_key,))}
-    has_label = label is not None or bool(usual.intersection(there))
-    has_text = columns.text or columns.tokens or {kind.text_column, "text_a", "tokens"}.intersection(there)
+    has_label = label is not None or bool(usual.intersection(present))
+    has_text = columns.text or columns.tokens or {kind.text_column, "text_a", "tokens"}.intersection(present)
     if has_label and has_text:
         return columns, label
     table = table_of(file)
-    known = label or next((name for name in usual if name in there), None)
+    known = label or next((name for name in usual if name in present), None)
     if known is None and "labels" in kind.uses and not kind.per_word:
         known = _column_of_labels(task, table)
     named = msgspec.structs.replace(Columns(text=columns.text, text_b=columns.text_b), **{kind.label_key: known})
     layout = layout_of(table, named, task.kind)
-    own = {key: getattr(columns, key) or getattr(layout, key) for key in ("text", "text_b", "tokens", "choices")}
+    read = {key: getattr(columns, key) or getattr(layout, key) for key in ("text", "text_b", "tokens", "choices")}
     if not has_label:
         label = known or layout.spans or layout.answers or layout.label
-    said = [f"texts from '{own['text']}'"] * (own["text"] is not None and not has_text)
-    said += [f"labels from '{label}'"] * (label is not None and not has_label)
-    if said:
-        say(f"{task.name}: {' and '.join(said)}, as it looks")
-    return msgspec.structs.replace(columns, **own), label
+    notes = [f"texts from '{read['text']}'"] * (read["text"] is not None and not has_text)
+    notes += [f"labels from '{label}'"] * (label is not None and not has_label)
+    if notes:
+        say(f"{task.name}: {' and '.join(notes)}, as it looks")
+    return msgspec.structs.replace(columns, **read), label
 
 
 def _column_of_labels(task: Task, table: Table) -> str:
@@ -91,8 +91,8 @@ def _column_of_labels(task: Task, table: Table) -> str:
 
 
 def _are_labels(value: object, task: Task) -> bool:
-    several = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
-    return _is_label(value, task) or all(_is_label(str(spelled(part)).strip(), task) for part in several)
+    parts = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
+    return _is_label(value, task) or all(_is_label(str(spelled(part)).strip(), task) for part in parts)
 
 
 def _is_label(value: object, task: Task) -> bool:
@@ -100,16 +100,16 @@ def _is_label(value: object, task: Task) -> bool:
     return name in task.labels or (name is not None and other_spelling(name) in task.labels)
 
 
-def _source(task: Task, file: str, there: Sequence[str], columns: Columns, label: str | None) -> Source:
-    kind, named = kind_of(task), label or (task.name if task.name in there else None)
+def _source(task: Task, file: str, present: Sequence[str], columns: Columns, label: str | None) -> Source:
+    kind, named = kind_of(task), label or (task.name if task.name in present else None)
     source = Source(path=file, separator=columns.separator, empty=columns.empty, text=columns.text)
     if task.pair != "none" and kind.context_column is None:
-        first = columns.text or ("text_a" if "text_a" in there and "text" not in there else None)
+        first = columns.text or ("text_a" if "text_a" in present and "text" not in present else None)
         source = msgspec.structs.replace(source, text=first, text_b=columns.text_b or "text_b")
     elif columns.text_b:
         source = msgspec.structs.replace(source, text_b=columns.text_b)
     if "tokens" in kind.column_keys:
-        tokens = columns.tokens or ("tokens" if "tokens" in there and columns.text is None else None)
+        tokens = columns.tokens or ("tokens" if "tokens" in present and columns.text is None else None)
         if tokens:
             return msgspec.structs.replace(source, tokens=tokens, tags=named or "tags")
         return msgspec.structs.replace(source, spans=named or "spans", overlaps=columns.overlaps)

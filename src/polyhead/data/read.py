@@ -206,10 +206,10 @@ class _Reader:
         elif not is_wrong:
             raise no_rows(self.source.path)
 
-    def _note(self, what: str, row: int, count: int = 1) -> None:
+    def _note(self, note: str, row: int, count: int = 1) -> None:
         if count:
-            self.counts[what] += count
-            self.places[what].append(row)
+            self.counts[note] += count
+            self.places[note].append(row)
 
     def examples(self) -> Examples:
         used, targets, shares = self._taught() if self.is_soft else (self.used, self.targets, None)
@@ -233,16 +233,16 @@ class _Reader:
             weights=None if (weights := self._each("weight", used)) is None else most_of_one(weights),
         )
 
-    def _each(self, what: Literal["group", "weight"], used: Sequence[Example]) -> list[Any] | None:
+    def _each(self, role: Literal["group", "weight"], used: Sequence[Example]) -> list[Any] | None:
         """The group or the weight of each of these rows; None if the file has no such column."""
-        there = getattr(self.source, what) in self.table.columns
-        return [self.of_training[example.row or 0][what] for example in used] if there else None
+        has_column = getattr(self.source, role) in self.table.columns
+        return [self.of_training[example.row or 0][role] for example in used] if has_column else None
 
     def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
         """The examples with a label, soft or not, with their targets and probabilities."""
-        given = self.shares if self.stored is None else self._from_store(self.stored)
+        all_shares = self.shares if self.stored is None else self._from_store(self.stored)
         used, targets, shares = list[Example](), list[np.ndarray | None](), list[np.ndarray]()
-        for example, target, soft in zip(self.used, self.targets, given, strict=True):
+        for example, target, soft in zip(self.used, self.targets, all_shares, strict=True):
             if target is None and soft is None:
                 self.counts["used"] -= 1
                 self.counts["unlabelled"] += 1
@@ -320,8 +320,8 @@ class _Reader:
             return label
         if label >= len(options) and len(named) == 1:
             return named[0]
-        what, allowed = "the label is an index and an option's text too", "labels that can be told apart"
-        raise self._bad(what, label, allowed, example.row)
+        problem, allowed = "the label is an index and an option's text too", "labels that can be told apart"
+        raise self._bad(problem, label, allowed, example.row)
 
     def _texts(self, row: Row) -> list[str] | None:
         """The row's text or texts; None if one is missing or blank."""
@@ -348,14 +348,14 @@ class _Reader:
             raise self._bad("there is one choice only", options, "two or more", row.number)
         return tuple(options) if options and all(options) else None
 
-    def _strings(self, row: Row, column: str, what: str) -> list[str]:
+    def _strings(self, row: Row, column: str, content: str) -> list[str]:
         """The strings in a column; empty if it is missing or blank."""
         value = row.values.get(column)
         items = self._list(value) if isinstance(value, str) else value
         if items is None or items == [] or items == "":
             return []
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise self._bad(f"column '{column}' must hold {what}", value, "a list of strings", row.number)
+            raise self._bad(f"column '{column}' must hold {content}", value, "a list of strings", row.number)
         return items
 
     def _label(self, row: Row) -> object:
@@ -376,13 +376,13 @@ class _Reader:
     def _soft(self, row: Row) -> object:
         """The value of the row's columns of soft labels; None if they are empty."""
         cells = [row.values.get(column) for column in self.columns.soft]
-        several = bool(self.source.one_hot)
-        return value_of(cells, several=several, from_cells=self.table.has_cells) if cells else None
+        is_list = bool(self.source.one_hot)
+        return value_of(cells, is_list=is_list, from_cells=self.table.has_cells) if cells else None
 
     def _weight(self, row: Row) -> float:
-        weight = weight_of(given := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
+        weight = weight_of(value := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
         if weight is None:
-            raise self._bad(f"'{self.source.weight}' is no weight", given, "a finite number, 0 or more", row.number)
+            raise self._bad(f"'{self.source.weight}' is no weight", value, "a finite number, 0 or more", row.number)
         return weight
 
     def _list(self, cell: str) -> object:
@@ -395,6 +395,6 @@ class _Reader:
         except ValueError as error:
             raise self._bad(str(error), list(spans), "spans that hold words", example.row) from None
 
-    def _bad(self, what: str, got: object, allowed: object, row: int | None) -> BadValue:
+    def _bad(self, problem: str, got: object, allowed: object, row: int | None) -> BadValue:
         place = Example(source=self.source.path, row=row)
-        return bad_value(self.task, place, what, got=got, allowed=allowed)
+        return bad_value(self.task, place, problem, got=got, allowed=allowed)

@@ -84,8 +84,8 @@ class Rows:
             yield from chunks
             return
         rows = islice(Rows(self.path, wanted)._named(), start, None)
-        while several := list(islice(rows, size)):
-            yield Chunk(several, self.path, has_cells=self.has_cells)
+        while piece := list(islice(rows, size)):
+            yield Chunk(piece, self.path, has_cells=self.has_cells)
 
     def schema(self, names: Sequence[str]) -> Any:
         """These columns as a schema of pyarrow; None if the table has no types beyond those of its survey."""
@@ -104,9 +104,9 @@ class Rows:
             elif self._table is not None:
                 yield from self._of_table(self._table)
             else:
-                what = f"the format of {self.path} is not known by its name"
+                problem = f"the format of {self.path} is not known by its name"
                 do = "name it as what it is: a table with any separator as .csv"
-                raise DataError(what, allowed=(*file_endings(), *_addresses(), *OTHERS), do=do)
+                raise DataError(problem, allowed=(*file_endings(), *_addresses(), *OTHERS), do=do)
         except FileNotFoundError:
             raise no_file(self.path) from None
         except (OSError, EOFError, zlib.error) as error:  # gzip may raise any of these for a damaged file
@@ -163,8 +163,8 @@ class Rows:
                 number = count + 1 if form.many else number
                 yield error.at(f"{os.path.basename(self.path)} row {number}", source=self.path, row=number)
             except (AttributeError, KeyError, TypeError, ValueError):
-                what = f"the record is not as {form.name} writes it"
-                yield self._bad(what, record, number, "export the records again, or remove this one")
+                problem = f"the record is not as {form.name} writes it"
+                yield self._bad(problem, record, number, "export the records again, or remove this one")
 
     def _named(self) -> Iterator[Row | BadValue]:
         """The rows, with an error in place of a row that has a column name which is not a string."""
@@ -193,8 +193,8 @@ class Rows:
             raise DataError(f"no row of {self.path} can be read", got=fault, do="give another file")
         return Survey(rows=count, columns={name: joint_word(types) for name, types in words.items()})
 
-    def _bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
-        return bad_row(self.path, number, what, got=got, allowed=allowed, do=do)
+    def _bad(self, problem: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
+        return bad_row(self.path, number, problem, got=got, allowed=allowed, do=do)
 
 
 def open_file(path: str) -> Rows:
@@ -205,8 +205,8 @@ def open_file(path: str) -> Rows:
     if not Path(path).is_file():
         raise DataError(f"{path} is no file", do="give a file: a job that was stopped reads it again")
     if known is None or known.address:
-        what = f"the format of {path} is not known by its name"
-        raise DataError(what, allowed=list(file_endings()), do="name it as what it is")
+        problem = f"the format of {path} is not known by its name"
+        raise DataError(problem, allowed=list(file_endings()), do="name it as what it is")
     return Rows(path)
 
 

@@ -31,12 +31,12 @@ def columns_in(soft: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (soft,) if isinstance(soft, str) else soft
 
 
-def value_of(cells: Sequence[object], *, several: bool, from_cells: bool) -> object:
+def value_of(cells: Sequence[object], *, is_list: bool, from_cells: bool) -> object:
     """The content of these columns in one row: a list, an object, or an invalid value; None if they are empty."""
     values = [cell if not isinstance(cell, str) or cell.strip() else None for cell in cells]
     if all(value is None for value in values):
         return None
-    if several:
+    if is_list:
         return [_number(value) if from_cells else value for value in values]
     return parsed(values[0]) if isinstance(values[0], str) else values[0]
 
@@ -56,10 +56,10 @@ def shares_of(task: Task, value: object, example: Example) -> np.ndarray:
         allowed = f"a list of {len(task.labels)} numbers, in the order {list(task.labels)}, or an object by label"
         raise bad_value(task, example, "soft labels are a probability for each label", got=got, allowed=allowed)
     numbers = [_share(number) for number in value]
-    wrong = {label: given for label, given, number in zip(task.labels, value, numbers, strict=True) if number is None}
+    wrong = {label: entry for label, entry, number in zip(task.labels, value, numbers, strict=True) if number is None}
     if wrong:
-        what = f"soft label {next(iter(wrong))!r} is no probability"
-        raise bad_value(task, example, what, got=next(iter(wrong.values())), allowed="a finite number from 0 to 1")
+        problem = f"soft label {next(iter(wrong))!r} is no probability"
+        raise bad_value(task, example, problem, got=next(iter(wrong.values())), allowed="a finite number from 0 to 1")
     return kind_of(task).shares(task, np.array(numbers, np.float64), example)
 
 

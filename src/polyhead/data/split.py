@@ -41,8 +41,8 @@ def hold_out(
         held += taken
     total = sum(map(len, strata.values()))
     if not held and total > 1:
-        several = [groups for groups in strata.values() if len(groups) > 1] or list(strata.values()) * even_single
-        held = several[-1][-1] if several else []
+        divisible = [groups for groups in strata.values() if len(groups) > 1] or list(strata.values()) * even_single
+        held = divisible[-1][-1] if divisible else []
     return _halves(examples, held, task, fraction, groups=total)
 
 
@@ -109,8 +109,8 @@ class _DisjointSets:
         self._above: list[int] = []
 
     def join(self, keys: Sequence[object]) -> None:
-        first, *rest = (self.of(key) for key in keys)
-        for other in rest:
+        first, *others = (self.of(key) for key in keys)
+        for other in others:
             self._above[self._top(other)] = self._top(first)
 
     def of(self, key: object) -> int:
@@ -140,8 +140,8 @@ def _keys(task: TaskExamples) -> list[tuple[object, tuple[object, ...]]]:
     """The keys by which examples of several tasks may coincide: the row in the file, and the texts or the group."""
     rows, groups = task.examples.rows, task.examples.groups or [None] * len(task.examples.rows)
     keys = zip(kept_together(task.examples), groups, strict=True)
-    own = (key if group is None else (task.path, *key) for key, group in keys)
-    return list(zip(((task.path, row) for row in rows), own, strict=True))
+    text_keys = (key if group is None else (task.path, *key) for key, group in keys)
+    return list(zip(((task.path, row) for row in rows), text_keys, strict=True))
 
 
 def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
@@ -175,7 +175,7 @@ def _strata(tasks: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, 
 
 def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
     """The groups to hold out: about `fraction` of each stratum's rows, and never all of its groups."""
-    left = [len(stratum.rows) for stratum in strata]  # groups that are kept
+    remaining = [len(stratum.rows) for stratum in strata]  # groups that are kept
     within: dict[int, list[int]] = {}
     for number, stratum in enumerate(strata):
         for group in stratum.rows:
@@ -191,12 +191,12 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
         # The label's share alone would accumulate rounding errors; the task's share alone would ignore the label.
         wanted, taken = (of_label + of_task - held_of[stratum.task]) / 2, 0
         for group in undecided:
-            is_last = any(left[number] == 1 for number in within[group])
+            is_last = any(remaining[number] == 1 for number in within[group])
             held[group] = not is_last and taken + stratum.rows[group] / 2 <= wanted
             taken += stratum.rows[group] * held[group]
             for number in within[group]:
                 other = strata[number]
-                left[number] -= held[group]
+                remaining[number] -= held[group]
                 rows_of[other.task] += other.rows[group]
                 held_of[other.task] += other.rows[group] * held[group]
     return [group for group, is_held in held.items() if is_held]
@@ -218,11 +218,11 @@ def _halves(
 ) -> tuple[Examples, Examples]:
     chosen = sorted(held)
     kept = sorted(set(range(len(examples.inputs))) - set(held))
-    which = "inputs" if examples.groups is None else "groups"
+    unit = "inputs" if examples.groups is None else "groups"
     if not kept or not chosen:
         raise EmptyData(
-            f"task '{task.name}': too few different {which} to hold some out",
-            got=f"{len(examples.inputs)} rows, {groups} different {which}, fraction {fraction}",
+            f"task '{task.name}': too few different {unit} to hold some out",
+            got=f"{len(examples.inputs)} rows, {groups} different {unit}, fraction {fraction}",
             do="give more rows or a validation file",
         )
     return examples.take(kept), examples.take(chosen)

@@ -32,21 +32,21 @@ def details_of_all(
 
     Raises MissingColumn for a column that no file has.
     """
-    several, lacking = [], dict.fromkeys(slices, list[MissingColumn]())
+    all_details, lacking = [], dict.fromkeys(slices, list[MissingColumn]())
     for each in scored:
         evaluation: Evaluation = each.evaluation
         show(f"{evaluation.score.task}: intervals and slices")
         columns = _columns(evaluation, slices, lacking)
         is_fresh = each.held is None  # the part that answered held-out rows does not exist any more
         explanations = _explanations(each.session, evaluation) if explains and is_fresh else []
-        several.append(details_of(evaluation, columns=columns, explanations=explanations))
+        all_details.append(details_of(evaluation, columns=columns, explanations=explanations))
     show("")
     for column, errors in lacking.items():
         if errors and len(errors) == len(scored):
             raise errors[0]
         if errors:
             say(f"{len(errors)} of {len(scored)} tasks have no column '{column}' in their file")
-    return several
+    return all_details
 
 
 def _columns(
@@ -73,8 +73,8 @@ def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation 
     if examples.words is not None:
         place = {row: number for number, row in enumerate(examples.rows)}
         words = [examples.whole_words(place[error.row]) for error in short]
-    found = iter(explained(session, [error.input for error in short], [task], words=words) if short else [])
-    return [next(found).get(task) if fits else None for fits in is_short]
+    explanations = iter(explained(session, [error.input for error in short], [task], words=words) if short else [])
+    return [next(explanations).get(task) if fits else None for fits in is_short]
 
 
 def comparisons(
@@ -93,30 +93,30 @@ def comparisons(
     """
     is_folder = os.path.isdir(against)
     other_bundle = cache(lambda: opened(against))
-    several, reasons = [], list[PolyheadError]()
+    compared, reasons = [], list[PolyheadError]()
     for each in scored:
         task = each.evaluation.score.task
         try:
             session = other_bundle() if is_folder else opened(version_view(each.session.bundle, task, against))
             session.task_names([task])
-            pair = _both(each, session, cache_of, say, show)
+            pair = _same_rows(each, session, cache_of, say, show)
         except (BundleError, DataError, UnknownTask) as error:
             reasons.append(error)
             say(f"{task} is not compared: {error}")
             continue
-        several.append(compare_versions(*pair, against=against))
+        compared.append(compare_versions(*pair, against=against))
     show("")
-    if not several:
+    if not compared:
         raise BundleError(
             f"no task is compared with {against}",
             got=summary_of(reasons[0]) if reasons else None,
             allowed="a version that `polyhead tasks list` shows, or the folder of a bundle with tasks of these names",
             do=reasons[0].do if reasons else None,
         )
-    return several
+    return compared
 
 
-def _both(
+def _same_rows(
     each: EvaluatedTask,
     session: Session,
     cache_of: Callable[[Path], Path],

@@ -83,7 +83,7 @@ def fit_calibration(
 ) -> Calibration:
     """The calibration of a task from its raw outputs for labelled rows; `measured` holds its quality.
 
-    Rows that have the same of `together`, such as their group, are in one half.
+    Rows with the same value in `together`, such as their group, are in one half.
 
     Scaling and thresholds are fitted on one half of the rows and measured on the other; the limits of sets come from
     the other half, so that fitting the scaling cannot invalidate their guarantee, and their coverage is measured on the
@@ -105,14 +105,14 @@ def fit_calibration(
     calibration = fit_scaling(wish.method, halves[0])
     notes: list[str] = []
     raw, scaled = Calibration(), calibration
-    losses = [log_loss(halves[1], made.probabilities(task, halves[1].logarithms)) for made in (raw, scaled)]
+    losses = [log_loss(halves[1], each.probabilities(task, halves[1].logarithms)) for each in (raw, scaled)]
     if losses[1] > losses[0]:
         calibration = raw
         notes.append("the scores are kept as they are: scaling did not make them better on the rows that check")
     errors = [error_of(halves[1], c.probabilities(task, halves[1].logarithms)) for c in (raw, calibration)]
     with_thresholds = _with_thresholds(calibration, halves[0], wish, notes)
     if wish.goal is not None and Goal.of(wish.goal).measure == "f1":
-        before, after = (_f1(made, halves[1], with_thresholds.positive) for made in (calibration, with_thresholds))
+        before, after = (_f1(each, halves[1], with_thresholds.positive) for each in (calibration, with_thresholds))
         if after < before:
             with_thresholds = calibration
             notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
@@ -149,8 +149,8 @@ def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     """Shares of right answers on these rows, overall and per label, with the thresholds of the calibration."""
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
-        given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
-        sums = (given & truth).sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
+        is_given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
+        sums = (is_given & truth).sum(axis=0), is_given.sum(axis=0), truth.sum(axis=0)
         whole = _scores(*(int(each.sum()) for each in sums))
         return {**whole, "labels": _by_label(task, *sums)}
     chosen, is_sure = decided(task, calibration, probabilities)
@@ -169,17 +169,17 @@ def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     return facts
 
 
-def _by_label(task: Task, right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, dict[str, Any]]:
-    triples = zip(right.tolist(), given.tolist(), true.tolist(), strict=True)
+def _by_label(task: Task, right: np.ndarray, answered: np.ndarray, true: np.ndarray) -> dict[str, dict[str, Any]]:
+    triples = zip(right.tolist(), answered.tolist(), true.tolist(), strict=True)
     return {label: _scores(*triple) for label, triple in zip(task.labels, triples, strict=True)}
 
 
-def _scores(right: int, given: int, true: int) -> dict[str, Any]:
+def _scores(right: int, answered: int, true: int) -> dict[str, Any]:
     return {
-        "precision": right / given if given else None,
+        "precision": right / answered if answered else None,
         "recall": right / true if true else None,
-        "f1": 2 * right / (given + true) if given + true else None,
-        "given": given,
+        "f1": 2 * right / (answered + true) if answered + true else None,
+        "given": answered,
         "rows": true,
     }
 
@@ -276,9 +276,9 @@ def _f1(calibration: Calibration, rows: LabelledOutputs, positive: str | None) -
     return float((scores if positive is None else scores["labels"][positive])["f1"] or 0.0)
 
 
-def _check(is_met: bool, task: Task, what: str, do: str) -> None:
+def _check(is_met: bool, task: Task, reason: str, do: str) -> None:
     if not is_met:
-        raise BadValue(f"task '{task.name}' has no use for this goal: {what}", got=task.kind, do=do)
+        raise BadValue(f"task '{task.name}' has no use for this goal: {reason}", got=task.kind, do=do)
 
 
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
@@ -360,5 +360,5 @@ def _off(outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
 def _missing(halves: Halves) -> list[str]:
     """The labels without rows."""
     labels, targets = halves[0].task.labels, np.concatenate([halves[0].targets, halves[1].targets])
-    there = np.any(targets, axis=0) if halves[0].is_sigmoid else np.isin(np.arange(len(labels)), targets)
-    return [label for place, label in enumerate(labels) if not there[place]]
+    is_present = np.any(targets, axis=0) if halves[0].is_sigmoid else np.isin(np.arange(len(labels)), targets)
+    return [label for place, label in enumerate(labels) if not is_present[place]]

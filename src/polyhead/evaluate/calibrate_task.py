@@ -47,8 +47,8 @@ def calibrated_task(
         _check_unlearned(session, task, examples)
     if source.group and files[0].groups is None:
         raise MissingColumn(f"the rows have no column '{source.group}' that says which stay together", task=name)
-    several = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
-    pairs = [(each.outputs, examples.targets) for each, examples in zip(several, files, strict=True)]
+    views = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
+    pairs = [(each.outputs, examples.targets) for each, examples in zip(views, files, strict=True)]
     other, together = pairs[1] if check is not None else None, kept_together(files[0])
     calibration = fit_calibration(task, *pairs[0], wish, check=other, together=together)
     doubts = [_doubt(session, task, examples, outputs) for examples, (outputs, _) in zip(files, pairs, strict=True)]
@@ -56,7 +56,7 @@ def calibrated_task(
         calibration = msgspec.structs.replace(calibration, measured={**calibration.measured, "notes": notes})
     facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
-    seen = seen_rows(task, files[-1].inputs, several[-1])
+    seen = seen_rows(task, files[-1].inputs, views[-1])
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
     return Beside(calibration=calibration, seen=seen.sample(SEED).beside(kept_centres(session.bundle, name)), card=card)
 
@@ -109,10 +109,10 @@ def measure_lines(task: Task, calibration: Calibration) -> list[str]:
         )
     lines += _thresholds(task, calibration)
     for asked_for, sets in measured["sets"].items():
-        what = "intervals" if task.range else "sets"
+        noun = "intervals" if task.range else "sets"
         size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels on average"
         shown = " (shown)" if float(asked_for) == calibration.coverage else ""
-        lines.append(f"{what} for coverage {asked_for}{shown}: {sets['coverage']:.3f} hold the truth, {size}")
+        lines.append(f"{noun} for coverage {asked_for}{shown}: {sets['coverage']:.3f} hold the truth, {size}")
     return lines + [str(each) for each in measured.get("notes", ())]
 
 
@@ -128,8 +128,8 @@ def _thresholds(task: Task, calibration: Calibration) -> list[str]:
         return []
     goal, lines = calibration.measured.get("goal"), []
     if calibration.positive is not None:
-        own = check["labels"][calibration.positive]
-        reached = f"precision {_share(own['precision'])}, recall {_share(own['recall'])} where checked"
+        scores = check["labels"][calibration.positive]
+        reached = f"precision {_share(scores['precision'])}, recall {_share(scores['recall'])} where checked"
         lines.append(f"{goal} of '{calibration.positive}': {reached}")
     elif "sure" in check:
         of_sure = check["accuracy_of_sure"]

@@ -81,40 +81,40 @@ def cascade_of(
     """
     for session in (cheap, deep):
         session.task_names([task])
-    own = deep.tasks[task]
-    check_alike(task, {"the first bundle": cheap.tasks[task], "the second": own})
+    deep_task = deep.tasks[task]
+    check_alike(task, {"the first bundle": cheap.tasks[task], "the second": deep_task})
     if not examples.inputs:
         raise EmptyData(f"there is no row of task '{task}' to choose a threshold by", do="give labelled rows")
     first, second = (_answered(session, task, examples, show) for session in (cheap, deep))
-    metric, points = kind_of(own).default_metric(own), list[CascadePoint]()
+    metric, points = kind_of(deep_task).default_metric(deep_task), list[CascadePoint]()
     for threshold in thresholds_of(first.confidence) if thresholds is None else thresholds:
         is_sure = first.confidence >= threshold
-        both = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
-        outputs = [one if sure else other for sure, one, other in both]
+        rows = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
+        outputs = [cheap_output if sure else deep_output for sure, cheap_output, deep_output in rows]
         points.append(
             CascadePoint(
                 threshold=threshold,
                 share=float(is_sure.mean()),
-                score=examples.scores(own, outputs)[metric],
+                score=examples.scores(deep_task, outputs)[metric],
                 work=float(np.mean(first.work + np.where(is_sure, 0, second.work))),
                 layers=float(np.mean(first.layers + np.where(is_sure, 0, second.layers))),
             )
         )
-    alone = CascadePoint(
+    deep_point = CascadePoint(
         threshold=NEVER,
         share=0.0,
-        score=examples.scores(own, second.outputs)[metric],
+        score=examples.scores(deep_task, second.outputs)[metric],
         work=float(second.work.mean()),
         layers=float(second.layers.mean()),
     )
-    fits = [point for point in points if point.score >= alone.score - points_lost / 100]
+    fits = [point for point in points if point.score >= deep_point.score - points_lost / 100]
     return CascadeChoice(
         task=task,
         rows=len(examples.inputs),
         metric=metric,
-        points=(alone, *points),
+        points=(deep_point, *points),
         points_lost=points_lost,
-        chosen=min((alone, *fits), key=lambda point: (point.work, -point.score)),
+        chosen=min((deep_point, *fits), key=lambda point: (point.work, -point.score)),
     )
 
 

@@ -75,21 +75,21 @@ def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str)
     decoded = (decoded_answers(a.task, a.outputs, each) for a in (before, after))
     for *pair, target, example in zip(*decoded, examples.targets, each, strict=True):
         is_same.append(same_answer(task, *pair))
-        for several, answered, answer in zip(rows, (before, after), pair, strict=True):
+        for side_rows, answered, answer in zip(rows, (before, after), pair, strict=True):
             mistake = kind.mistake(answered.task, answer, target, example)
-            several.append((_said(kind, answered.task, answer), mistake))
-    offs = [None if one.differences is None else np.abs(one.differences) for one in judged]
+            side_rows.append((_plain_answer(kind, answered.task, answer), mistake))
+    offs = [None if judgement.differences is None else np.abs(judgement.differences) for judgement in judged]
     if offs[0] is not None and offs[1] is not None:
         worse = offs[1] - offs[0]  # increase of the distance from the truth
     else:
-        was_wrong, is_wrong = (np.array([mistake is not None for _, mistake in several], float) for several in rows)
+        was_wrong, is_wrong = (np.array([mistake is not None for _, mistake in side_rows], float) for side_rows in rows)
         worse = is_wrong - was_wrong
     changed = [place for place, same in enumerate(is_same) if not same]
     changed.sort(key=lambda place: (-worse[place], examples.rows[place]))
     metric = kind.default_metric(task)
     scores = [answered.examples.scores(answered.task, answered.outputs)[metric] for answered in (before, after)]
     got_right, got_wrong = (int(np.sum(sign * worse[changed] > 0)) for sign in (-1, 1))
-    theirs, ours = (one.recount for one in judged)
+    theirs, ours = (judgement.recount for judgement in judged)
     return Comparison(
         task=task.name,
         against=against,
@@ -122,7 +122,7 @@ def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> Answe
     )
 
 
-def _said(kind: Kind, task: Task, answer: Answer) -> Any:
+def _plain_answer(kind: Kind, task: Task, answer: Answer) -> Any:
     """An answer as a cell holds it, without scores, which differ between any two versions; for rankings, the first."""
     if kind.cell == "places":
         return next(iter(kind.support(task, answer, answer)))

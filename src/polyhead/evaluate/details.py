@@ -82,12 +82,12 @@ def _surest(confidence: np.ndarray, is_right: np.ndarray) -> tuple[Surest, ...]:
     """The most confident twentieth, two twentieths and so on; decisions tied with the last of them count too."""
     order = np.argsort(-confidence, kind="stable")
     ordered, right = confidence[order], np.cumsum(is_right[order])
-    several = []
+    surest = []
     for step in range(1, STEPS + 1):
         least = ordered[max(1, round(len(ordered) * step / STEPS)) - 1]
         size = int(np.searchsorted(-ordered, -least, side="right"))
-        several.append(Surest(share=size / len(ordered), least=float(least), accuracy=float(right[size - 1] / size)))
-    return tuple(dict.fromkeys(several))
+        surest.append(Surest(share=size / len(ordered), least=float(least), accuracy=float(right[size - 1] / size)))
+    return tuple(dict.fromkeys(surest))
 
 
 MISTAKES = 20  # mistakes shown, the most confident ones

@@ -43,24 +43,24 @@ def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng:
     exchanged between the samples until permutations have been as extreme often enough, or so seldom that `p` can be
     below `level` (Besag and Clifford 1991).
     """
-    both = np.concatenate([first, second]).astype(np.float32)
-    distances = pairwise(both, both)
+    pooled = np.concatenate([first, second]).astype(np.float32)
+    distances = pairwise(pooled, pooled)
     np.fill_diagonal(distances, 0)
-    count, n = len(both), len(first)
+    count, n = len(pooled), len(first)
     total, sums = float(distances.sum(dtype=np.float64)), distances.sum(axis=1, dtype=np.float64)
 
     def energies(members: np.ndarray) -> np.ndarray:
         """The energy distances of permutations (rows, permutations), 1 for a row of the first sample."""
         within = np.einsum("ij,ij->j", members, distances @ members, dtype=np.float64)
         touching = sums @ members
-        across, rest = touching - within, total - 2 * touching + within
+        across, outside = touching - within, total - 2 * touching + within
         m = count - n
-        return np.asarray(2 * across / (n * m) - within / (n * (n - 1)) - rest / (m * (m - 1)))
+        return np.asarray(2 * across / (n * m) - within / (n * (n - 1)) - outside / (m * (m - 1)))
 
-    own = np.zeros((count, 1), np.float32)
-    own[:n] = 1
-    measured = float(energies(own)[0])
-    between = float((sums[:n].sum() - (own.T @ distances @ own)[0, 0]) / (n * (count - n)))
+    first_members = np.zeros((count, 1), np.float32)
+    first_members[:n] = 1
+    measured = float(energies(first_members)[0])
+    between = float((sums[:n].sum() - (first_members.T @ distances @ first_members)[0, 0]) / (n * (count - n)))
     most, tried, beyond = ceil(4 / level), 0, 0
     while tried < most and beyond < ENOUGH:
         members = np.zeros((count, BATCH), np.float32)
@@ -146,10 +146,10 @@ def compare_profiles(
     task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator
 ) -> dict[str, Aspect]:
     """The differences of rows from the known ones, by aspect. Raises EmptyData for too few of either."""
-    for what, seen in (("the summary of the task", known), ("the file", rows)):
+    for subject, seen in (("the summary of the task", known), ("the file", rows)):
         if len(seen.lengths) < LEAST:
             raise EmptyData(
-                f"task '{task}': {what} holds too few rows to compare",
+                f"task '{task}': {subject} holds too few rows to compare",
                 got=len(seen.lengths),
                 allowed=f"{LEAST} or more",
                 do="take more rows",
@@ -184,11 +184,11 @@ def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]
 
 def drift_verdict(differences: dict[str, dict[str, Aspect]], alpha: float) -> dict[str, dict[str, Aspect]]:
     """The differences, by task and aspect: the chance of any false one in the run is at most `alpha`."""
-    values = {f"{task}\0{name}": d.p for task, several in differences.items() for name, d in several.items()}
+    values = {f"{task}\0{name}": d.p for task, aspects in differences.items() for name, d in aspects.items()}
     held = holm(values, alpha)
     return {
-        task: {name: msgspec.structs.replace(d, differs=f"{task}\0{name}" in held) for name, d in several.items()}
-        for task, several in differences.items()
+        task: {name: msgspec.structs.replace(d, differs=f"{task}\0{name}" in held) for name, d in aspects.items()}
+        for task, aspects in differences.items()
     }
 
 
@@ -256,7 +256,7 @@ def summaries(
     A task that cannot read the file is left out, which is said. Raises EmptyData or MissingColumn where it is `needed`
     or no task can.
     """
-    seen, left = dict[str, Summarized](), list[str]()
+    seen, unread = dict[str, Summarized](), list[str]()
     for name in names:
         task = session.tasks[name]
         try:
@@ -267,11 +267,11 @@ def summaries(
         except (EmptyData, MissingColumn):
             if name in needed or len(names) == 1:
                 raise
-            left.append(name)
+            unread.append(name)
             continue
         seen[name] = summarized(session, name, rows, show=show)
-    if left:
-        say(f"{data} has nothing that these tasks read: {', '.join(left)}")
+    if unread:
+        say(f"{data} has nothing that these tasks read: {', '.join(unread)}")
     if not seen:
         raise EmptyData(f"{data} has nothing that a task of the bundle reads", do="name the columns: --text COLUMN")
     return seen
@@ -293,7 +293,7 @@ def drifts(
         name: compare_profiles(name, known[name], each.seen, level=level, rng=rng) for name, each in rows.items()
     }
     aspects = drift_verdict(differences, alpha)
-    made = []
+    task_drifts = []
     for name, each in rows.items():
         share, distances, order = unlike_rows(known[name], each.seen)
         task, record = session.tasks[name], session.records[name]
@@ -305,7 +305,7 @@ def drifts(
             UnlikeRow(row=each.rows.rows[place], text=each.rows.text(place), distance=float(distances[place]))
             for place in order[:examples].tolist()
         )
-        made.append(
+        task_drifts.append(
             TaskDrift(
                 task=name,
                 rows=len(each.seen.lengths),
@@ -317,7 +317,7 @@ def drifts(
                 notes=_notes(each.rows),
             )
         )
-    return made
+    return task_drifts
 
 
 def known_of(session: Session, names: list[str]) -> dict[str, Seen]:

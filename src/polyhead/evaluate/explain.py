@@ -88,10 +88,10 @@ def token_weights(session: Session, path: Path, loaded: LoadedTask, encoded: Enc
     tokens = tokens_of(pool, ids=ids, mask=mask, words=None)[0]
     states = through(np.ascontiguousarray(values), pool.codec, tokens[:, None])
     owned = {path.head.part: loaded.arrays, **loaded.others}
-    own, hidden, pooler = (
+    head, hidden, pooler = (
         owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
     )
-    scores = folded(path, own, hidden, pooler, width=states.shape[-1]).scores
+    scores = folded(path, head, hidden, pooler, width=states.shape[-1]).scores
     assert scores is not None
     if path.pool.layers != "learned":
         states = states.mean(axis=1, keepdims=True)
@@ -100,16 +100,16 @@ def token_weights(session: Session, path: Path, loaded: LoadedTask, encoded: Enc
 
 def _by_word(texts: Sequence[str], encoded: Encoded, weights: np.ndarray, *, first: int) -> list[WordWeight]:
     """The sum over the tokens of each word; a token that several words share is split evenly."""
-    several = []
+    weighted = []
     for place, text in enumerate(texts):
         words = words_of(text)
-        here = encoded.sequence == place
-        starts, ends = encoded.offsets[here, 0], encoded.offsets[here, 1]
+        is_in_text = encoded.sequence == place
+        starts, ends = encoded.offsets[is_in_text, 0], encoded.offsets[is_in_text, 1]
         overlaps = (starts[:, None] < words[:, 1]) & (ends[:, None] > words[:, 0])  # (tokens, words)
         shares = overlaps / np.maximum(overlaps.sum(axis=1, keepdims=True), 1)
-        for (start, end), weight in zip(words.tolist(), (weights[here] @ shares).tolist(), strict=True):
-            several.append(WordWeight(place=first + place, start=start, end=end, text=text[start:end], weight=weight))
-    return several
+        for (start, end), weight in zip(words.tolist(), (weights[is_in_text] @ shares).tolist(), strict=True):
+            weighted.append(WordWeight(place=first + place, start=start, end=end, text=text[start:end], weight=weight))
+    return weighted
 
 
 LOOKED_AT = 2048  # characters of a text in which words are counted at once
@@ -163,12 +163,12 @@ class Variants(Value, eq=False):
         explanations: list[dict[str, Explanation]] = []
         start = 0
         for entry, parts in zip(self.entries, self.parts, strict=True):
-            several = {}
+            by_task = {}
             for name, of_task in answers.items():
                 if start in of_task:
                     others = [of_task.get(start + 1 + place) for place in range(len(parts))]
-                    several[name] = _explanation(tasks[name], entry, of_task[start], parts, others)
-            explanations.append(several)
+                    by_task[name] = _explanation(tasks[name], entry, of_task[start], parts, others)
+            explanations.append(by_task)
             start += 1 + len(parts)
         return explanations
 
@@ -180,14 +180,14 @@ def variants_of(
 
     `check` is called with the number for each input beforehand, and may raise to refuse them.
     """
-    several, own = list[AnyInput](), list[np.ndarray | None]()
+    all_inputs, all_words = list[AnyInput](), list[np.ndarray | None]()
     each_words = [None] * len(inputs) if words is None else words
     parts_of = [tuple(parts_in(entry, its)) for entry, its in zip(inputs, each_words, strict=True)]
     check([1 + len(parts) for parts in parts_of])
     for entry, its_words, parts in zip(inputs, each_words, parts_of, strict=True):
-        several += [entry, *(without(entry, part) for part in parts)]
-        own += [its_words, *(_moved(its_words, entry, part) for part in parts)]
-    return Variants(entries=tuple(inputs), parts=tuple(parts_of), inputs=several, words=own)
+        all_inputs += [entry, *(without(entry, part) for part in parts)]
+        all_words += [its_words, *(_moved(its_words, entry, part) for part in parts)]
+    return Variants(entries=tuple(inputs), parts=tuple(parts_of), inputs=all_inputs, words=all_words)
 
 
 def explained(
@@ -201,15 +201,15 @@ def explained(
     if not inputs:
         return []
     variants = variants_of(inputs, words=words)
-    own = variants.words if any(each is not None for each in variants.words) else None
-    columns = session.columns(variants.inputs, tasks=tasks, words=own)
+    variant_words = variants.words if any(each is not None for each in variants.words) else None
+    columns = session.columns(variants.inputs, tasks=tasks, words=variant_words)
     answers = {name: dict(zip(columns[name].rows.tolist(), columns[name].answers, strict=True)) for name in tasks}
     return [
         {
             name: msgspec.structs.replace(explanation, attention=attention_of(session, name, entry))
-            for name, explanation in several.items()
+            for name, explanation in by_task.items()
         }
-        for entry, several in zip(inputs, variants.explanations(session.tasks, answers), strict=True)
+        for entry, by_task in zip(inputs, variants.explanations(session.tasks, answers), strict=True)
     ]
 
 
@@ -221,9 +221,9 @@ def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[TextPart]
     spans: list[TextPart] = []
     for place, text in enumerate(_texts(entry)):
         is_last = words is not None and place == len(_texts(entry)) - 1
-        own = words_of(text) if not is_last or words is None else words[(words[:, 1] > words[:, 0])]
-        if len(own) > 1:
-            spans += [TextPart(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
+        text_words = words_of(text) if not is_last or words is None else words[(words[:, 1] > words[:, 0])]
+        if len(text_words) > 1:
+            spans += [TextPart(place=place, start=start, end=end) for start, end in np.asarray(text_words).tolist()]
     return _together(spans)
 
 
@@ -290,10 +290,10 @@ def _explanation(
 ) -> Explanation:
     kind, texts = kind_of(task), _texts(entry)
     supports = [None if other is None else kind.support(task, answer, other) for other in others]
-    own, said = kind.support(task, answer, answer), []
+    answer_support, statements = kind.support(task, answer, answer), []
     measured = _log_odds if kind.loss != "squared_error" else float
-    becomes = [None if other is None else _other(own, kind.support(task, other, other)) for other in others]
-    for says, support in own.items():
+    becomes = [None if other is None else _other(answer_support, kind.support(task, other, other)) for other in others]
+    for says, support in answer_support.items():
         moved = tuple(
             Phrase(
                 place=part.place,
@@ -306,8 +306,8 @@ def _explanation(
             for part, new, still in zip(parts, becomes, supports, strict=True)
             if still is not None
         )
-        said.append(Said(says=says, support=support, parts=moved))
-    return Explanation(task=task.name, texts=texts, said=tuple(said))
+        statements.append(Said(says=says, support=support, parts=moved))
+    return Explanation(task=task.name, texts=texts, said=tuple(statements))
 
 
 def _log_odds(share: float) -> float:

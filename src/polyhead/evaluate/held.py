@@ -80,8 +80,8 @@ def read_held(file: Path) -> HeldAnswers:
     try:
         raw = read_plain(file, limit=_LARGEST)
     except FileNotFoundError:
-        what = f"no answers to rows held out are kept in {file.parent.parent}"
-        raise BundleError(what, do=f"name its folder with --cache, {again}") from None
+        problem = f"no answers to rows held out are kept in {file.parent.parent}"
+        raise BundleError(problem, do=f"name its folder with --cache, {again}") from None
     except OSError as error:
         raise CorruptFile(f"{file} cannot be read", got=error.strerror or error, do=again, path=file) from None
     try:
@@ -154,14 +154,14 @@ def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
     places: dict[int, int] = {}
     moved = []
     for number, (row, key) in enumerate(zip(held.rows, held.keys, strict=True)):
-        own = by_row.get(row)
-        if own is not None and keys[own] == key:
-            places[own] = number
+        row_place = by_row.get(row)
+        if row_place is not None and keys[row_place] == key:
+            places[row_place] = number
         else:
             moved.append((number, key))
-    left = {key: iter([place for place in several if place not in places]) for key, several in by_key.items()}
+    unused = {key: iter([place for place in key_places if place not in places]) for key, key_places in by_key.items()}
     for number, key in moved:
-        like = next(left.get(key, iter(())), None)
+        like = next(unused.get(key, iter(())), None)
         if like is not None:
             places[like] = number
     return places

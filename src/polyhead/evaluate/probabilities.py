@@ -137,7 +137,7 @@ def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:
     start, pull = common.scale[0], PENALTY / count
     scale, shift, step = np.full(labels, start), np.zeros(labels), 1.0
 
-    def made(scale: np.ndarray, shift: np.ndarray) -> tuple[float, np.ndarray]:
+    def penalised(scale: np.ndarray, shift: np.ndarray) -> tuple[float, np.ndarray]:
         calibration = Calibration(scale=tuple(scale.tolist()), shift=tuple(shift.tolist()))
         probabilities = calibration.probabilities(rows.task, values)
         sums = -np.log(np.maximum(np.where(truth > 0, probabilities, 1 - probabilities), 1e-300))
@@ -145,14 +145,14 @@ def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:
         held = ((scale - start) ** 2).sum() + (shift**2).sum()
         return float(data / count + pull * held / 2), probabilities
 
-    loss, probabilities = made(scale, shift)
+    loss, probabilities = penalised(scale, shift)
     for _ in range(ROUNDS):
-        rest, spread = probabilities - truth, probabilities * (1 - probabilities)
-        by_shift = (rest.mean(axis=0) + pull * shift) / (spread.mean(axis=0) + pull)
-        by_scale = ((rest * values).mean(axis=0) + pull * (scale - start)) / ((spread * values**2).mean(axis=0) + pull)
+        off, spread = probabilities - truth, probabilities * (1 - probabilities)
+        by_shift = (off.mean(axis=0) + pull * shift) / (spread.mean(axis=0) + pull)
+        by_scale = ((off * values).mean(axis=0) + pull * (scale - start)) / ((spread * values**2).mean(axis=0) + pull)
         new_scale = np.maximum(scale - step * np.where(enough, by_scale, 0.0), 1 / HOTTEST)
         new_shift = shift - step * np.where(enough, by_shift, 0.0)
-        new_loss, new = made(new_scale, new_shift)
+        new_loss, new = penalised(new_scale, new_shift)
         if new_loss > loss:
             step /= 2
             if step < 1e-6:
@@ -237,9 +237,9 @@ def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> 
     shared = of_label(confidence, is_right, goal)
     thresholds = []
     for label in range(probabilities.shape[1]):
-        own = chosen == label
-        enough = own.sum() >= FEW
-        threshold = of_label(confidence[own], is_right[own], goal) if enough else shared
+        is_chosen = chosen == label
+        enough = is_chosen.sum() >= FEW
+        threshold = of_label(confidence[is_chosen], is_right[is_chosen], goal) if enough else shared
         thresholds.append(1.0 if threshold is None else threshold)
     return tuple(thresholds)
 
@@ -270,11 +270,11 @@ def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) ->
     thresholds = list[float]()
     for label in range(targets.shape[1]):
         tried = _cuts(probabilities[:, label])
-        own, own_true = np.sort(probabilities[:, label]), np.sort(probabilities[targets[:, label], label])
-        given = _above(own, tried) + share * _above(everything, tried)
-        right = _above(own_true, tried) + share * _above(everything_true, tried)
-        true = len(own_true) + share * len(everything_true)
-        thresholds.append(float(tried[np.argmax(2 * right / (given + true))]))
+        label_values, true_values = np.sort(probabilities[:, label]), np.sort(probabilities[targets[:, label], label])
+        answered = _above(label_values, tried) + share * _above(everything, tried)
+        right = _above(true_values, tried) + share * _above(everything_true, tried)
+        true = len(true_values) + share * len(everything_true)
+        thresholds.append(float(tried[np.argmax(2 * right / (answered + true))]))
     return tuple(thresholds)
 
 

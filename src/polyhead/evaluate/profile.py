@@ -125,16 +125,16 @@ def asked(
         for start in range(0, len(inputs), PIECE):
             show(f"{name}: {start:,} of {len(inputs):,} texts")
             piece = inputs[start : start + PIECE]
-            own = None if words is None else words[start : start + PIECE]
+            piece_words = None if words is None else words[start : start + PIECE]
             if is_text:
-                columns = session.columns(piece, tasks=[name, vector], words=own)
+                columns = session.columns(piece, tasks=[name, vector], words=piece_words)
                 for column in (columns[name], columns[vector]):
                     for error in column.errors.values():
                         raise error
                 outputs += list(columns[name].outputs)
                 vectors.append(np.asarray(columns[vector].outputs))
             else:
-                outputs += session.outputs(name, piece, words=own)
+                outputs += session.outputs(name, piece, words=piece_words)
                 vectors.append(np.stack(session.outputs(vector, as_texts(piece))))
     finally:
         session.detach(vector)

@@ -52,12 +52,13 @@ def differences(
     return intervals(less, rows, seed=seed, resamples=resamples)
 
 
-def mcnemar(one: int, other: int) -> float:
-    """The two-sided exact p-value of McNemar's test (1947): of `one` + `other` fair coins, so few on one side.
+def mcnemar(first_only: int, second_only: int) -> float:
+    """The two-sided exact p-value of McNemar's test (1947), 1 where both numbers are 0.
 
-    `one` counts rows that only one side has right, `other` those that only the other has. 1 where both are 0.
+    The numbers count the rows that only the first side has right, and those that only the second has right. The value
+    is the probability that so few of that many fair coins fall on one side.
     """
-    flips, fewer = one + other, min(one, other)
+    flips, fewer = first_only + second_only, min(first_only, second_only)
     if not flips:
         return 1.0
     logs = [_log_choices(flips, heads) - flips * math.log(2) for heads in range(fewer + 1)]
@@ -77,8 +78,8 @@ def _counts(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
     """The count of each row in each resample, float64 (some, rows), chunk by chunk."""
     rng, size = np.random.default_rng(seed), max(1, COUNTS_AT_ONCE // max(rows, 1))
     for start in range(0, resamples, size):
-        several = range(start, min(start + size, resamples))
-        yield np.stack([np.bincount(rng.integers(rows, size=rows), minlength=rows) for _ in several]).astype(np.float64)
+        chunk = range(start, min(start + size, resamples))
+        yield np.stack([np.bincount(rng.integers(rows, size=rows), minlength=rows) for _ in chunk]).astype(np.float64)
 
 
 def _middle(values: np.ndarray) -> Interval:
@@ -113,11 +114,11 @@ class WrongRow(Value):
 
     def written(self) -> dict[str, Any]:
         """The row as it is written to a file: the input's parts under the names of their columns."""
-        given: dict[str, Any] = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
+        columns: dict[str, Any] = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
         if isinstance(question := self.input, Question):
-            given = {"question": question.text, "context": question.context, "options": list(question.options)}
+            columns = {"question": question.text, "context": question.context, "options": list(question.options)}
         outcome = {"truth": self.truth, "answer": self.answer, "score": self.score}
-        return {"task": self.task, "row": self.row, **given, **outcome}
+        return {"task": self.task, "row": self.row, **columns, **outcome}
 
 
 class SplitOutputs(Value, eq=False):
@@ -209,8 +210,8 @@ def outputs_of_split(
 def decoded_answers(task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> Iterator[Answer]:
     """Every answer in order; few are in memory at a time."""
     for start in range(0, len(outputs), PIECE):
-        here = slice(start, start + PIECE)
-        yield from kind_of(task).decode_all(task, outputs[here], examples[here])
+        piece = slice(start, start + PIECE)
+        yield from kind_of(task).decode_all(task, outputs[piece], examples[piece])
 
 
 def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
@@ -288,13 +289,13 @@ def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sli
     metric = kind.default_metric(task)
     for name, rows in grouped(values).items():
         members = rows.tolist()
-        outputs, targets, own = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
-        recount = kind.judged(task, outputs, targets, own).recount
+        outputs, targets, chosen = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
+        recount = kind.judged(task, outputs, targets, chosen).recount
         slices.append(
             Slice(
                 value=name,
                 rows=len(rows),
-                score=kind.evaluate(task, outputs, targets, own)[metric],
+                score=kind.evaluate(task, outputs, targets, chosen)[metric],
                 interval=None if recount is None else intervals(recount, len(rows))[metric],
             )
         )
@@ -312,7 +313,7 @@ def grouped(values: Sequence[object]) -> dict[str, np.ndarray]:
     places: dict[str, list[int]] = {name: [] for name in (*frequent, OTHERS)}
     for place, name in enumerate(names):
         places[name if name in places else OTHERS].append(place)
-    return {name: np.array(several, np.int64) for name, several in places.items() if several}
+    return {name: np.array(rows, np.int64) for name, rows in places.items() if rows}
 
 
 def _parts(numbers: np.ndarray, is_number: np.ndarray) -> dict[str, np.ndarray]:

@@ -112,8 +112,8 @@ class FeatureStore:
                 raise StoreError("features of another shape", got=value.shape, allowed=allowed)
         counts: Sequence[np.ndarray | None] = [None] * len(values) if tokens is None else [t[:, None] for t in tokens]
         encoded = [
-            encode(value, column.codec, own).reshape(len(value), column.token_bytes)
-            for value, own in zip(values, counts, strict=True)
+            encode(value, column.codec, token_counts).reshape(len(value), column.token_bytes)
+            for value, token_counts in zip(values, counts, strict=True)
         ]
         data = np.concatenate(encoded) if encoded else np.empty((0, column.token_bytes), np.uint8)
         self.append_packed(keys, PackedRows.of([len(value) for value in values], data))
@@ -133,12 +133,12 @@ class FeatureStore:
                 rows=absent,
             )
         fragments = [self._store.rows(fragment.name, self._column.digest) for fragment in self._store.fragments]
-        found = self._store.find(keys)
+        located = self._store.find(keys)
         places = np.zeros((len(keys), 3), np.int64)
         for number, rows in enumerate(fragments):
-            here = found[:, 0] == number
-            places[here, 0] = number
-            places[here, 1], places[here, 2] = rows.offsets[found[here, 1]], rows.offsets[found[here, 1] + 1]
+            members = located[:, 0] == number
+            places[members, 0], row = number, located[members, 1]
+            places[members, 1], places[members, 2] = rows.offsets[row], rows.offsets[row + 1]
         return Features(self._column, [rows.data for rows in fragments], places)
 
     def verify(self) -> None:

@@ -118,16 +118,16 @@ class PackedTasks:
 
 def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
     """Each document's mean decoded vector over layers and tokens, float32 (rows, width); NaN without a token."""
-    several = _numbers_of(column)
-    scratch = _Scratch(column.layers * several, 1)
-    found = np.full((len(rows.lengths), several), np.nan, np.float32)
+    per_layer = _numbers_of(column)
+    scratch = _Scratch(column.layers * per_layer, 1)
+    packed_means = np.full((len(rows.lengths), per_layer), np.nan, np.float32)
     for tokens, members in _by_length(rows.lengths, scratch.documents):
         numbers = scratch.numbers[: len(members) * tokens]
         _unpack(column, _taken(rows, members, tokens), numbers)
         vectors = tokens * column.layers
         shares = np.full(vectors, 1 / vectors, np.float32)
-        found[members] = shares @ numbers.reshape(len(members), vectors, several)
-    return column.codec.format.affine(column.codec).decoded(found)
+        packed_means[members] = shares @ numbers.reshape(len(members), vectors, per_layer)
+    return column.codec.format.affine(column.codec).decoded(packed_means)
 
 
 def _numbers_of(column: FeatureColumn) -> int:
@@ -231,18 +231,18 @@ def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
 def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     path = task.path
     owned = {path.head.part: task.arrays, **task.others}
-    own, hidden, pooler = (
+    head, hidden, pooler = (
         owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
     )
-    slot = folded(path, own, hidden, pooler, width=column.width)
-    # Of a mean of layers, each encoded by itself, every layer has its share; other maps have one for each already.
+    slot = folded(path, head, hidden, pooler, width=column.width)
+    # In a mean of layers, each encoded by itself, every layer has an equal share; other maps have one for each.
     shares = column.layers if path.pool.layers == "mean" else 1
     affine = column.codec.format.affine(column.codec)
     shift = np.tile(affine.shift * np.ones(column.width), column.layers)
     if slot.scores is None or slot.values is None:
         matrix = np.tile(slot.first.astype(np.float64), (shares, 1)) / shares
         first = _numbered(matrix.T, affine, column).T
-        return _made(path, slot, first=first, bias=slot.first_bias + shift @ matrix)
+        return _packed_task(path, slot, first=first, bias=slot.first_bias + shift @ matrix)
     scores = _numbered(np.tile(slot.scores.T.astype(np.float64), (1, shares)) / shares, affine, column)  # (heads, L n)
     values = np.tile(slot.values.astype(np.float64), (1, shares, 1)) / shares  # (heads, L d, d / heads)
     first = slot.first.astype(np.float64)
@@ -253,11 +253,11 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     is_bounded = _is_bounded(scores, affine, column)
     if heads * first.shape[1] <= len(first) + first.shape[1] / wide * len(first):  # fewer products than in two steps
         whole = np.einsum("hxi,hio->hxo", values, by_head).reshape(heads * wide, -1)
-        return _made(path, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
-    return _made(path, slot, first=first, bias=bias, scores=scores, values=values, is_bounded=is_bounded)
+        return _packed_task(path, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
+    return _packed_task(path, slot, first=first, bias=bias, scores=scores, values=values, is_bounded=is_bounded)
 
 
-def _made(
+def _packed_task(
     path: Path,
     slot: Slot,
     *,
@@ -307,7 +307,7 @@ def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bo
 
 def check_packed(task: Task, path: Path, *, words: bool) -> None:
     """Raises StoreError, with advice, for a task that a store alone cannot answer; `words`: it keeps hashed words."""
-    kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
+    kind, owners = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
     do = "train it with the strategy 'pooled' and words = false"
     if not isinstance(kind, RowKind) and not kind.generates:
         reason = f"kind '{task.kind}' needs the text beside its features"
@@ -322,8 +322,8 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
         reason = "it compares two texts that are read separately"
     elif path.embed.prompts:
         reason = "its prompt stands before the text while the trunk reads it"
-    elif own:
-        reason = f"the trunk's states pass layers of its own ({', '.join(own)}) before they are pooled"
+    elif owners:
+        reason = f"the trunk's states pass layers of its own ({', '.join(owners)}) before they are pooled"
     elif path.pool.positions not in _STORED and not kind.generates:
         reason = f"it reads positions '{path.pool.positions}', which depend on more than the text"
     else:

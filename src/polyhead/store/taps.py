@@ -57,11 +57,11 @@ def entry_batches(
     """
     lengths = encodings.lengths
     if width is None:
-        several = cuts(lengths, token_budget=budget)
+        batch_cuts = cuts(lengths, token_budget=budget)
     else:
         groups = batch_indices(lengths, budget=budget, width=width)
-        several = (Cut(members=group, rows=len(group), tokens=int(lengths[group[0]])) for group in groups)
-    for cut in several:
+        batch_cuts = (Cut(members=group, rows=len(group), tokens=int(lengths[group[0]])) for group in groups)
+    for cut in batch_cuts:
         rows = pad_cut(encodings, cut, pad_id=pad_id)
         words = np.full((len(rows.ids), 1), -1, np.int64)
         yield cut.members, TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
@@ -70,18 +70,18 @@ def entry_batches(
 def batch_values(encode: EncodeFeatures, paths: Sequence[Path], batch: TokenBatch) -> list[BatchValues]:
     """The value of each path for the texts of a batch, from one pass."""
     every, single = starts_of(batch.mask.sum(axis=1)), np.arange(len(batch.ids) + 1)
-    several = []
+    path_values = []
     for path, values in zip(paths, encode(paths, batch), strict=True):
         tokens = tokens_of(path.pool, ids=batch.ids, mask=batch.mask, words=None)
         is_every = path.pool.positions == "all"
-        several.append(
+        path_values.append(
             BatchValues(
                 starts=every if is_every else single,
                 values=values,
                 tokens=tokens[batch.mask] if is_every else tokens[:, 0],
             )
         )
-    return several
+    return path_values
 
 
 def sample_values(
@@ -116,13 +116,13 @@ def fixed_codec(
     codec: Codec, pieces: Iterable[BatchValues], *, per: Literal["tensor", "dimension"], words: np.ndarray
 ) -> Codec:
     """The codec with constants computed from these values; `words` are the word vectors of their trunk."""
-    several = list(pieces)
+    batches = list(pieces)
     return calibrate(
-        np.concatenate([piece.values for piece in several]),
+        np.concatenate([piece.values for piece in batches]),
         name=codec.name,
         per=per,
         before_mean=codec.before_mean,
-        tokens=np.concatenate([piece.tokens for piece in several])[:, None],
+        tokens=np.concatenate([piece.tokens for piece in batches])[:, None],
         words=words,
     )
 
@@ -213,7 +213,7 @@ def kept_path(path: Path, kept: Sequence[FeatureColumn]) -> Path | None:
 
 def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColumn]) -> list[Path]:
     """The paths as a store keeps them; raises StoreError for one that it does not keep, naming both."""
-    several = []
+    candidates = []
     for path in paths:
         candidate = kept_path(path, kept)
         if candidate is None:
@@ -223,8 +223,8 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
                 allowed=[kept_in_words(column) for column in kept],
                 do="ask for what it keeps, or extract into another store: what a store keeps cannot be changed",
             )
-        several.append(candidate)
-    return several
+        candidates.append(candidate)
+    return candidates
 
 
 def with_constants(path: Path, values: Values, *, per: Literal["tensor", "dimension"], words: np.ndarray) -> Path:

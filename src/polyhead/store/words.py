@@ -24,15 +24,15 @@ BLOCK = 2**20  # products of weights at once
 
 def packed_words(document: Input) -> np.ndarray:
     """The hashed words of a text, uint8 (entries, 3); none of a pair."""
-    several = [np.zeros(0, np.uint32)]
+    parts = [np.zeros(0, np.uint32)]
     for is_letters, (features, counts) in enumerate(counted_features(document[0]) if len(document) == 1 else ()):
         entries = features & np.uint32(MOST_COLUMNS - 1) | features >> np.uint32(31) << np.uint32(SIGN)
         entries |= np.uint32(is_letters << LETTERS)
         often = np.flatnonzero(counts >> COUNT_BITS)
         entries |= np.where(counts >> COUNT_BITS, 1, counts).astype(np.uint32) << np.uint32(COUNT)
         most = np.minimum(counts[often], (1 << COUNT) - 1).astype(np.uint32)
-        several.append(np.insert(entries, often + 1, most))
-    return np.concatenate(several).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :WORD_BYTES]
+        parts.append(np.insert(entries, often + 1, most))
+    return np.concatenate(parts).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :WORD_BYTES]
 
 
 def word_outputs(words: PackedRows, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -40,7 +40,7 @@ def word_outputs(words: PackedRows, weights: Mapping[str, np.ndarray]) -> dict[s
 
     The values are those of `text.hashing.hashed_text`; sums differ from `hashed_sum` by rounding alone.
     """
-    made = {name: np.zeros((len(words.lengths), matrix.shape[1]), np.float32) for name, matrix in weights.items()}
+    outputs = {name: np.zeros((len(words.lengths), matrix.shape[1]), np.float32) for name, matrix in weights.items()}
     rows, start = words.offsets, 0
     entries = BLOCK // max((matrix.shape[1] for matrix in weights.values()), default=1)
     while start < len(rows) - 1:
@@ -51,9 +51,9 @@ def word_outputs(words: PackedRows, weights: Mapping[str, np.ndarray]) -> dict[s
         starts = np.flatnonzero(np.diff(places, prepend=-1))
         for name, matrix in weights.items() if len(places) else ():
             products = values[:, None] * matrix[columns & (len(matrix) - 1)]
-            made[name][start + places[starts]] = np.add.reduceat(products, starts)
+            outputs[name][start + places[starts]] = np.add.reduceat(products, starts)
         start = stop
-    return made
+    return outputs
 
 
 def _read(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

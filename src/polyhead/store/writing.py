@@ -60,10 +60,10 @@ class StoredWriting:
         written = {}
         for name in self.tasks:
             writer, texts = loaded.writer(name), [""] * len(lengths)
-            for one in writer.written(waiting):
-                if one.error is not None:
-                    raise one.error
-                if one.text is not None:
-                    texts[one.row] = writer.text(one.text)
+            for result in writer.written(waiting):
+                if result.error is not None:
+                    raise result.error
+                if result.text is not None:
+                    texts[result.row] = writer.text(result.text)
             written[name] = np.array(texts, np.str_)
         return written

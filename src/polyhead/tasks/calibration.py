@@ -135,8 +135,8 @@ def with_calibrated(
         calibration = with_choice(task, calibration, wish)
     calibrator = calibrator_of(task)
     assert calibrator is not None  # the task was checked when it was read
-    made = calibrator(task, calibration, bare)
-    return [{**answer, KEY: calibrated} for answer, calibrated in zip(bare, made, strict=True)]
+    calibrated_answers = calibrator(task, calibration, bare)
+    return [{**answer, KEY: calibrated} for answer, calibrated in zip(bare, calibrated_answers, strict=True)]
 
 
 def _single_labels(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
@@ -180,24 +180,24 @@ def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer
     scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
     bounded = np.clip(scores, SMALLEST, LARGEST)
     probabilities = calibration.probabilities(task, np.log(bounded) - np.log1p(-bounded))
-    given = probabilities >= np.asarray(calibration.thresholds or [task.threshold])
+    is_given = probabilities >= np.asarray(calibration.thresholds or [task.threshold])
     sets = _sets(task, calibration, probabilities, task.labels)
     return [
         {"labels": list(compress(task.labels, row)), "scores": dict(zip(task.labels, its, strict=True)), **its_set}
-        for row, its, its_set in zip(given.tolist(), probabilities.tolist(), sets, strict=True)
+        for row, its, its_set in zip(is_given.tolist(), probabilities.tolist(), sets, strict=True)
     ]
 
 
 def _choices(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
-    made = []
+    chosen = []
     for answer in answers:
         scores = np.log(np.maximum([answer["scores"]], SMALLEST))
         probabilities = calibration.probabilities(task, scores)
         is_sure = probabilities.max() >= calibration.unsure_below
         (its_set,) = _sets(task, calibration, probabilities, range(scores.shape[1]))
         index = answer["index"] if is_sure else None
-        made.append({"index": index, "unsure": not is_sure, "scores": probabilities[0].tolist(), **its_set})
-    return made
+        chosen.append({"index": index, "unsure": not is_sure, "scores": probabilities[0].tolist(), **its_set})
+    return chosen
 
 
 def _numbers(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:

@@ -120,32 +120,32 @@ _SEVERAL = ("ends", "last", "suppressed")
 def generation_rules(written: Mapping[str, object], *, source: str) -> GenerationRules:
     """The rules of a checkpoint's generation_config.json, or of the config.json of one that has no such file.
 
-    Of a config.json give the keys in `GENERATION_KEYS` alone. Raises ConfigError that names a key which cannot be
-    honoured.
+    For a config.json, `written` holds only the keys in `GENERATION_KEYS`. Raises ConfigError that names a key which
+    cannot be followed.
     """
-    given = {key: value for key, value in written.items() if value is not None}
+    settings = {key: value for key, value in written.items() if value is not None}
     foreign = sorted(
         key
-        for key, value in given.items()
+        for key, value in settings.items()
         if key not in GENERATION_KEYS | _NOT_READ and value != _NEUTRAL.get(key, 0) and value not in (False, "", [], {})
     )
     if foreign:
         raise ConfigError(
             f"{source}: texts cannot be written by these settings",
-            got={key: given[key] for key in foreign[:5]},
+            got={key: settings[key] for key in foreign[:5]},
             allowed=sorted(GENERATION_KEYS),
             do="take them out of the file, or choose another checkpoint",
         )
-    given.setdefault("decoder_start_token_id", given.get("bos_token_id"))
-    fields = {ours: given[key] for key, ours in _KEYS.items() if given.get(key) is not None}
+    settings.setdefault("decoder_start_token_id", settings.get("bos_token_id"))
+    fields = {ours: settings[key] for key, ours in _KEYS.items() if settings.get(key) is not None}
     for name in _SEVERAL:
         if isinstance(fields.get(name), int):
             fields[name] = [fields[name]]
     if isinstance(words := fields.get("bad_words"), list):
         fields["bad_words"] = tuple(tuple(word) if isinstance(word, list) else word for word in words)
-    fields |= _lengths(given, source)
+    fields |= _lengths(settings, source)
     stopping = {True: "yes", False: "no", "never": "never"}
-    early = given.get("early_stopping", False)
+    early = settings.get("early_stopping", False)
     fields["early_stopping"] = stopping.get(early, early) if isinstance(early, bool | str) else early
     if missing := sorted({"start", "ends", "pad"} - set(fields)):
         raise ConfigError(
@@ -163,15 +163,15 @@ GENERATION_KEYS = frozenset({*_KEYS, *_LENGTHS})
 """The keys of a checkpoint's files that `generation_rules` honours."""
 
 
-def _lengths(given: Mapping[str, object], source: str) -> dict[str, int]:
+def _lengths(settings: Mapping[str, object], source: str) -> dict[str, int]:
     """`tokens` and `least`: lengths count the start token in `transformers`, and new tokens do not."""
-    found: dict[str, list[int]] = {}
+    limits: dict[str, list[int]] = {}
     for key in _LENGTHS[:4]:
-        value = given.get(key)
+        value = settings.get(key)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{source}: '{key}' is a number of tokens", got=value, allowed="0 or more")
-        found.setdefault(key[:3], []).append(max(0, value - 1) if key.endswith("length") else value)
-    lengths = {"tokens": found["max"][-1]} if "max" in found else {}
-    return {**lengths, **({"least": found["min"][-1]} if "min" in found else {})}
+        limits.setdefault(key[:3], []).append(max(0, value - 1) if key.endswith("length") else value)
+    lengths = {"tokens": limits["max"][-1]} if "max" in limits else {}
+    return {**lengths, **({"least": limits["min"][-1]} if "min" in limits else {})}

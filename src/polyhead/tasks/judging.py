@@ -47,14 +47,13 @@ def confusion_of(
     *,
     of: str,
     truths: Sequence[str],
-    given: Sequence[str],
+    outcomes: Sequence[str],
     right: tuple[str, ...] = (),
 ) -> Confusion:
-    """The confusion from indices, each int64 (any,), and the names of truths and answers."""
-    cells = np.bincount(truth * len(given) + answers, minlength=len(truths) * len(given))
-    return Confusion(
-        of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)), right=right
-    )
+    """The confusion from indices, each int64 (any,), the names of truths, and those of answers as `outcomes`."""
+    counts = np.bincount(truth * len(outcomes) + answers, minlength=len(truths) * len(outcomes))
+    counts = counts.reshape(len(truths), len(outcomes))
+    return Confusion(of=of, truths=tuple(truths), answers=tuple(outcomes), counts=counts, right=right)
 
 
 def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Recount:
@@ -65,31 +64,31 @@ def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.nda
 def from_labels(
     truth: np.ndarray, answers: np.ndarray, row: np.ndarray, labels: int, metrics: Callable[..., dict[str, np.ndarray]]
 ) -> Recount:
-    """For metrics that are functions of how often each label is right, given and true, each (..., labels).
+    """For metrics that are functions of how often each label is right, answered and true, each (..., labels).
 
     `truth`, `answers` and `row` (items,) are indices; an answer of -1 means no label.
     """
     cells, inverse = np.unique(truth * (labels + 1) + answers + 1, return_inverse=True)
-    true, given = cells // (labels + 1), cells % (labels + 1) - 1
+    true, answered = cells // (labels + 1), cells % (labels + 1) - 1
     is_true = np.arange(labels) == true[:, None]  # (cells, labels)
-    is_given = np.arange(labels) == given[:, None]
-    table = np.concatenate([is_true & is_given, is_given, is_true], axis=1).astype(np.float64)
+    is_answered = np.arange(labels) == answered[:, None]
+    table = np.concatenate([is_true & is_answered, is_answered, is_true], axis=1).astype(np.float64)
 
     def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
-        several = [np.bincount(inverse, weights=each[row], minlength=len(cells)) for each in counts]
-        return metrics(*np.split(np.stack(several) @ table, 3, axis=-1))
+        cell_counts = [np.bincount(inverse, weights=each[row], minlength=len(cells)) for each in counts]
+        return metrics(*np.split(np.stack(cell_counts) @ table, 3, axis=-1))
 
     return recounted
 
 
-def label_metrics(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+def label_metrics(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
     """Metrics for one label per row or word, as in `polyhead.tasks.metrics`, from counts (..., labels)."""
-    occurs = given + true > 0
+    occurs = predicted + true > 0
     return {
         "accuracy": ratio(right.sum(axis=-1), true.sum(axis=-1)),
-        "macro_f1": _mean(ratio(2 * right, given + true), occurs),
+        "macro_f1": _mean(ratio(2 * right, predicted + true), occurs),
         "macro_recall": _mean(ratio(right, true), occurs),
-        "matthews": matthews_of(right, given, true),
+        "matthews": matthews_of(right, predicted, true),
     }
 
 
@@ -118,8 +117,8 @@ def _ranks(place: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _correlation(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> float:
     """Pearson's correlation of rows with these multiplicities; 0 if either side is constant."""
-    there = counts > 0
-    first, second, counts = first[there], second[there], counts[there]
+    occurs = counts > 0
+    first, second, counts = first[occurs], second[occurs], counts[occurs]
     if not len(first) or (first == first[0]).all() or (second == second[0]).all():
         return 0.0
     first, second = (values - np.average(values, weights=counts) for values in (first, second))

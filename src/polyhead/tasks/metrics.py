@@ -146,8 +146,8 @@ def _best_of(targets: Sequence[Sequence[str]], predictions: Sequence[str], score
     if not len(targets):
         raise EmptyData("a split without rows has no score")
     total = 0.0
-    for several, predicted in zip(targets, predictions, strict=True):
-        wanted = [answer for answer in map(normalised, several) if answer] or [""]
+    for answers, predicted in zip(targets, predictions, strict=True):
+        wanted = [answer for answer in map(normalised, answers) if answer] or [""]
         normal = normalised(predicted)
         total += max(score(answer, normal) for answer in wanted)
     return total / len(targets)
@@ -186,8 +186,8 @@ def scores_by_label(
     """The scores of each label from how often it is right, given, and true, each (labels,)."""
     columns = (ratio(right, predicted), ratio(right, support), ratio(2 * right, predicted + support))
     return tuple(
-        LabelScore(label=label, precision=p, recall=r, f1=f, support=true, predicted=given)
-        for label, p, r, f, true, given in zip(
+        LabelScore(label=label, precision=p, recall=r, f1=f, support=true, predicted=answered)
+        for label, p, r, f, true, answered in zip(
             labels, *(column.tolist() for column in (*columns, support, predicted)), strict=True
         )
     )

@@ -361,7 +361,7 @@ class RowKind(Kind):
 
     def answers_of_tasks(self, tasks: Sequence[Task], decoded: Sequence[Decoded]) -> list[list[Answer]]:
         """`answers` of several tasks; for few rows it is faster to make all of them at once."""
-        return [self.answers(task, own) for task, own in zip(tasks, decoded, strict=True)]
+        return [self.answers(task, rows) for task, rows in zip(tasks, decoded, strict=True)]
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """One row's output as plain values: `answers` of that row."""
@@ -388,11 +388,11 @@ def kind_of(task: Task) -> Kind:
     return KINDS[task.kind]
 
 
-def check_name(name: str, what: str = "task") -> None:
+def check_name(name: str, subject: str = "task") -> None:
     """Raises BadName unless `name` is safe as the name of a folder and of a metric on every system."""
     if not _NAME.fullmatch(name) or ".." in name or name.endswith("."):
         raise BadName(
-            f"a {what} cannot have this name",
+            f"a {subject} cannot have this name",
             got=name,
             allowed="1 to 64 letters, digits, '.', '_', '-'; a letter or digit first; no '..' or final '.'",
         )

@@ -125,7 +125,7 @@ def _case(which: str, family: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
     def copied(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: copies.setdefault(id(array), array.copy()) for name, array in arrays.items()}
 
-    own = {
+    copied_tasks = {
         name: LoadedTask(
             path=task.path,
             arrays=copied(task.arrays),
@@ -133,7 +133,7 @@ def _case(which: str, family: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
         )
         for name, task in tasks.items()
     }
-    return msgspec.structs.replace(trunk, arrays=copied(trunk.arrays)), own
+    return msgspec.structs.replace(trunk, arrays=copied(trunk.arrays)), copied_tasks
 
 
 @cache
@@ -163,8 +163,8 @@ def _expected(case: tuple[str, str], lengths: tuple[int, ...]) -> _Expected:
 
     trunk, tasks = _case(*case)
     yardstick, batch = ReferenceBackend(trunk, tasks), tiny_batch(trunk, lengths)
-    found = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
-    outputs = {name: _outputs(yardstick, name, found[name], task) for name, task in tasks.items()}
+    results = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
+    outputs = {name: _outputs(yardstick, name, results[name], task) for name, task in tasks.items()}
     from polyhead.deep.checks import stable_states, states_of
 
     states = states_of(trunk, batch)
@@ -181,11 +181,11 @@ def _assert_agree(
 ) -> None:
     ours = opened()
     expected, batch = _expected(case, lengths), tiny_batch(trunk, lengths)
-    found = ours.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
-    assert set(found) == set(expected.outputs) == set(tasks)
+    results = ours.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
+    assert set(results) == set(expected.outputs) == set(tasks)
     for name, task in tasks.items():
         rows = expected.stable[task.path.stored()]
-        a, b = _outputs(ours, name, found[name], task), expected.outputs[name]
+        a, b = _outputs(ours, name, results[name], task), expected.outputs[name]
         assert a.shape == b.shape, f"{name}: {a.shape} for {b.shape}"
         if task.path.head.separate:  # row i is compared with the row before it
             rows = rows & np.roll(rows, 1)
@@ -311,10 +311,10 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
         task = next(t for t in tiny_tasks() if (t.kind == "tagging") == (positions == "tokens"))
         named = msgspec.structs.replace(task, name=f"b{place}")
         whole = tiny_path(named, trunk, pool=Pool(positions=positions))
-        embed, _, *rest = whole.nodes
+        embed, _, *ends = whole.nodes
         shared = (Layers(start=0, stop=tap),) if tap else ()
-        own = Layers(start=tap, stop=trunk.architecture.layers, weights=whole.head.part)
-        path = Path(nodes=(embed, *shared, own, *rest))
+        branch = Layers(start=tap, stop=trunk.architecture.layers, weights=whole.head.part)
+        path = Path(nodes=(embed, *shared, branch, *ends))
         arrays = tiny_part(path, trunk.architecture, whole.head.part, seed=place)
         branches[named.name] = LoadedTask(path=path, arrays=arrays)
     merged, batch = plan.merge({n: t.path for n, t in branches.items()}), tiny_batch(trunk, BATCHES["ragged"])
@@ -333,13 +333,13 @@ def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, 
     batch = tiny_batch(trunk, BATCHES["ragged"])
     whole = backend.run(merged, batch)
     for row, size in enumerate(BATCHES["ragged"]):
-        alone = TokenBatch(
+        single = TokenBatch(
             ids=batch.ids[row : row + 1, :size],
             mask=batch.mask[row : row + 1, :size],
             segments=batch.segments[row : row + 1, :size],
             words=batch.words[row : row + 1],
         )
-        for name, values in backend.run(merged, alone).items():
+        for name, values in backend.run(merged, single).items():
             worst = float(np.abs(values[0] - whole[name][row]).max())
             assert worst <= max(backend.tolerance, 1e-5), f"{name}, row {row}: differs by {worst}"
 
@@ -353,9 +353,9 @@ def _assert_empty(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Loade
 
 def _assert_refuses(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     name, task = next(iter(tasks.items()))
-    embed, layers, *rest = task.path.nodes
+    embed, layers, *following = task.path.nodes
     assert isinstance(layers, Layers)
-    strange = Path(nodes=(embed, msgspec.structs.replace(layers, weights="family:unknown"), *rest))
+    strange = Path(nodes=(embed, msgspec.structs.replace(layers, weights="family:unknown"), *following))
     try:
         make(trunk, tasks).run(plan.merge({name: strange}), tiny_batch(trunk, (3,)))
     except PolyheadError as error:

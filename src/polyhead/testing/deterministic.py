@@ -55,12 +55,12 @@ def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
         pool = Pool(positions="attention", heads=trunk.architecture.heads, part=part)
         if number % 5 == 3:
             pool = Pool(layers="mean", of=depth, positions="mean")
-        own = (Layers(start=0, stop=depth),)
+        layers = (Layers(start=0, stop=depth),)
         if number % 5 == 4:
             below = (Layers(start=0, stop=depth - 1),) if depth > 1 else ()
-            own = (*below, Layers(start=depth - 1, stop=depth, weights=part))
+            layers = (*below, Layers(start=depth - 1, stop=depth, weights=part))
         head = Head(kind="single_label", width=2 + number % 3, part=part, hidden=24)
-        paths[f"p{number}"] = Path(nodes=(embed, *own, pool, head))
+        paths[f"p{number}"] = Path(nodes=(embed, *layers, pool, head))
     return tiny_owned(paths, trunk.architecture)
 
 
@@ -115,8 +115,8 @@ def _answers(backend: Backend, tasks: Mapping[str, LoadedTask], batch: TokenBatc
     return backend.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
 
 
-def _assert_bits(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
-    for name, values in found.items():
+def _assert_bits(results: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    for name, values in results.items():
         assert values.tobytes() == wanted[name].tobytes(), (
             f"{name}: other bits, by {np.abs(values - wanted[name]).max()}"
         )

@@ -183,13 +183,13 @@ def _model(subject: _Subject, task: Task) -> Any:
 
 def _assert_four_nodes(subject: _Subject, task: Task) -> None:
     paths = _lowered(subject)[1]
-    path, own = paths[task.name], f"task:{task.name}"
+    path, task_owner = paths[task.name], f"task:{task.name}"
     assert all(isinstance(node, (Embed, Layers, Pool, Head)) for node in path.nodes)
     assert path.head.width == kind_of(task).width(task)
     owners = set(owners_of(path))
-    assert {TRUNK, own} <= owners
+    assert {TRUNK, task_owner} <= owners
     group = {prompt.part for prompt in path.embed.prompts}
-    assert all(owner.startswith("family:") or owner in group for owner in owners - {TRUNK, own}), owners
+    assert all(owner.startswith("family:") or owner in group for owner in owners - {TRUNK, task_owner}), owners
     assert group <= {f"task:{name}" for name in paths} | {o for o in owners if o.startswith("family:")}
     assert [node.start for node in path.layers][:1] == [0]
     assert all(node.stop <= 2 for node in path.layers if node.weights == TRUNK)
@@ -250,8 +250,8 @@ def _assert_merged(subject: _Subject) -> None:
     session = Session(_bundle(subject), backend=TRAINING_BACKEND, deterministic=True)
     together = session.predict(list(TEXTS))
     for name in session.records:
-        alone = session.predict(list(TEXTS), tasks=[name])
-        for result, result_of_all in zip(alone, together, strict=True):
+        separate = session.predict(list(TEXTS), tasks=[name])
+        for result, result_of_all in zip(separate, together, strict=True):
             assert result.answers.get(name) == result_of_all.answers.get(name), name
 
 
@@ -280,14 +280,14 @@ def _assert_group_isolated(subject: _Subject) -> None:
         root = FilePath(folder) / "b"
         names = list(paths)[: len(paths) // 2]
         group = _group(subject.strategy, trunk, names)
-        rest = {name: path for name, path in outside.items() if name not in group}
-        tiny_bundle(root, trunk, rest)
+        others = {name: path for name, path in outside.items() if name not in group}
+        tiny_bundle(root, trunk, others)
         before = _outputs_of(root)
         for seed, replace in ((20, False), (30, True)):
             _add(root, trunk, group, {name: seed + i for i, name in enumerate(group)}, replace=replace)
-            _assert_same(before, _outputs_of(root), list(rest))
+            _assert_same(before, _outputs_of(root), list(others))
         remove_tasks(root, list(group))
-        _assert_same(before, _outputs_of(root), list(rest))
+        _assert_same(before, _outputs_of(root), list(others))
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
@@ -304,8 +304,8 @@ def _assert_independent(subject: _Subject) -> None:
     whole = outputs_by_task(session)
     turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
     for name, rows in whole.items():
-        for one, other in zip(rows, turned[name], strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=session.backend.tolerance, err_msg=name)
+        for row, turned_row in zip(rows, turned[name], strict=True):
+            np.testing.assert_allclose(row, turned_row, rtol=0, atol=session.backend.tolerance, err_msg=name)
 
 
 def _assert_same(

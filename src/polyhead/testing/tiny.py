@@ -142,8 +142,8 @@ def tiny_trunk(
     fields = {"layers": layers, "width": width, "heads": 2, "feed_forward": 2 * width, "vocabulary": len(PIECES)}
     shape = Architecture(**{**fields, **FORMS.get(family, {})}, family=family)
     if family not in FORMS:
-        own = FAMILIES.named(family)
-        config = {"model_type": own.model_types[0], **{own.keys[name]: size for name, size in fields.items()}}
+        known = FAMILIES.named(family)
+        config = {"model_type": known.model_types[0], **{known.keys[name]: size for name, size in fields.items()}}
         shape = architecture_of(json.dumps(config).encode(), source=f"the tiny trunk of '{family}'")
     shape = msgspec.structs.replace(shape, positions=max_tokens + shape.first_position)
     rng = np.random.default_rng(seed)
@@ -331,8 +331,8 @@ def prompted_path(trunk: TrunkData, name: str, prompts: Sequence[Prompt], **sett
 
 def on_top_path(trunk: TrunkData, name: str, layers: Layers) -> Path:
     """The trunk with these layers above it, using the task's own weights; read at the first position."""
-    own = msgspec.structs.replace(layers, weights=f"task:{name}")
-    return _plain_path(trunk, name, Layers(start=0, stop=trunk.architecture.layers), own)
+    above = msgspec.structs.replace(layers, weights=f"task:{name}")
+    return _plain_path(trunk, name, Layers(start=0, stop=trunk.architecture.layers), above)
 
 
 def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
@@ -355,8 +355,8 @@ def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
         paths[f"in-{form}"] = delta_path(trunk, f"in-{form}", *[delta] * depth)
     upper = tiny_deltas("task:upper")["attention-tied"]
     paths["upper"] = delta_path(trunk, "upper", None, upper)
-    one, other = (tiny_deltas("task:by-depth")[form] for form in ("attention-tied", "low-rank"))
-    paths["by-depth"] = delta_path(trunk, "by-depth", other, one)
+    tied, low_rank = (tiny_deltas("task:by-depth")[form] for form in ("attention-tied", "low-rank"))
+    paths["by-depth"] = delta_path(trunk, "by-depth", low_rank, tied)
     narrow = Layers(start=depth, stop=depth + 3, width=8, enter=True, leave=True)
     for name, layers in (
         ("top-attention", msgspec.structs.replace(narrow, feed_forward=0, heads=4)),

@@ -54,9 +54,9 @@ def _assert_writes(make: Callable[[TrunkData, Mapping[str, LoadedTask]], Backend
     rng, texts = np.random.default_rng(0), np.arange(len(LENGTHS))
     for number in range(STEPS):
         ids = rng.integers(0, trunk.architecture.vocabulary, (len(texts), BEAMS))
-        found = [step.step(ids, cache) for step, cache in zip(steps, caches, strict=True)]
-        difference = float(np.abs(found[0][0] - found[1][0]).max())
+        stepped = [step.step(ids, cache) for step, cache in zip(steps, caches, strict=True)]
+        difference = float(np.abs(stepped[0][0] - stepped[1][0]).max())
         assert difference <= max(backend.tolerance, 1e-6), f"scores of step {number} differ by {difference:.1e}"
         kept = np.arange(1 if number == STEPS // 2 else 0, len(texts))  # the first text ends
         rows = (kept[:, None] * BEAMS + rng.integers(0, BEAMS, (len(kept), BEAMS))).reshape(-1)
-        caches, texts = [cache.only(kept, rows) for _, cache in found], texts[kept]
+        caches, texts = [cache.only(kept, rows) for _, cache in stepped], texts[kept]

@@ -84,9 +84,9 @@ def batches(
 
 def pad_cut(encodings: Encodings, cut: Cut, *, pad_id: int) -> PaddedBatch:
     """The members of a cut as a batch."""
-    here = encodings.tokens_of(cut.members)
+    tokens = encodings.tokens_of(cut.members)
     lengths = encodings.lengths[cut.members]
-    return _padded(encodings.ids[here], encodings.segments[here], lengths, cut, pad_id)
+    return _padded(encodings.ids[tokens], encodings.segments[tokens], lengths, cut, pad_id)
 
 
 def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut, pad_id: int) -> PaddedBatch:
@@ -170,11 +170,11 @@ def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
     """The number of texts of each length in the next batch: the choice with the least work per token."""
     longest = max(counts)
     least = max(ROW, longest)
-    alone, most = dict[int, int](), max(1, budget // longest)
+    unpacked, most = dict[int, int](), max(1, budget // longest)
     for size in sorted(counts, reverse=True):
-        alone[size] = min(counts[size], most)
-        most -= alone[size]
-    tries = [(work(*few(sum(alone.values()), longest), width=width) / _tokens(alone), alone)]
+        unpacked[size] = min(counts[size], most)
+        most -= unpacked[size]
+    tries = [(work(*few(sum(unpacked.values()), longest), width=width) / _tokens(unpacked), unpacked)]
     for tokens in (least, 2 * least, 3 * least):
         rows, counted = _rows(counts, tokens, most=max(1, budget // tokens))
         tries.append((work(*few(rows, tokens), width=width) / _tokens(counted), counted))
@@ -186,14 +186,14 @@ def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
 
 def _rows(counts: Mapping[int, int], tokens: int, *, most: int) -> tuple[int, dict[int, int]]:
     """Up to `most` rows, filled by first fit decreasing: the number of rows used, and of texts of each length."""
-    left, sizes, taken = dict(counts), sorted(counts), dict.fromkeys(counts, 0)
+    remaining, sizes, taken = dict(counts), sorted(counts), dict.fromkeys(counts, 0)
     for row in range(most):
         room = tokens
         while (place := bisect_right(sizes, room) - 1) >= 0:
             size = sizes[place]
-            number = min(left[size], room // size)
-            taken[size], left[size], room = taken[size] + number, left[size] - number, room - number * size
-            if not left[size]:
+            number = min(remaining[size], room // size)
+            taken[size], remaining[size], room = taken[size] + number, remaining[size] - number, room - number * size
+            if not remaining[size]:
                 sizes.pop(place)
         if not sizes:
             return row + 1, taken
@@ -230,8 +230,8 @@ def best_fit(lengths: np.ndarray, *, tokens: int) -> Packing:
             room, place = tokens, rows
             rows += 1
         row[text], start[text] = place, tokens - room
-        left = free.setdefault(room - size, [])
-        if not left:
+        fitting = free.setdefault(room - size, [])
+        if not fitting:
             insort(rooms, room - size)
-        left.append(place)
+        fitting.append(place)
     return Packing(rows=rows, tokens=tokens, row=np.array(row, np.int64), start=np.array(start, np.int64))

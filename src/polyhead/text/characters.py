@@ -36,11 +36,11 @@ def word_pattern(text: str) -> re.Pattern[str]:
 
 def stands_alone(letter: str) -> bool:
     """Whether the letter is one of a script in which each is a word."""
-    return _alone().match(letter) is not None
+    return _lone_letter().match(letter) is not None
 
 
 @cache
-def _alone() -> re.Pattern[str]:
+def _lone_letter() -> re.Pattern[str]:
     return re.compile(f"[{_ALONE}]")
 
 
@@ -61,12 +61,12 @@ def marks() -> str:
 def _of_all_scripts() -> re.Pattern[str]:
     mark = f"[{marks()}{_FOLLOWING}]"
     first, letter = rf"[^\W\d{_ALONE}{_FOLLOWING}]", rf"[^\W{_ALONE}{_FOLLOWING}]"
-    alone = rf"(?=[^\W\d])[{_ALONE}]{mark}*"
+    lone = rf"(?=[^\W\d])[{_ALONE}]{mark}*"
     symbol = rf"[^\w\s{_HIDDEN}]{mark}*"
     return re.compile(
         rf"{first}{letter}*(?:(?:{mark}+|[{_JOINERS}]+(?={letter}|{mark}))+{letter}*)*"
         rf"|\d+{mark}*"
-        rf"|{alone}(?:(?<=[{_STACKING}]){alone})*"
+        rf"|{lone}(?:(?<=[{_STACKING}]){lone})*"
         rf"|{symbol}(?:\u200d{symbol})*"
         rf"|[{_FOLLOWING}]+"
     )

@@ -56,8 +56,8 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`start, ..., start + size - 1` of every pair, concatenated; int64."""
     if len(sizes) == 1:
         return np.arange(starts[0], starts[0] + sizes[0])
-    here = starts_of(sizes)
-    return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
+    bounds = starts_of(sizes)
+    return np.asarray(np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], sizes))
 
 
 def end_to_end(arrays: Sequence[np.ndarray]) -> np.ndarray:

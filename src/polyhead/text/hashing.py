@@ -69,39 +69,40 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
 
     The order of the texts makes a difference to `overlap` only.
     """
-    one, two = words_to_hash(first), words_to_hash(second)
-    common = set(one) & set(two)
-    apart = [[word for word in words if word not in common] for words in (one, two)]
+    first_words, second_words = words_to_hash(first), words_to_hash(second)
+    common = set(first_words) & set(second_words)
+    apart = [[word for word in words if word not in common] for words in (first_words, second_words)]
     counted = [_counted(np.concatenate([of(words) for words in apart])) for of in (word_hashes, letter_hashes)]
-    facts = overlap(one, two)
+    facts = overlap(first_words, second_words)
     names = _mixed(np.array([_checksum(name, _FACT) for name in facts], np.uint32))
     groups = [(each, normed(counts)) for each, counts in counted]
     return in_columns([*groups, (names, OVERLAP * np.array([*facts.values()]))], columns)
 
 
-def overlap(one: Sequence[str], two: Sequence[str]) -> dict[str, float]:
+def overlap(first_words: Sequence[str], second_words: Sequence[str]) -> dict[str, float]:
     """Measures of the overlap of two texts with these words, by name; most are between 0 and 1.
 
-    The share of each one's words, pairs of neighbours and 4 letters of a word that the other has, and of those of both;
-    their lengths, ln(1 + words), the difference and its size; whether one has a number or a negation that the other
-    lacks.
+    The share of each text's words, pairs of neighbours and 4 letters of a word that the other text has too, and of the
+    union the share in both; the lengths, ln(1 + words), their difference and its size; whether a text has a number or a
+    negation that the other lacks.
     """
+    texts = (first_words, second_words)
     sets: dict[str, list[set[str]]] = {
-        "word": [set(words) for words in (one, two)],
-        "pair": [{f"{a} {b}" for a, b in pairwise(words)} for words in (one, two)],
-        "letters": [{f" {word} "[i : i + 4] for word in words for i in range(len(word) - 1)} for words in (one, two)],
+        "word": [set(words) for words in texts],
+        "pair": [{f"{a} {b}" for a, b in pairwise(words)} for words in texts],
+        "letters": [{f" {word} "[i : i + 4] for word in words for i in range(len(word) - 1)} for words in texts],
     }
     facts = dict[str, float]()
     for name, (first, second) in sets.items():
         common = len(first & second)
         for of, whole in (("first", first), ("second", second), ("both", first | second)):
             facts[f"{name}, {of}"] = common / max(1, len(whole))
-    lengths = [math.log1p(len(words)) for words in (one, two)]
+    lengths = [math.log1p(len(words)) for words in texts]
     facts |= {"length, first": lengths[0], "length, second": lengths[1]}
     facts |= {"length, more": lengths[0] - lengths[1], "length, apart": abs(lengths[0] - lengths[1])}
-    numbers = [{word for word in words if word[0].isdigit()} for words in (one, two)]
+    numbers = [{word for word in words if word[0].isdigit()} for words in texts]
     facts |= {"number, first": bool(numbers[0] - numbers[1]), "number, second": bool(numbers[1] - numbers[0])}
-    negated = [not NEGATING.isdisjoint(words) for words in (one, two)]
+    negated = [not NEGATING.isdisjoint(words) for words in texts]
     return facts | {"not, first": negated[0], "not, second": negated[1], "not, one": negated[0] != negated[1]}
 
 
@@ -132,14 +133,14 @@ def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
 def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     """Each word of a text with its neighbours, in so many columns, a power of two; every vector has about the length 1.
 
-    Of the word, the one before and the one after there are features of equal weight: the word in lower case and in the
-    form NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). What stands beyond the ends of
-    the text has features too.
+    The word, the one before and the one after have features of equal weight: the word in lower case and in the form
+    NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). The places beyond both ends of the
+    text have features too.
     """
-    own = np.array([_forms(word) for word in ("", *words, "")], np.uint32)  # (words + 2, forms)
+    forms = np.array([_forms(word) for word in ("", *words, "")], np.uint32)  # (words + 2, forms)
     count = len(words)
-    near = np.stack([_mixed(own[place : place + count] + np.uint32(place)) for place in range(3)], axis=1)
-    hashes = near.reshape(count, 3 * own.shape[1])
+    near = np.stack([_mixed(forms[place : place + count] + np.uint32(place)) for place in range(3)], axis=1)
+    hashes = near.reshape(count, 3 * forms.shape[1])
     signed = np.where(hashes >> np.uint32(31), -1.0, 1.0) / np.sqrt(max(1, hashes.shape[1]))
     places = np.arange(count)[:, None] * columns + (hashes & np.uint32(columns - 1)).astype(np.int64)
     every, place = np.unique(places, return_inverse=True)
@@ -169,7 +170,7 @@ def words_to_hash(text: str) -> list[str]:
 def word_hashes(words: Sequence[str]) -> np.ndarray:
     """A hash of each word and of each pair of neighbours, uint32 (2 words - 1,)."""
     singles = [_checksum(word, _WORD) for word in words]
-    return _mixed(np.array(singles + [_checksum(f"{one} {two}", _PAIR) for one, two in pairwise(words)], np.uint32))
+    return _mixed(np.array(singles + [_checksum(f"{a} {b}", _PAIR) for a, b in pairwise(words)], np.uint32))
 
 
 def letter_hashes(words: Sequence[str]) -> np.ndarray:

@@ -168,8 +168,8 @@ class Tokenizer:
         read = _read(lengths, more.reshape(-1, size), room, windows)
         sizes = read.stops - read.starts
         segments = template.repeated(template.segments, template.text_segments, sizes)
-        several = repaired if size == 1 else repaired.reshape(-1, size).sum(axis=1)
-        facts = {"cut": read.cut, "beyond": read.beyond, "repaired": several}
+        row_repaired = repaired if size == 1 else repaired.reshape(-1, size).sum(axis=1)
+        facts = {"cut": read.cut, "beyond": read.beyond, "repaired": row_repaired}
         if len(read.row) > len(lengths):
             facts = {name: np.where(read.window == 0, fact[read.row], 0) for name, fact in facts.items()}
         encodings = Encodings(
@@ -297,27 +297,27 @@ def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | N
             kept[row] = longest_first((lengths[row] + more[row]).tolist(), room)
         return msgspec.structs.replace(whole, stops=kept, cut=beyond)
     counts, cut = nothing + 1, unread.copy()
-    several = {row: np.array(list(_window_spans(lengths[row].tolist(), room, windows.stride))) for row in long}
-    for row, spans in several.items():  # (windows, texts, 2)
+    window_spans = {row: np.array(list(_window_spans(lengths[row].tolist(), room, windows.stride))) for row in long}
+    for row, spans in window_spans.items():  # (windows, texts, 2)
         counts[row], cut[row] = len(spans), cut[row] + total[row] - spans[-1, :, 1].sum()
     rows, first = np.repeat(rows, counts), np.cumsum(counts) - counts
     starts, stops = zeros[rows], lengths[rows]
-    for row, spans in several.items():
-        here = slice(first[row], first[row] + counts[row])
-        starts[here], stops[here] = spans[..., 0], spans[..., 1]
+    for row, spans in window_spans.items():
+        entries = slice(first[row], first[row] + counts[row])
+        starts[entries], stops[entries] = spans[..., 0], spans[..., 1]
     window = np.arange(len(rows)) - first[rows]
     return _Read(row=rows, window=window, starts=starts, stops=stops, cut=cut, beyond=beyond)
 
 
 def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
     """For each entry, the values of its texts' tokens and of the special tokens around them."""
-    last, own = -1, list[list[Any]]()
+    last, row_texts = -1, list[list[Any]]()
     spans = zip(read.row.tolist(), read.starts.tolist(), read.stops.tolist(), strict=True)
     for row, starts, stops in spans:
         if row != last:
-            last, own = row, [next(texts) for _ in starts]
+            last, row_texts = row, [next(texts) for _ in starts]
         values = special[0]
-        for text, start, stop, after in zip(own, starts, stops, special[1:], strict=True):
+        for text, start, stop, after in zip(row_texts, starts, stops, special[1:], strict=True):
             values = values + text[start:stop] + after
         yield values
 
@@ -348,14 +348,14 @@ def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Se
 def encoded_at(encodings: Encodings, entry: int) -> Encoded:
     """One entry as a single encoding; the encodings must have offsets."""
     assert encodings.offsets is not None and encodings.sequence is not None
-    here = slice(encodings.starts[entry], encodings.starts[entry + 1])
+    tokens = slice(encodings.starts[entry], encodings.starts[entry + 1])
     return Encoded(
         row=int(encodings.row[entry]),
         window=int(encodings.window[entry]),
-        ids=encodings.ids[here],
-        segments=encodings.segments[here],
-        offsets=encodings.offsets[here],
-        sequence=encodings.sequence[here],
+        ids=encodings.ids[tokens],
+        segments=encodings.segments[tokens],
+        offsets=encodings.offsets[tokens],
+        sequence=encodings.sequence[tokens],
         cut=int(encodings.cut[entry]),
         repaired=int(encodings.repaired[entry]),
         texts=encodings.texts,

@@ -59,11 +59,11 @@ def open_tokenizer(content: bytes) -> tokenizers.Tokenizer:
         raise failed(error, WHAT) from None
 
 
-def failed(error: BaseException, what: str) -> BaseException:
+def failed(error: BaseException, problem: str) -> BaseException:
     """The error to raise for a library error (its panics are not an `Exception`); interrupts pass unchanged."""
     if isinstance(error, _LOST):
         return error
-    return WeightsMismatch(what, got=error, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
+    return WeightsMismatch(problem, got=error, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
 
 
 def check_ids(content: bytes, vectors: int, *, owner: str) -> None:

@@ -19,21 +19,21 @@ ALONE = 0.5  # of a text's letters, these and those that fall into bytes, or are
 def unread_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """The indices of texts whose letters the tokenizer mostly does not know.
 
-    Of such a text a tenth of the letters are unknown, or half of them fall into bytes or stand alone, in a script whose
-    words have several. A tokenizer of single characters, as that of BERT for Chinese, knows its own script.
+    A tenth of such a text's letters are unknown, or half of them become bytes or one-letter tokens, in a script whose
+    words have several letters. A tokenizer of single characters, as that of BERT for Chinese, knows its own script.
     """
-    asked = [index for index, text in enumerate(texts) if not text.isascii()]
-    beginnings = [texts[index][:BEGINNING] for index in asked]
+    candidates = [index for index, text in enumerate(texts) if not text.isascii()]
+    beginnings = [texts[index][:BEGINNING] for index in candidates]
     encodings = tokenizer.encodings([(text,) for text in beginnings], offsets=True)
     assert encodings.offsets is not None and encodings.sequence is not None
     unknown = np.isin(encodings.ids, list(tokenizer.unknown_ids))
     bounds = zip(encodings.starts[:-1].tolist(), encodings.starts[1:].tolist(), strict=True)
-    found = []
-    for index, text, (start, stop) in zip(asked, beginnings, bounds, strict=True):
-        own = np.flatnonzero(encodings.sequence[start:stop] >= 0) + start
-        if _is_unread(text, encodings.offsets[own], unknown[own]):
-            found.append(index)
-    return found
+    unread = []
+    for index, text, (start, stop) in zip(candidates, beginnings, bounds, strict=True):
+        text_tokens = np.flatnonzero(encodings.sequence[start:stop] >= 0) + start
+        if _is_unread(text, encodings.offsets[text_tokens], unknown[text_tokens]):
+            unread.append(index)
+    return unread
 
 
 def _is_unread(text: str, offsets: np.ndarray, unknown: np.ndarray) -> bool:

@@ -96,8 +96,8 @@ def _same_token(tokens: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
-    here = encoded.sequence == encoded.texts - 1
-    real = np.flatnonzero(here & (encoded.offsets[:, 1] > encoded.offsets[:, 0]))
+    is_in_text = encoded.sequence == encoded.texts - 1
+    real = np.flatnonzero(is_in_text & (encoded.offsets[:, 1] > encoded.offsets[:, 0]))
     if not len(real) or not len(words):
         return np.full(len(words), -1, np.int32)
     starts, stops = encoded.offsets[real, 0], encoded.offsets[real, 1]
@@ -119,13 +119,13 @@ class WordFinder:
 
     def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the words that have a token in the window, (read,), and their `first_subtokens`, (read,)."""
-        which, tokens = self._near(encoded)
-        return which[tokens >= 0], tokens[tokens >= 0]
+        indices, tokens = self._near(encoded)
+        return indices[tokens >= 0], tokens[tokens >= 0]
 
     def going_on_in(self, encoded: Encoded) -> np.ndarray:
         """Indices of the words in the window that share the token of the word before."""
-        which, tokens = self._near(encoded)
-        return np.asarray(which[tokens == GOES_ON])
+        indices, tokens = self._near(encoded)
+        return np.asarray(indices[tokens == GOES_ON])
 
     def _near(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
@@ -133,8 +133,8 @@ class WordFinder:
         if len(offsets):
             first = np.searchsorted(self._stops, offsets[:, 0].min(), side="right")
             near = np.arange(first, np.searchsorted(self._starts, offsets[:, 1].max(), side="left"))
-        which = np.union1d(self._nowhere, near)
-        return which, first_subtokens(encoded, self.words[which])
+        indices = np.union1d(self._nowhere, near)
+        return indices, first_subtokens(encoded, self.words[indices])
 
 
 class WindowWords(Value, eq=False):
@@ -166,8 +166,8 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray], *, ends: bool 
     text_starts = starts_of(sizes)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
     windows = np.bincount(encodings.row, minlength=len(words))
-    alone = np.flatnonzero(windows[encodings.row] == 1)
-    part, going_on = _first_subtokens(encodings, alone, flat, text_starts)
+    whole = np.flatnonzero(windows[encodings.row] == 1)
+    part, going_on = _first_subtokens(encodings, whole, flat, text_starts)
     parts, goes_on = [part], np.zeros(len(flat), bool)
     goes_on[going_on] = True
     for row in np.flatnonzero(windows > 1).tolist():
@@ -178,7 +178,7 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray], *, ends: bool 
             indices, subtokens = search.read_in(encoded)
             parts.append((np.full(len(indices), entry), indices, subtokens))
             goes_on[text_starts[row] + search.going_on_in(encoded)] = True
-    owner, places, tokens = (np.concatenate(several) for several in zip(*parts, strict=True))
+    owner, places, tokens = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(encodings.row))
     reads = WindowWords(
@@ -242,10 +242,10 @@ def _first_subtokens(
     rows = encodings.row[entries]
     sizes = text_starts[rows + 1] - text_starts[rows]
     word_entry = np.repeat(np.arange(len(entries)), sizes)  # the entry of each word
-    which = ranges(text_starts[rows], sizes)
-    spans = words[which].astype(np.int64)
-    both = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
-    stretch = int(both.max() - both.min()) + 2
+    indices = ranges(text_starts[rows], sizes)
+    spans = words[indices].astype(np.int64)
+    ends = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
+    stretch = int(ends.max() - ends.min()) + 2
     first = np.searchsorted(offsets[:, 1] + token_entry * stretch, spans[:, 0] + word_entry * stretch, side="right")
     last = np.searchsorted(token_entry, word_entry, side="right")
     inside = np.minimum(first, max(0, len(token_entry) - 1))
@@ -260,7 +260,7 @@ def _first_subtokens(
         goes_on[1:] = same & (word_entry[1:] == word_entry[:-1])
     read = np.flatnonzero((overlaps & ~goes_on) | nowhere)
     places = np.arange(len(word_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return (entries[word_entry[read]], places[read], token[read]), which[goes_on]
+    return (entries[word_entry[read]], places[read], token[read]), indices[goes_on]
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:

@@ -45,16 +45,16 @@ class Argilla(RecordFormat):
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
         """A column for each field and each question."""
         fields = record.get("inputs" if _is_first(record) else "fields")
-        own = dict(fields) if isinstance(fields, dict) else {}
+        columns = dict(fields) if isinstance(fields, dict) else {}
         names = [name for name in record if self._is_kept(name)]
-        own |= {name: record[name] for name in (KEPT_OF_FIRST if _is_first(record) else names) if name in record}
-        texts = [value for value in own.values() if isinstance(value, str)]
-        given: dict[str, list[Any]] = {name: [] for name in sorted(self._questions)}
+        columns |= {name: record[name] for name in (KEPT_OF_FIRST if _is_first(record) else names) if name in record}
+        texts = [value for value in columns.values() if isinstance(value, str)]
+        responses: dict[str, list[Any]] = {name: [] for name in sorted(self._questions)}
         for name, value in _responses(record):
-            given.setdefault(name, []).append(value)
-        self.counts["records without a submitted response, left out"] += not any(given.values())
-        answers = {name: self._chosen(values, texts) for name, values in given.items()}
-        yield own | {(f"{name}.response" if name in own else name): value for name, value in answers.items()}
+            responses.setdefault(name, []).append(value)
+        self.counts["records without a submitted response, left out"] += not any(responses.values())
+        answers = {name: self._chosen(values, texts) for name, values in responses.items()}
+        yield columns | {(f"{name}.response" if name in columns else name): value for name, value in answers.items()}
 
     def _is_kept(self, name: str) -> bool:
         if name in (*TAKEN, *TIMES, *FIRST[:2], FIRST[3]) or name in self._questions:
@@ -78,8 +78,8 @@ def _responses(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every submitted value with the name of its question."""
     responses = record.get("responses")
     if isinstance(responses, dict):
-        for name, several in responses.items():
-            for each in several or ():
+        for name, listed in responses.items():
+            for each in listed or ():
                 if isinstance(each, dict) and _is_submitted(each.get("status")):
                     yield from _value(name, each.get("value"))
     elif isinstance(responses, list):  # before version 2.0, a response holds the values of all questions

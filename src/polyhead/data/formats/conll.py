@@ -31,8 +31,8 @@ class Conll(FileFormat):
         if not sentences:
             raise DataError(f"{path} holds no sentence", do="give a file of a word and its tag on each line")
         is_other = not universal and _is_bilou({tag for each in sentences if isinstance(each, list) for _, tag in each})
-        what = "sentences whose tags of one-word spans and of last words are read as B- and I-"
-        self.counts[what] += len(sentences) if is_other else 0
+        note = "sentences whose tags of one-word spans and of last words are read as B- and I-"
+        self.counts[note] += len(sentences) if is_other else 0
         for number, words in enumerate(sentences, start=1):
             if isinstance(words, BadValue):
                 yield words

@@ -66,8 +66,8 @@ def hash_of(text: str) -> int:
         part = int.from_bytes(data[at : at + 8], "little") * FACTOR & MASK
         part = (part ^ (part >> 47)) * FACTOR & MASK
         value = (value ^ part) * FACTOR & MASK
-    if rest := data[whole:]:
-        value = (value ^ int.from_bytes(rest, "little")) * FACTOR & MASK
+    if tail := data[whole:]:
+        value = (value ^ int.from_bytes(tail, "little")) * FACTOR & MASK
     value = (value ^ (value >> 47)) * FACTOR & MASK
     return value ^ (value >> 47)
 
@@ -101,9 +101,9 @@ def _documents(packed: Mapping[str, Any]) -> tuple[dict[int, str], list[tuple[np
     ends = np.cumsum(lengths)
     texts = {hash_of(text): text for text in packed["strings"]}
     documents = []
-    for end, length, flag, own in zip(ends, lengths, flags, cats, strict=True):
+    for end, length, flag, labels in zip(ends, lengths, flags, cats, strict=True):
         follows = spaces[end - length : end] | bool(flag.get("has_unknown_spaces"))
-        documents.append((tokens[end - length : end], follows, own))
+        documents.append((tokens[end - length : end], follows, labels))
     return texts, documents
 
 

@@ -33,9 +33,9 @@ class Brat(FileFormat):
         """`text`, `spans`, and `file`; relations, events, attributes and folders are left out and counted."""
         names = [name for name in os.listdir(path) if not name.startswith(".")]
         self.counts["folders inside the folder, left out"] += sum(os.path.isdir(os.path.join(path, n)) for n in names)
-        alone = {name.removesuffix(NOTES) for name in names if name.endswith(NOTES)}
-        alone -= {name.removesuffix(".txt") for name in names if name.endswith(".txt")}
-        self.counts["files of annotations without a text, left out"] += len(alone)
+        without_text = {name.removesuffix(NOTES) for name in names if name.endswith(NOTES)}
+        without_text -= {name.removesuffix(".txt") for name in names if name.endswith(".txt")}
+        self.counts["files of annotations without a text, left out"] += len(without_text)
         for number, file in enumerate((each for each in _files(Path(path)) if each.suffix == ".txt"), start=1):
             text = _text(file, path, number)
             if isinstance(text, BadValue):
@@ -60,13 +60,13 @@ class Brat(FileFormat):
                 continue
             match = SPAN.fullmatch(line)
             if match is None or ";" in match[2]:
-                what = "a span in several pieces" if match else "a span that cannot be read"
-                raise BadValue(f"{where}: {what}", got=line, allowed="T1<tab>LABEL START END<tab>TEXT", do="join it")
+                problem = "a span in several pieces" if match else "a span that cannot be read"
+                raise BadValue(f"{where}: {problem}", got=line, allowed="T1<tab>LABEL START END<tab>TEXT", do="join it")
             start, end = map(int, match[2].split())
             place = places.of_passage(start, end, match[3])
             if place is None:
-                what = f"{where}: the text from {start} to {end} is not that of the span"
-                raise BadValue(what, got=match[3], do="correct the annotation")
+                problem = f"{where}: the text from {start} to {end} is not that of the span"
+                raise BadValue(problem, got=match[3], do="correct the annotation")
             spans.append({"start": place[0], "end": place[1], "label": match[1]})
         return spans
 

@@ -39,7 +39,7 @@ def text_lines(path: str) -> Iterator[tuple[int, str | BadValue]]:
                 yield number, bad_row(path, number, "the line is not UTF-8", got=error, do="save the file as UTF-8")
 
 
-def bad_row(path: str, number: int, what: str, *, got: object, do: str, allowed: object = None) -> BadValue:
+def bad_row(path: str, number: int, problem: str, *, got: object, do: str, allowed: object = None) -> BadValue:
     """The error for one row of a file."""
-    what = f"{Path(path).name} row {number}: {what}"
-    return BadValue(what, got=got, allowed=allowed, do=do, source=path, row=number)
+    problem = f"{Path(path).name} row {number}: {problem}"
+    return BadValue(problem, got=got, allowed=allowed, do=do, source=path, row=number)

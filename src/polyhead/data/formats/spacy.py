@@ -38,10 +38,10 @@ class Spacy(RecordFormat):
         text, notes = pair
         row: dict[str, object] = {"text": text}
         row |= {name: value for name, value in notes.items() if name not in (*READ_AS, "text")}
-        for name, made in READ_AS.items():
+        for name, column in READ_AS.items():
             if name in notes:
-                own = notes[name]
-                row[_free(made, notes)] = labels_of_cats(own, self.counts) if name == "cats" else _spans(own)
+                content = notes[name]
+                row[_free(column, notes)] = labels_of_cats(content, self.counts) if name == "cats" else _spans(content)
         yield row
 
 

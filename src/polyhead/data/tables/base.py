@@ -145,10 +145,10 @@ class TableFormat(ABC):
         """These columns as a schema of pyarrow; None if the table has no types beyond those of its survey."""
         return None
 
-    def begin(self, names: Sequence[str], what: str, do: str) -> None:
+    def begin(self, names: Sequence[str], subject: str, do: str) -> None:
         """Sets the columns; raises DataError if two share a name. Some may have no name."""
         if twice := twice_in(filter(None, names)):
-            raise DataError(f"{what} has two columns of one name", got=twice, do=do)
+            raise DataError(f"{subject} has two columns of one name", got=twice, do=do)
         self.columns.update(dict.fromkeys(names))
 
     def by_column(self, header: Sequence[str], record: Sequence[str], number: int) -> Numbered:
@@ -161,9 +161,9 @@ class TableFormat(ABC):
             return self.bad("the record is not UTF-8", record, number, "save the file as UTF-8")
         return number, {name: None if cell == NULL else cell for name, cell in zip(header, record, strict=True)}
 
-    def bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
+    def bad(self, problem: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
         """The error for one row."""
-        return bad_row(self.path, number, what, got=got, allowed=allowed, do=do)
+        return bad_row(self.path, number, problem, got=got, allowed=allowed, do=do)
 
 
 TABLES: Registry[type[TableFormat]] = Registry("table format")

@@ -119,11 +119,11 @@ class Delimited(TableFormat):
         )
 
     def _check_header(self, header: list[str]) -> None:
-        what = f"the header of {self.path}"
+        subject = f"the header of {self.path}"
         if any(map(lone_surrogates, header)):
             got = "UTF-16" if header[0].startswith(UTF_16) else header
-            raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
-        self.begin(header, what, "fix the first line")
+            raise DataError(f"{subject} is not UTF-8", got=got, do="save the file as UTF-8")
+        self.begin(header, subject, "fix the first line")
 
 
 class _Lines:

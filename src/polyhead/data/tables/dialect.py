@@ -53,10 +53,10 @@ def delimiter_of(sample: str, *, is_whole: bool) -> str:
     then the separator that splits the header into most cells. A table of one column counts as comma-separated. A first
     line such as `sep=;` overrides all of this.
     """
-    if (said := SAID.match(sample)) is not None:
-        return said[1]
+    if (declared := SAID.match(sample)) is not None:
+        return declared[1]
     widths = {mark: _widths(sample, mark, is_whole=is_whole) for mark in SEPARATORS}
-    fitting = [mark for mark, found in widths.items() if found and found[0] > 1 and _agree(found)]
+    fitting = [mark for mark, cells in widths.items() if cells and cells[0] > 1 and _agree(cells)]
     if not fitting or "," in fitting:
         return ","
     return max(fitting, key=lambda mark: widths[mark][0])

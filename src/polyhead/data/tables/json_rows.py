@@ -51,8 +51,8 @@ class JsonRows(TableFormat):
         with unpacked(self.path) as file:
             for number, line in every_line(file):
                 if line is None:
-                    what, allowed = "the line is too long", f"{LONGEST_LINE:,} bytes"
-                    yield self.bad(what, f"more than {allowed}", number, SHORTEN, allowed)
+                    problem, allowed = "the line is too long", f"{LONGEST_LINE:,} bytes"
+                    yield self.bad(problem, f"more than {allowed}", number, SHORTEN, allowed)
                     continue
                 try:
                     text = self._text(line, number)

@@ -32,8 +32,8 @@ class ParquetWriter(Writer):
         """Kept columns have their own types, or those of their values."""
         super().__init__(kept, columns, **about)
         arrow = arrow_for("writing Parquet")
-        own = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
-        self.schema = arrow.schema([*own, *(arrow.field(column.name, _type_of(column)) for column in columns)])
+        kept_fields = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
+        self.schema = arrow.schema([*kept_fields, *(arrow.field(column.name, _type_of(column)) for column in columns)])
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
         """A complete file with one row group."""
@@ -146,8 +146,8 @@ class ArrowChunk(Chunk):
 
     def _row(self, values: Mapping[str, object], number: int) -> Row | BadValue:
         if longest := too_long(values.values()):
-            what, got = f"{self.name} row {number}: a text is too long", f"{longest:,} characters"
-            return BadValue(what, got=got, allowed=LONGEST_TEXT, do=SHORTEN)
+            problem, got = f"{self.name} row {number}: a text is too long", f"{longest:,} characters"
+            return BadValue(problem, got=got, allowed=LONGEST_TEXT, do=SHORTEN)
         return Row(number=number, values=values)
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:

@@ -54,7 +54,7 @@ def row_counts(store: CorpusStore, column: ResultColumn, task: Task) -> ColumnCo
     )
 
 
-def plot_counts(several: Sequence[ColumnCounts], path: Path | str) -> None:
+def plot_counts(columns: Sequence[ColumnCounts], path: Path | str) -> None:
     """Draws documents by label and by score, one row per column, into `path` (.svg, .png or .pdf).
 
     Raises MissingExtra without matplotlib.
@@ -63,16 +63,17 @@ def plot_counts(several: Sequence[ColumnCounts], path: Path | str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plots", "drawing a backfill") from None
-    heights = [max(2.4, 0.22 * min(LONGEST, len(one.labels)) + 1.2) for one in several]
+    heights = [max(2.4, 0.22 * min(LONGEST, len(shown.labels)) + 1.2) for shown in columns]
     figure = Figure(figsize=(9, sum(heights)), layout="constrained")
-    grid = figure.subplots(len(several), 2, squeeze=False, height_ratios=heights)
-    for (left, right), one in zip(grid, several, strict=True):
-        frequent = sorted(one.labels.items(), key=lambda item: item[1])[-LONGEST:]
+    grid = figure.subplots(len(columns), 2, squeeze=False, height_ratios=heights)
+    for (left, right), shown in zip(grid, columns, strict=True):
+        frequent = sorted(shown.labels.items(), key=lambda item: item[1])[-LONGEST:]
         left.barh([label for label, _ in frequent], [count for _, count in frequent], color=BLUE)
-        left.set(title=f"{one.column}: {one.documents:,} documents", xlabel="documents")
+        left.set(title=f"{shown.column}: {shown.documents:,} documents", xlabel="documents")
         if not frequent:
             left.set_axis_off()
-        edges = np.linspace(one.low, one.high, BINS + 1)
-        right.stairs(one.bins, edges, fill=True, color=ORANGE)
-        right.set(xlabel="score of the answer" if one.labels else "value", ylabel="documents", xlim=(one.low, one.high))
+        edges = np.linspace(shown.low, shown.high, BINS + 1)
+        right.stairs(shown.bins, edges, fill=True, color=ORANGE)
+        xlabel = "score of the answer" if shown.labels else "value"
+        right.set(xlabel=xlabel, ylabel="documents", xlim=(shown.low, shown.high))
     figure.savefig(path, dpi=120)

@@ -43,7 +43,7 @@ class Reported(Value):
 
 def page_of(reported: Reported) -> str:
     """The report as one HTML file."""
-    several = {comparison.task: comparison for comparison in reported.comparisons}
+    comparisons = {comparison.task: comparison for comparison in reported.comparisons}
     body = [f"<h1>{html_text(reported.title)}</h1>", *map(paragraph, reported.facts)]
     body.append(f'<div class="cards">{card("Scores", _overview(reported), is_wide=True)}</div>')
     for details in reported.details:
@@ -52,7 +52,7 @@ def page_of(reported: Reported) -> str:
         how = "wrong" if details.differences is None else "off by more than 1 % of the range"
         wrong = "" if score.wrong is None else f", {score.wrong:,} of them {how}"
         body.append(paragraph(f"{score.rows:,} rows, {score.split}{wrong}"))
-        cards = [*_cards(details, several.get(score.task))]
+        cards = [*_cards(details, comparisons.get(score.task))]
         body.append(f'<div class="cards">{"".join(cards)}</div>')
     body.append(
         paragraph(
@@ -119,23 +119,23 @@ def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
         yield _slices(each, details)
     if details.mistakes:
         first = "surest" if details.differences is None else "farthest off"
-        said = "sure" if details.differences is None else "off by this share of the range:"
-        yield card(f"Worst mistakes, the {first} first", *(_mistake(m, said) for m in details.mistakes), is_wide=True)
+        label = "sure" if details.differences is None else "off by this share of the range:"
+        yield card(f"Worst mistakes, the {first} first", *(_mistake(m, label) for m in details.mistakes), is_wide=True)
 
 
-def _reliability(found: Reliability) -> Iterator[str]:
-    filled = [each for each in found.bins if each.accuracy is not None]
+def _reliability(curve: Reliability) -> Iterator[str]:
+    filled = [each for each in curve.bins if each.accuracy is not None]
     bars = [
         Bar(
             start=each.low,
             stop=each.high,
             height=each.accuracy or 0.0,
-            title=f"{each.decisions:,} {found.of}: right {each.accuracy:.4f}, confidence {each.confidence:.4f}",
+            title=f"{each.decisions:,} {curve.of}: right {each.accuracy:.4f}, confidence {each.confidence:.4f}",
         )
         for each in filled
     ]
     axes = Axes(across=(0, 1), up=(0, 1), across_title="confidence", up_title="share that is right")
-    most = max(each.decisions for each in found.bins)
+    most = max(each.decisions for each in curve.bins)
     counts = [
         Bar(start=each.low, stop=each.high, height=each.decisions, title=f"{each.decisions:,}", is_pale=True)
         for each in filled
@@ -144,16 +144,16 @@ def _reliability(found: Reliability) -> Iterator[str]:
         "Is it as right as it is sure?",
         plot(axes, bars=bars, guide=((0, 0), (1, 1)), label="share of right answers by confidence"),
         paragraph(
-            f"Mean confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.decisions:,} {found.of}; "
-            f"expected calibration error {found.calibration_error:.4f}. Bars on the dashed line are calibrated."
+            f"Mean confidence {curve.confidence:.4f}, right {curve.accuracy:.4f} of {curve.decisions:,} {curve.of}; "
+            f"expected calibration error {curve.calibration_error:.4f}. Bars on the dashed line are calibrated."
         ),
         plot(
-            Axes(across=(0, 1), up=(0, most), across_title="confidence", up_title=found.of),
+            Axes(across=(0, 1), up=(0, most), across_title="confidence", up_title=curve.of),
             bars=counts,
             label="decisions by confidence",
         ),
     )
-    line = [(each.share, each.accuracy) for each in found.surest]
+    line = [(each.share, each.accuracy) for each in curve.surest]
     least = min(accuracy for _, accuracy in line)
     yield card(
         "How right are the surest?",
@@ -161,7 +161,7 @@ def _reliability(found: Reliability) -> Iterator[str]:
             Axes(
                 across=(0, 1),
                 up=(max(0.0, least - 0.05), 1),
-                across_title=f"share of {found.of}, the surest first",
+                across_title=f"share of {curve.of}, the surest first",
                 up_title="share that is right",
             ),
             line=line,
@@ -171,28 +171,28 @@ def _reliability(found: Reliability) -> Iterator[str]:
             ("surest", "confidence from", "right"),
             [
                 (f"{each.share:.1%}", f"{each.least:.4f}", f"{each.accuracy:.4f}")
-                for each in found.surest[:: -max(1, len(found.surest) // 6)][::-1]
+                for each in curve.surest[:: -max(1, len(curve.surest) // 6)][::-1]
             ],
             left=0,
         ),
     )
 
 
-def _differences(found: Differences) -> str:
+def _differences(errors: Differences) -> str:
     bars = [
         Bar(start=each.low, stop=each.high, height=each.rows, title=f"{each.low:.4g} to {each.high:.4g}: {each.rows:,}")
-        for each in found.bins
+        for each in errors.bins
     ]
-    ends = found.bins[0].low, found.bins[-1].high
-    most = max(each.rows for each in found.bins)
+    ends = errors.bins[0].low, errors.bins[-1].high
+    most = max(each.rows for each in errors.bins)
     axes = Axes(across=ends, up=(0, most), across_title="answer less truth", up_title="rows")
-    shares = ", ".join(f"{share} within {value:.4g}" for share, value in found.quantiles.items())
+    shares = ", ".join(f"{share} within {value:.4g}" for share, value in errors.quantiles.items())
     return card(
         "How far off?",
         plot(axes, bars=bars, label="rows by how far the number is off"),
         paragraph(
-            f"Mean absolute error {found.mean_absolute:.4f}, root mean square {found.root_mean_square:.4f}, mean "
-            f"{found.mean:+.4f}; {shares}."
+            f"Mean absolute error {errors.mean_absolute:.4f}, root mean square {errors.root_mean_square:.4f}, mean "
+            f"{errors.mean:+.4f}; {shares}."
         ),
     )
 
@@ -215,18 +215,18 @@ def _labels(details: Details) -> str:
     return card("Each label, the lowest F1 first", html_table(head, rows), paragraph(more) if more else "")
 
 
-def _confusion(found: ConfusionTable) -> str:
-    wrong = [cell for cell in found.cells if not cell.is_right]
-    if max(len(found.truths), len(found.answers)) > MOST_LABELS:
+def _confusion(table: ConfusionTable) -> str:
+    wrong = [cell for cell in table.cells if not cell.is_right]
+    if max(len(table.truths), len(table.answers)) > MOST_LABELS:
         rows = [(isolated(c.truth), isolated(c.answer), f"{c.count:,}") for c in wrong[:MOST_PAIRS]]
-        return card("Most frequent confusions", html_table(("truth", "answer", found.of), rows, left=2))
-    counts = {(cell.truth, cell.answer): cell.count for cell in found.cells}
-    right = {cell.answer for cell in found.cells if cell.is_right and cell.answer not in found.truths}
+        return card("Most frequent confusions", html_table(("truth", "answer", table.of), rows, left=2))
+    counts = {(cell.truth, cell.answer): cell.count for cell in table.cells}
+    right = {cell.answer for cell in table.cells if cell.is_right and cell.answer not in table.truths}
     lines = []
-    for truth in found.truths:
-        total = sum(counts.get((truth, answer), 0) for answer in found.answers)
+    for truth in table.truths:
+        total = sum(counts.get((truth, answer), 0) for answer in table.answers)
         cells = []
-        for answer in found.answers:
+        for answer in table.answers:
             count = counts.get((truth, answer), 0)
             color = "for" if answer == truth or answer in right else "against"
             share = count / total if total else 0.0
@@ -236,14 +236,14 @@ def _confusion(found: ConfusionTable) -> str:
                 f'title="{html_text(title)}">{count:,}</td>'
             )
         lines.append(f'<tr><th title="{html_text(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
-    head = "".join(f'<th title="{html_text(answer)}">{isolated(answer)}</th>' for answer in found.answers)
+    head = "".join(f'<th title="{html_text(answer)}">{isolated(answer)}</th>' for answer in table.answers)
     body = f'<table class="cells"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     lead = "Each label has a row" if right else "Rows are the truth, columns the answer"
-    what = paragraph(f"{lead}; {found.of} are counted, shades are shares of a row.")
-    return card("Confusion", f'<div class="scroll">{body}</div>', what, is_wide=len(found.answers) > WIDE)
+    note = paragraph(f"{lead}; {table.of} are counted, shades are shares of a row.")
+    return card("Confusion", f'<div class="scroll">{body}</div>', note, is_wide=len(table.answers) > WIDE)
 
 
-def _slices(found: Sliced, details: Details) -> str:
+def _slices(sliced: Sliced, details: Details) -> str:
     points = [
         Dot(
             name=f"{each.value} ({each.rows:,})",
@@ -251,23 +251,23 @@ def _slices(found: Sliced, details: Details) -> str:
             low=None if each.interval is None else each.interval.low,
             high=None if each.interval is None else each.interval.high,
         )
-        for each in found.slices
+        for each in sliced.slices
     ]
-    whole = details.score.scores[found.metric]
+    whole = details.score.scores[sliced.metric]
     rows = [
-        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", _range(each.interval)) for each in found.slices
+        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", _range(each.interval)) for each in sliced.slices
     ]
     return card(
-        f"By {found.column}: {found.metric}",
-        dots(points, at=whole, label=f"{found.metric} by {found.column}"),
+        f"By {sliced.column}: {sliced.metric}",
+        dots(points, at=whole, label=f"{sliced.metric} by {sliced.column}"),
         paragraph(f"The dashed line is the score of all rows, {whole:.4f}."),
-        html_table((found.column, "rows", found.metric, "95 % interval"), rows),
+        html_table((sliced.column, "rows", sliced.metric, "95 % interval"), rows),
     )
 
 
-def _compared(found: Comparison) -> str:
-    interval = f", 95 % interval {_range(found.interval)}" if found.interval is not None else ""
-    chance = "" if found.probability is None else f" McNemar's exact test: p = {found.probability:.4g}."
+def _compared(pair: Comparison) -> str:
+    interval = f", 95 % interval {_range(pair.interval)}" if pair.interval is not None else ""
+    chance = "" if pair.probability is None else f" McNemar's exact test: p = {pair.probability:.4g}."
     rows = [
         (
             answer_text(change.row),
@@ -277,16 +277,16 @@ def _compared(found: Comparison) -> str:
             _verdict(change),
             "<br>".join(map(isolated, change.texts or ())),
         )
-        for change in found.changes[:MOST_CHANGES]
+        for change in pair.changes[:MOST_CHANGES]
     ]
-    shown = f" The first {MOST_CHANGES} are shown." if found.changed > MOST_CHANGES else ""
+    shown = f" The first {MOST_CHANGES} are shown." if pair.changed > MOST_CHANGES else ""
     return card(
-        f"Against {found.against}",
-        f"<p>{html_text(found.metric)} {found.before:.4f} → {found.after:.4f} "
-        f"({found.difference:+.4f}{interval}).{chance}</p>",
+        f"Against {pair.against}",
+        f"<p>{html_text(pair.metric)} {pair.before:.4f} → {pair.after:.4f} "
+        f"({pair.difference:+.4f}{interval}).{chance}</p>",
         paragraph(
-            f"{found.changed:,} of {found.rows:,} rows have another answer: {found.got_right:,} got better, "
-            f"{found.got_wrong:,} got worse.{shown}"
+            f"{pair.changed:,} of {pair.rows:,} rows have another answer: {pair.got_right:,} got better, "
+            f"{pair.got_wrong:,} got worse.{shown}"
         ),
         html_table(("row", "truth", "before", "now", "", "text"), rows, left=6) if rows else "",
         is_wide=True,
@@ -299,9 +299,9 @@ def _verdict(change: AnswerChange) -> str:
     return '<span class="truth">got right</span>' if change.is_right else '<span class="answer">got wrong</span>'
 
 
-def _mistake(mistake: ShownMistake, said: str) -> str:
-    """One mistake; `said` stands before its score."""
-    score = "" if mistake.score is None else f" · {said} {mistake.score:.4f}"
+def _mistake(mistake: ShownMistake, score_label: str) -> str:
+    """One mistake; `score_label` is the text before its score."""
+    score = "" if mistake.score is None else f" · {score_label} {mistake.score:.4f}"
     facts = (
         f'<span class="soft">row {mistake.row:,}</span> · truth <span class="truth">'
         f'{isolated(answer_text(mistake.truth))}</span> · answer <span class="answer">'

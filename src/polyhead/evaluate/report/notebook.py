@@ -63,12 +63,12 @@ class ReportPage(Value):
         return f'<iframe sandbox="" style="{frame}" srcdoc="{html_text(self.html)}"></iframe>'
 
 
-def answers_html(several: Sequence[AnsweredText]) -> str:
+def answers_html(answered: Sequence[AnsweredText]) -> str:
     """The first inputs with their answers."""
-    rows = "".join(map(_answered, several[:MOST_ROWS]))
-    more = len(several) - MOST_ROWS
-    left = f'<p class="soft">{more:,} more</p>' if more > 0 else ""
-    return f'{STYLE}<div class="ph-view">{rows}{left}</div>'
+    rows = "".join(map(_answered, answered[:MOST_ROWS]))
+    more = len(answered) - MOST_ROWS
+    more_line = f'<p class="soft">{more:,} more</p>' if more > 0 else ""
+    return f'{STYLE}<div class="ph-view">{rows}{more_line}</div>'
 
 
 def tasks_html(title: str, tasks: Sequence[TaskRow]) -> str:
@@ -99,7 +99,7 @@ def _answered(row: AnsweredText) -> str:
     lines = [f'<p class="words">{isolated(text)}</p>' for text in row.texts[: -1 if marked else None]]
     lines += [f'<p class="words">{marked_html(row.texts[-1], spans)}</p>' for spans in marked.values()]
     cells = [
-        f"<tr><th>{isolated(name)}</th><td>{_said(answer)}</td><td>{_bars(answer.get('scores'))}</td></tr>"
+        f"<tr><th>{isolated(name)}</th><td>{_answer_html(answer)}</td><td>{_bars(answer.get('scores'))}</td></tr>"
         for name, answer in row.answers.items()
     ]
     cells += [
@@ -132,7 +132,7 @@ def _spans(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
     return None
 
 
-def _said(answer: Mapping[str, Any]) -> str:
+def _answer_html(answer: Mapping[str, Any]) -> str:
     if (spans := answer.get("spans", answer.get("words"))) is not None:
         named = [f"{span['label']}: {span.get('text', '')}" for span in spans if span.get("label") != "O"]
         return ", ".join(map(isolated, named)) or '<span class="soft">none</span>'

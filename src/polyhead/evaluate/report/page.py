@@ -171,15 +171,15 @@ def plot(
     return _svg(WIDTH, HEIGHT, label, parts)
 
 
-def dots(several: Sequence[Dot], *, at: float | None, label: str) -> str:
+def dots(entries: Sequence[Dot], *, at: float | None, label: str) -> str:
     """One row per named value, over the range of all values; a dashed line marks `at`."""
-    ends = [end for dot in several for end in (dot.value, dot.low, dot.high) if end is not None]
+    ends = [end for dot in entries for end in (dot.value, dot.low, dot.high) if end is not None]
     ends += [] if at is None else [at]
     low, high = min(ends), max(ends)
     margin = (high - low) * 0.06 or 0.05
     low, high = low - margin, high + margin
     width, names, step = 460, 150, 22
-    height = step * len(several) + 26
+    height = step * len(entries) + 26
 
     def x(value: float) -> float:
         return names + (value - low) / (high - low) * (width - names - 56)
@@ -187,7 +187,7 @@ def dots(several: Sequence[Dot], *, at: float | None, label: str) -> str:
     parts = []
     if at is not None:
         parts.append(f'<line class="soft-line" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="2" y2="{height - 22}"/>')
-    for number, dot in enumerate(several):
+    for number, dot in enumerate(entries):
         y = step * number + 14
         name = dot.name if len(dot.name) <= 22 else f"{dot.name[:21]}…"
         parts.append(

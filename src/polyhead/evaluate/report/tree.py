@@ -36,14 +36,14 @@ def _below(plan: Plan, index: int, indent: str, lines: list[str]) -> None:
 
 
 def _branches(plan: Plan, children: list[int], indent: str, lines: list[str]) -> None:
-    alone = {child: _way(plan, child) for child in children if len(plan.steps[child].tasks) == 1}
-    name_width = max((len(plan.steps[child].tasks[0]) for child in alone), default=0)
-    widths = _widths(list(alone.values()))
+    ways = {child: _way(plan, child) for child in children if len(plan.steps[child].tasks) == 1}
+    name_width = max((len(plan.steps[child].tasks[0]) for child in ways), default=0)
+    widths = _widths(list(ways.values()))
     for place, child in enumerate(children):
         is_last = place == len(children) - 1
         mark = "└─ " if is_last else "├─ "
-        if child in alone:
-            padded = [text.ljust(width) for text, width in zip(alone[child], widths, strict=False)]
+        if child in ways:
+            padded = [text.ljust(width) for text, width in zip(ways[child], widths, strict=False)]
             name = plan.steps[child].tasks[0].ljust(name_width)
             lines.append(f"{indent}{mark}{name}  {ARROW.join(padded)}".rstrip())
         else:
@@ -60,8 +60,8 @@ def _widths(ways: list[list[str]]) -> list[int]:
 def _way(plan: Plan, index: int) -> list[str]:
     """The steps from the current one to the task's answer."""
     below = list(plan.children(index))
-    rest = _way(plan, below[0]) if below else []
-    return [describe(plan.steps[index].node), *rest]
+    following = _way(plan, below[0]) if below else []
+    return [describe(plan.steps[index].node), *following]
 
 
 def _shared(plan: Plan, index: int) -> str:
@@ -76,8 +76,8 @@ def describe(node: Node) -> str:
             rows = sum(prompt.rows for prompt in node.prompts)
             if node.isolated:
                 return f"own prompt of {counted(rows, 'row')}"
-            several = f"{counted(len(node.prompts), 'prompt')} of {counted(rows, 'row')}"
-            prompts = f", {several} before the text" if rows else ""
+            prompt_count = f"{counted(len(node.prompts), 'prompt')} of {counted(rows, 'row')}"
+            prompts = f", {prompt_count} before the text" if rows else ""
             return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
             owner = "" if node.weights == TRUNK else f" of {node.weights}"
@@ -102,8 +102,8 @@ def describe(node: Node) -> str:
 
 def _pool(node: Pool) -> str:
     mixes = {"last": "last layer", "learned": "learned mix of layers", "all": "all layers"}
-    several = {"mean": f"mean of last {node.of} layers", "beside": f"last {node.of} layers side by side"}
-    mix = (mixes | several)[node.layers]
+    last_mixes = {"mean": f"mean of last {node.of} layers", "beside": f"last {node.of} layers side by side"}
+    mix = (mixes | last_mixes)[node.layers]
     places = {
         "first": "first position",
         "mean": "mean of positions",

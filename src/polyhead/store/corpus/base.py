@@ -33,10 +33,10 @@ def is_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name) is not None
 
 
-def check_column_name(name: str, what: str) -> None:
-    """Raises StoreError if `what` cannot have this name."""
+def check_column_name(name: str, subject: str) -> None:
+    """Raises StoreError if the `subject`, such as a column, cannot have this name."""
     if not is_name(name):
-        raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
+        raise StoreError(f"{subject} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
 
 
 class FeatureColumn(Value):
@@ -88,13 +88,13 @@ class Schema(Value, omit_defaults=True):
         )
 
 
-def check_schema(there: Schema, wanted: Schema, location: str) -> None:
+def check_schema(stored: Schema, wanted: Schema, location: str) -> None:
     """Raises StoreError if the store at `location` has other content than requested."""
     for name in ("features", "words", "origin"):
-        if getattr(there, name) != getattr(wanted, name):
+        if getattr(stored, name) != getattr(wanted, name):
             raise StoreError(
                 f"{location} keeps other features: its {'source differs' if name == 'origin' else f'{name} differ'}",
-                got=getattr(there, name),
+                got=getattr(stored, name),
                 allowed=getattr(wanted, name),
                 do="use another place, or delete this store",
             )
@@ -306,11 +306,11 @@ class CorpusStore(ABC):
             before = [self._record(fragment.name) for fragment in group]
             joined = self._join(before)
             for _ in range(ATTEMPTS):
-                there = with_joined(self._records, before, joined)
-                if there is None:  # another process joined them, or added a column
+                records = with_joined(self._records, before, joined)
+                if records is None:  # another process joined them, or added a column
                     self._discard(joined)
                     break
-                if self._commit(there):
+                if self._commit(records):
                     gone += len(before) - 1
                     break
                 self.refresh()
@@ -346,8 +346,8 @@ class CorpusStore(ABC):
         places = np.full((len(ids), 2), -1, np.int64)
         for number, fragment in enumerate(self.fragments):
             rows = self.index(fragment.name).find(ids)
-            there = rows >= 0
-            places[there, 0], places[there, 1] = number, rows[there]
+            is_present = rows >= 0
+            places[is_present, 0], places[is_present, 1] = number, rows[is_present]
         return places
 
     def lacking(self, ids: np.ndarray) -> np.ndarray:

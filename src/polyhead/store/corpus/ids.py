@@ -28,7 +28,7 @@ def window_id(texts: Sequence[str], window: int) -> bytes:
 def as_ids(ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
     """Ids as uint8 (rows, 16); raises StoreError for ids of another length."""
     if not isinstance(ids, np.ndarray):
-        wrong = next((one for one in ids if len(one) != ID_BYTES), None)
+        wrong = next((each for each in ids if len(each) != ID_BYTES), None)
         if wrong is not None:
             raise StoreError("an id has the wrong length", got=f"{len(wrong)} bytes", allowed=f"{ID_BYTES} bytes")
         ids = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, ID_BYTES)

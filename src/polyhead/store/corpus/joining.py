@@ -25,9 +25,9 @@ def fragment_groups(fragments: Sequence[Any], rows: int) -> Iterator[tuple[Any, 
             group.append(fragment)
 
 
-def with_joined(there: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
-    """The items with one in place of several neighbours; None if these have changed."""
-    at = next((number for number, each in enumerate(there) if each == before[0]), None)
-    if at is None or list(there[at : at + len(before)]) != list(before):
+def with_joined(items: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
+    """The items with `joined` in place of the neighbours `before`; None if these have changed."""
+    at = next((number for number, each in enumerate(items) if each == before[0]), None)
+    if at is None or list(items[at : at + len(before)]) != list(before):
         return None
-    return [*there[:at], joined, *there[at + len(before) :]]
+    return [*items[:at], joined, *items[at + len(before) :]]

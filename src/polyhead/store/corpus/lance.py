@@ -171,11 +171,11 @@ class LanceStore(CorpusStore):
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None if it is not done yet."""
         held = self._record(fragment).columns
-        there = {name: full for name, full in self._columns().get(column, {}).items() if full in held}
-        if not there:
+        stored = {name: full for name, full in self._columns().get(column, {}).items() if full in held}
+        if not stored:
             return None
-        table = self._read(fragment, list(there.values()))
-        return {name: plain_array(self._arrow, table.column(full).combine_chunks()) for name, full in there.items()}
+        table = self._read(fragment, list(stored.values()))
+        return {name: plain_array(self._arrow, table.column(full).combine_chunks()) for name, full in stored.items()}
 
     def describe(self, column: str, facts: ResultFacts) -> None:
         """Stores facts about a column of results in the metadata of the dataset's schema."""
@@ -201,8 +201,8 @@ class LanceStore(CorpusStore):
 
         def without() -> tuple[Sequence[LanceFragment], Any]:
             schema, names = self._dataset.schema, list(self._columns().get(column, {}).values())
-            left = self._arrow.schema([each for each in schema if each.name not in names], metadata=schema.metadata)
-            return [msgspec.structs.replace(each, files=each.without(names)) for each in self._records], left
+            others = self._arrow.schema([each for each in schema if each.name not in names], metadata=schema.metadata)
+            return [msgspec.structs.replace(each, files=each.without(names)) for each in self._records], others
 
         self._change(without)
 
@@ -254,9 +254,9 @@ class LanceStore(CorpusStore):
 
     def _read(self, fragment: str, columns: Sequence[str]) -> Any:
         """Columns of a fragment, with the others in their files; all of these are checked."""
-        there = self._record(fragment)
-        files = [file for file in there.files if set(columns) & set(file.columns)]
-        lance_fragment = self._dataset.get_fragments()[self._records.index(there)]
+        record = self._record(fragment)
+        files = [file for file in record.files if set(columns) & set(file.columns)]
+        lance_fragment = self._dataset.get_fragments()[self._records.index(record)]
         with reading(self._location):
             table = lance_fragment.to_table(columns=[name for file in files for name in file.columns])
             table = table.combine_chunks()
@@ -290,8 +290,8 @@ class LanceStore(CorpusStore):
         """Commits a version with these fragments, or returns False if another was first; `about` is another schema."""
         number, operations = self._dataset.version, self._lance.LanceOperation
         fragments, schema = records, self._dataset.schema if about is None else about
-        there = dict(zip(self._records, self._dataset.get_fragments(), strict=True))
-        numbers = {fragment.name: each.fragment_id for fragment, each in there.items()}
+        by_record = dict(zip(self._records, self._dataset.get_fragments(), strict=True))
+        numbers = {fragment.name: each.fragment_id for fragment, each in by_record.items()}
         for fragment in fragments:
             numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
         is_kept = {each.name for each in self._records} <= {each.name for each in fragments}
@@ -343,6 +343,6 @@ def lance_errors(location: str, table: Any) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"{location}: {table.num_rows} rows cannot be written, {table.nbytes} bytes were needed"
+        problem = f"{location}: {table.num_rows} rows cannot be written, {table.nbytes} bytes were needed"
         do = "make room, or give a place that can be written; nothing was kept of this change"
-        raise StoreError(what, got=str(error).splitlines()[0], do=do, needed=table.nbytes) from None
+        raise StoreError(problem, got=str(error).splitlines()[0], do=do, needed=table.nbytes) from None

@@ -122,8 +122,8 @@ def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
             )
             for file in metadata.files
         )
-        own = next((file.path[:NAME_LETTERS] for file in files if "id" in file.columns), "")
-        fragments.append(LanceFragment(name=own, rows=metadata.physical_rows, files=files))
+        name = next((file.path[:NAME_LETTERS] for file in files if "id" in file.columns), "")
+        fragments.append(LanceFragment(name=name, rows=metadata.physical_rows, files=files))
     seal = (dataset.schema.metadata or {}).get(SEAL, b"")
     if seal != _seal(dataset.schema, fragments, dataset.version):
         raise changed(location, f"what version {dataset.version} says of its fragments and columns")
@@ -182,10 +182,10 @@ def check_values(table: Any, file: LanceFile, location: str) -> None:
         raise changed(location, f"data/{file.path}")
 
 
-def changed(location: str, what: str) -> StoreError:
+def changed(location: str, part: str) -> StoreError:
     """The error for a store that was changed since it was written."""
     do = f"restore it from a copy, or delete {location} and encode its texts again"
-    return StoreError(f"{location} is damaged: {what} was changed since it was written", do=do)
+    return StoreError(f"{location} is damaged: {part} was changed since it was written", do=do)
 
 
 def _seal(schema: Any, fragments: Sequence[LanceFragment], version: int) -> bytes:

@@ -211,8 +211,8 @@ class PlainStore(CorpusStore):
         """Removes a column of results from every fragment."""
 
         def without() -> tuple[list[Stored], None]:
-            left = [{name: file for name, file in each.results.items() if name != column} for each in self._records]
-            kept = zip(self._records, left, strict=True)
+            others = [{name: file for name, file in each.results.items() if name != column} for each in self._records]
+            kept = zip(self._records, others, strict=True)
             return [msgspec.structs.replace(stored, results=results) for stored, results in kept], None
 
         self._change(without)

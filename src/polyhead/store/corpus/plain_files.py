@@ -86,8 +86,8 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
         with open_plain(path, root=root) as file:
             status = os.fstat(file.fileno())
             if status.st_size != size:
-                what = "truncated" if status.st_size < size else "too long"
-                raise damaged(path, f"it is {what}: {status.st_size} bytes, {size} were written")
+                fault = "truncated" if status.st_size < size else "too long"
+                raise damaged(path, f"it is {fault}: {status.st_size} bytes, {size} were written")
             check_once(path, digest, (status.st_ino, status.st_size, status.st_mtime_ns))
             if not size:
                 return np.empty(shape, kind)  # an empty file cannot be mapped
@@ -221,13 +221,13 @@ def _digest(content: object) -> str:
 
 
 @contextmanager
-def disk_errors(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
+def disk_errors(path: Path, problem: str, *, needed: int = 0) -> Iterator[None]:
     """A context that turns a disk's errors into a StoreError with the number of bytes needed."""
     try:
         yield
     except OSError as error:
         raise StoreError(
-            f"{path}: {what}" + (f", {needed} bytes were needed" if needed else ""),
+            f"{path}: {problem}" + (f", {needed} bytes were needed" if needed else ""),
             got=error.strerror,
             do="make room, or give a folder that can be written; nothing was kept of this change",
             needed=needed,

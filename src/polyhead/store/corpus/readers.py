@@ -29,12 +29,12 @@ def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> 
     Raises StoreError for a column that no fragment has.
     """
     pa, fragments = _arrow(), store.fragments
-    there = list(dict.fromkeys(name for fragment in fragments for name in fragment.results))
-    unknown = [name for name in columns or () if name not in there]
+    stored = list(dict.fromkeys(name for fragment in fragments for name in fragment.results))
+    unknown = [name for name in columns or () if name not in stored]
     if unknown:
         do = "name columns that are there; `polyhead backfill` fills others"
-        raise StoreError("the store has no results under these names", got=unknown, allowed=there, do=do)
-    chosen, facts = list(there if columns is None else dict.fromkeys(columns)), store.described()
+        raise StoreError("the store has no results under these names", got=unknown, allowed=stored, do=do)
+    chosen, facts = list(stored if columns is None else dict.fromkeys(columns)), store.described()
     types = {name: _types(pa, store, name, facts.get(name)) for name in chosen}
     fields = [pa.field("id", pa.binary(ID_BYTES))]
     fields += [pa.field(f"{name}__{part}", kind) for name in chosen for part, kind in types[name].items()]
@@ -44,11 +44,11 @@ def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> 
         for fragment in fragments:
             arrays = [_ids(pa, store.ids(fragment.name))]
             for name in chosen:
-                given = _given(pa, store, fragment, name, facts.get(name))
-                if more := set(given) - set(types[name]):
+                answers = _column(pa, store, fragment, name, facts.get(name))
+                if more := set(answers) - set(types[name]):
                     got = f"{sorted(more)} in fragment {fragment.name}"
                     raise StoreError(f"column '{name}' holds other arrays here and there", got=got)
-                arrays += [given.get(part, pa.nulls(fragment.rows, kind)) for part, kind in types[name].items()]
+                arrays += [answers.get(part, pa.nulls(fragment.rows, kind)) for part, kind in types[name].items()]
             yield pa.record_batch(arrays, schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
@@ -100,10 +100,10 @@ def packed_of(store: CorpusStore, digest: str) -> Any:
 def _types(pa: Any, store: CorpusStore, column: str, facts: ResultFacts | None) -> dict[str, Any]:
     """The types of a column's arrays, from the first fragment that has it."""
     first = next(fragment for fragment in store.fragments if column in fragment.results)
-    return {name: array.type for name, array in _given(pa, store, first, column, facts).items()}
+    return {name: array.type for name, array in _column(pa, store, first, column, facts).items()}
 
 
-def _given(pa: Any, store: CorpusStore, fragment: Fragment, column: str, facts: ResultFacts | None) -> dict[str, Any]:
+def _column(pa: Any, store: CorpusStore, fragment: Fragment, column: str, facts: ResultFacts | None) -> dict[str, Any]:
     """The arrays of a fragment's column; empty if it is not done yet."""
     labels = facts.labels if facts is not None else ()
     results = store.results(fragment.name, column) or {}
@@ -141,7 +141,7 @@ def _labels(pa: Any, array: np.ndarray, labels: Sequence[str]) -> Any:
 def _scores(pa: Any, array: np.ndarray, labels: Sequence[str]) -> Any:
     """Scores (rows, labels) as one number per label; float32, since DuckDB reads no float16."""
     columns = array.astype(np.float32).T
-    return pa.StructArray.from_arrays([_numbers(pa, np.ascontiguousarray(one)) for one in columns], list(labels))
+    return pa.StructArray.from_arrays([_numbers(pa, np.ascontiguousarray(column)) for column in columns], list(labels))
 
 
 _NAMED: dict[str, Callable[[Any, np.ndarray, Sequence[str]], Any]] = {

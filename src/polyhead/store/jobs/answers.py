@@ -71,8 +71,8 @@ def probability_of(calibrated: Mapping[str, Any]) -> float:
 
 def calibrated_of(answer: Answer) -> Mapping[str, Any]:
     """The calibrated answer in a task's answer."""
-    made: Mapping[str, Any] = answer[KEY]
-    return made
+    calibrated: Mapping[str, Any] = answer[KEY]
+    return calibrated
 
 
 def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -98,10 +98,10 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
             logarithms = np.log(base.softmax(outputs.astype(np.float64)))
         probabilities = calibration.probabilities(task, logarithms)
         chosen, is_sure = decided(task, calibration, probabilities)
-        own = probabilities[np.arange(len(chosen)), chosen]
+        chosen_probability = probabilities[np.arange(len(chosen)), chosen]
         arrays = {
             "label": np.where(is_sure, chosen, -1).astype(np.int32),
-            "probability": np.where(is_sure, own, probabilities.max(axis=1)).astype(np.float32),
+            "probability": np.where(is_sure, chosen_probability, probabilities.max(axis=1)).astype(np.float32),
             "unsure": ~is_sure,
         }
     return arrays if rule is None else {**arrays, "set": in_set(task, calibration, rule, probabilities)}
@@ -180,8 +180,8 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
     is_none = ~np.isfinite(outputs).all(axis=1)
     assert isinstance(kind, RowKind)
     if column.calibration is not None:
-        made = calibrated_arrays(task, column.calibration, np.nan_to_num(outputs))
-        return {name: _without(array, is_none, NOTHING.get(str(array.dtype), np.nan)) for name, array in made.items()}
+        arrays = calibrated_arrays(task, column.calibration, np.nan_to_num(outputs))
+        return {name: _without(array, is_none, NOTHING.get(str(array.dtype), np.nan)) for name, array in arrays.items()}
     decoded = kind.decode_rows(task, np.nan_to_num(outputs))
     if decoded.scores is None:
         assert decoded.value is not None
@@ -198,7 +198,7 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
 
 def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
     """The content of a column, for a reader who has only the store."""
-    one = column_arrays(column, task, _outputs(column, task, 1, 0.0))
+    row_arrays = column_arrays(column, task, _outputs(column, task, 1, 0.0))
     return ResultFacts(
         task=column.task,
         kind=task.kind,
@@ -206,7 +206,7 @@ def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFact
         version=column.version,
         record=column.record,
         trunk=bundle.digest,
-        arrays={name: "str" if array.dtype.kind in "UO" else str(array.dtype) for name, array in one.items()},
+        arrays={name: "str" if array.dtype.kind in "UO" else str(array.dtype) for name, array in row_arrays.items()},
     )
 
 
@@ -228,8 +228,8 @@ def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]])
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
     """The column's arrays for so many documents without an answer."""
-    one = column_arrays(column, task, _outputs(column, task, 1, np.nan))
-    return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+    row_arrays = column_arrays(column, task, _outputs(column, task, 1, np.nan))
+    return {name: np.repeat(array, rows, axis=0) for name, array in row_arrays.items()}
 
 
 def _outputs(column: ResultColumn, task: Task, rows: int, value: float) -> np.ndarray:
@@ -255,15 +255,15 @@ def answers_at(
 
     A document without a place, or in a fragment without the column, has no answer.
     """
-    found, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
+    answers, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
     for number in np.unique(places[places[:, 0] >= 0, 0]).tolist():
         arrays = store.results(store.fragments[number].name, column.name)
         if arrays is not None:
-            here = np.flatnonzero(places[:, 0] == number)
-            is_done[here] = True
-            for name, array in found.items():
-                array[here] = arrays[name][places[here, 1]]
-    return found, is_done
+            rows = np.flatnonzero(places[:, 0] == number)
+            is_done[rows] = True
+            for name, array in answers.items():
+                array[rows] = arrays[name][places[rows, 1]]
+    return answers, is_done
 
 
 def surety_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -162,7 +162,7 @@ class Backfill:
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
         tasks = {name: bundle.tasks[name].task for name in paths}
         known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
-        made = calibrations_of(known, paths) if wish.calibrated else {}
+        calibrations = calibrations_of(known, paths) if wish.calibrated else {}
         vectors = known_documents(location, self.store, bundle, paths) if wish.familiar else None
         columns = [
             column
@@ -171,16 +171,16 @@ class Backfill:
                 name,
                 bundle.lines[name],
                 all_scores=wish.all_scores and not kind_of(tasks[name]).generates,
-                calibration=made.get(name),
+                calibration=calibrations.get(name),
                 familiar=vectors is not None and name in vectors.rows,
             )
         ]
         groups = {}
         for digest in dict.fromkeys(digests.values()):
-            own, column = [name for name in paths if digests[name] == digest], self.store.schema.column(digest)
-            lines = {name: bundle.lines[name] for name in own if kind_of(tasks[name]).generates}
+            names, column = [name for name in paths if digests[name] == digest], self.store.schema.column(digest)
+            lines = {name: bundle.lines[name] for name in names if kind_of(tasks[name]).generates}
             writing = StoredWriting(bundle.root, lines, column) if lines else None
-            arrays = {name: loaded(bundle, name) for name in own if name not in lines}
+            arrays = {name: loaded(bundle, name) for name in names if name not in lines}
             groups[digest] = PackedTasks.of(column, arrays, writing)
         self.columns = tuple(columns)
         self._bundle = bundle
@@ -199,8 +199,8 @@ class Backfill:
         """The units of work for these fragments."""
         for fragment in fragments:
             for digest in dict.fromkeys(self.work.digests.values()):
-                own = [name for name, read in self.work.digests.items() if read == digest]
-                lacking = tuple(name for name in own if name not in fragment.results)
+                names = [name for name, read in self.work.digests.items() if read == digest]
+                lacking = tuple(name for name in names if name not in fragment.results)
                 for start in range(0, fragment.rows if lacking else 0, UNIT_ROWS):
                     stop = min(start + UNIT_ROWS, fragment.rows)
                     yield Unit(fragment=fragment.name, start=start, stop=stop, digest=digest, columns=lacking)
@@ -214,15 +214,15 @@ class Backfill:
             if not units:
                 return
             rows = {fragment.name: fragment.rows for fragment in self.store.fragments}
-            left = Counter((unit.fragment, unit.digest) for unit in units)
-            parts: dict[tuple[str, str], dict[int, Results]] = {key: {} for key in left}
+            waiting = Counter((unit.fragment, unit.digest) for unit in units)
+            parts: dict[tuple[str, str], dict[int, Results]] = {key: {} for key in waiting}
             total = before + sum(unit.stop - unit.start for unit in units)
             for unit, answered in executor.results(units):
                 key = unit.fragment, unit.digest
                 parts[key][unit.start] = answered.results
-                left[key] -= 1
+                waiting[key] -= 1
                 before += unit.stop - unit.start
-                if not left[key]:
+                if not waiting[key]:
                     self._put(unit.fragment, rows[unit.fragment], parts.pop(key))
                 seconds = time.monotonic() - began
                 show(progress_line("backfill", done=before, total=total, unit="documents", seconds=seconds))

@@ -147,11 +147,11 @@ def check_readable(path: str, roles: Roles, tasks: Mapping[str, Task], named: Co
     idle = [role for role in named if role not in used]
     if roles.types & types and not idle:
         return
-    what = f"none of the tasks reads what the columns of {Path(path).name} make"
+    problem = f"none of the tasks reads what the columns of {Path(path).name} make"
     if idle and roles.types & types:
-        what = f"none of the tasks reads {' or '.join('--' + role.replace('_', '-') for role in idle)}"
+        problem = f"none of the tasks reads {' or '.join('--' + role.replace('_', '-') for role in idle)}"
     raise ConfigError(
-        what,
+        problem,
         got=f"columns {', '.join(roles.wanted)}: {' or '.join(sorted(roles.types)) or 'no whole input'}",
         allowed=[f"{name} reads a {' or a '.join(input_types_of(task))}" for name, task in tasks.items()],
         do="name other columns or other tasks",
@@ -228,8 +228,8 @@ class Answers(Value):
             cells.append(None if answer is None else few_digits(kind_of(task).cell_of(answer)))
             if self.scores and kind_of(task).score_cell is not None:
                 cells.append(None if answer is None else few_digits(answer["scores"]))
-            made = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
-            cells += [None if made is None else few_digits(cell.read(made)) for cell in self._calibrated(name)]
+            choice = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
+            cells += [None if choice is None else few_digits(cell.read(choice)) for cell in self._calibrated(name)]
             cells += [None if answer is None else few_digits(answer.get(key)) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]
 
@@ -255,9 +255,9 @@ def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answer
     columns, added = list(survey.columns), [column.name for column in answers.columns]
     names = columns if wanted is None else [name for argument in wanted for name in _named(argument, columns)]
     if unknown := [name for name in names if name not in columns]:
-        what = f"{Path(path).name} has no column {', '.join(map(repr, unknown))} to keep"
+        problem = f"{Path(path).name} has no column {', '.join(map(repr, unknown))} to keep"
         do = "name its columns; one with a comma in its name has a --keep of its own"
-        raise ConfigError(what, allowed=columns, do=do)
+        raise ConfigError(problem, allowed=columns, do=do)
     kept = tuple(dict.fromkeys(names))
     if twice := twice_in(added):
         raise ConfigError(
@@ -285,5 +285,5 @@ def _free_prefix(kept: Collection[str], added: Sequence[str]) -> str:
 
 def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:
     """The column of this name; if there is none, the names separated by commas."""
-    several = tuple(name.strip() for name in argument.split(",") if name.strip())
-    return (argument,) if argument in columns or not several else several
+    names = tuple(name.strip() for name in argument.split(",") if name.strip())
+    return (argument,) if argument in columns or not names else names

@@ -91,10 +91,10 @@ def compare(
     pairs = [_Pair(old, new, name, flips) for name in named if name not in missing]
     began, done, lacking = time.monotonic(), 0, 0
     for ids, places in old.fragments():
-        there = new.store.find(ids)
-        lacking += int((there[:, 0] < 0).sum())
+        new_places = new.store.find(ids)
+        lacking += int((new_places[:, 0] < 0).sum())
         for pair in pairs:
-            pair.add(ids, places, there)
+            pair.add(ids, places, new_places)
         done += len(ids)
         seconds = time.monotonic() - began
         show(progress_line("compare", done=done, total=old.documents, unit="documents", seconds=seconds))
@@ -169,21 +169,21 @@ class _Pair:
         self._values = 0
         self._most, self._flips = flips, list[_Flip]()  # the most confident first, ties in order of appearance
 
-    def add(self, ids: np.ndarray, places: np.ndarray, there: np.ndarray) -> None:
-        """Counts documents, at places of the old store and `there` in the new one."""
+    def add(self, ids: np.ndarray, places: np.ndarray, new_places: np.ndarray) -> None:
+        """Counts documents by their places in the old store and their `new_places` in the new one."""
         before, was_done = self._old.at(self._name, places)
-        after, is_done = self._new.at(self._name, there)
-        both = was_done & is_done
+        after, is_done = self._new.at(self._name, new_places)
+        in_both = was_done & is_done
         self._answered += int(was_done.sum())
         self._lacking += int((was_done & ~is_done).sum())
-        old = {name: array[both] for name, array in self._numbering.of_old(before).items()}
-        new = {name: array[both] for name, array in self._numbering.of_new(after).items()}
-        some = is_answer(old) | is_answer(new)
-        old, new = _at(old, some), _at(new, some)
+        old = {name: array[in_both] for name, array in self._numbering.of_old(before).items()}
+        new = {name: array[in_both] for name, array in self._numbering.of_new(after).items()}
+        is_answered = is_answer(old) | is_answer(new)
+        old, new = _at(old, is_answered), _at(new, is_answered)
         equal, surety = self._compared_rows(old, new)
         self._compared += len(equal)
         self._equal += int(equal.sum())
-        self._keep(surety[~equal], ids[both][some][~equal], _at(old, ~equal), _at(new, ~equal))
+        self._keep(surety[~equal], ids[in_both][is_answered][~equal], _at(old, ~equal), _at(new, ~equal))
 
     def _keep(self, surety: np.ndarray, ids: np.ndarray, old: _Arrays, new: _Arrays) -> None:
         best = np.argsort(-surety, kind="stable")[: self._most].tolist()

@@ -23,10 +23,10 @@ def drawn_rows(
     """A sample by `rng` of so many of a file's `total` rows (all if there are fewer), in file order."""
     drawn, start = np.sort(rng.choice(total, min(total, count), replace=False)), 0
     for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
-        here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
-        if len(here):
+        in_chunk = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
+        if len(in_chunk):
             rows = roles.inputs(chunk)
-            yield from (rows[row] for row in here.tolist())
+            yield from (rows[row] for row in in_chunk.tolist())
         start += len(chunk)
 
 

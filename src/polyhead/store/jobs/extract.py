@@ -260,10 +260,10 @@ class _Extraction:
             ids = [document_id(text) for text in inputs]
             self._store.refresh()
             lacking = set(self._store.lacking(as_ids(ids)).tolist()) if ids else set()
-            there = 0 if not ids else int((self._store.find(as_ids(ids))[:, 0] >= 0).sum())
+            present = 0 if not ids else int((self._store.find(as_ids(ids))[:, 0] >= 0).sum())
             fresh = [row for row in sorted(lacking) if ids[row] not in self._waiting_ids]
-            self._before += there
-            self._repeated += len(ids) - there - len(fresh)
+            self._before += present
+            self._repeated += len(ids) - present - len(fresh)
             self._waiting_ids.update(ids[row] for row in fresh)
             start, self._rows = self._rows, self._rows + len(chunk)
             done, known = 0, self._before + self._repeated
@@ -339,7 +339,7 @@ class _Extraction:
     def _append(self) -> None:
         """Appends the waiting documents as one fragment."""
         if self._waiting:
-            ids = [each for several, _ in self._waiting for each in several]
+            ids = [each for piece_ids, _ in self._waiting for each in piece_ids]
             features = {}
             for name in self._store.schema.names:
                 rows = [kept[name] for _, kept in self._waiting]
@@ -385,13 +385,13 @@ class _Extraction:
         return path.pool.positions == "all"
 
 
-def check_source(location: str, there: dict[str, str], wanted: dict[str, str]) -> None:
+def check_source(location: str, stored: dict[str, str], wanted: dict[str, str]) -> None:
     """Raises StoreError if a store's features have another origin: trunk, tokenizer, precision or windows."""
-    differing = [name for name in wanted if there.get(name) != wanted[name]]
+    differing = [name for name in wanted if stored.get(name) != wanted[name]]
     if differing:
         raise StoreError(
             f"{location} holds features of another {' and another '.join(differing).replace('_', ' ')}",
             got={name: wanted[name] for name in differing},
-            allowed={name: there.get(name, "not said") for name in differing},
+            allowed={name: stored.get(name, "not said") for name in differing},
             do="take what the store was made with, or extract into another store",
         )

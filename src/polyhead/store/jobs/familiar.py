@@ -37,7 +37,7 @@ def known_documents(location: str, store: CorpusStore, bundle: Bundle, names: Co
     """Raises ConfigError where no task keeps rows, and StoreError for a store without the documents' mean vectors."""
     records = {name: bundle.tasks[name] for name in names}
     known = known_tasks(bundle, records, {})
-    told = reported_keys(known, {name: record.task for name, record in records.items()}, familiar=True, asked=None)
+    reported = reported_keys(known, {name: record.task for name, record in records.items()}, familiar=True, asked=None)
     fit = [column for column in store.schema.features if _holds_vectors(column, bundle)]
     if not fit:
         raise StoreError(
@@ -46,7 +46,7 @@ def known_documents(location: str, store: CorpusStore, bundle: Bundle, names: Co
             allowed="the last layer, every token or their mean, in half precision at least",
             do="extract into another store with --tap last:float16 too, or leave out --familiar",
         )
-    pairs: Mapping[str, KnownRows | None] = {name: known[name].rows for name in told}
+    pairs: Mapping[str, KnownRows | None] = {name: known[name].rows for name in reported}
     return KnownDocuments(column=fit[0], rows={name: rows for name, rows in pairs.items() if rows is not None})
 
 

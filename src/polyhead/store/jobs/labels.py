@@ -62,15 +62,15 @@ def label_rows(
     share = 1.0 if wish.rows is None else min(1.0, wish.rows / max(1, answers.documents))
     is_written = [np.zeros(fragment.rows, bool) for fragment in answers.store.fragments]
     documents, done = documents_of(source, wish.columns, show), 0
-    while some := list(itertools.islice(documents, AT_ONCE)):
-        ids = as_ids([document_id(document) for document in some])
+    while chunk := list(itertools.islice(documents, AT_ONCE)):
+        ids = as_ids([document_id(document) for document in chunk])
         places = answers.store.find(ids)
         chosen = np.flatnonzero((places[:, 0] >= 0) & (prefixes_of(ids) / 2.0**64 < share))
         chosen = chosen[_fresh(places[chosen], is_written)]
-        for row, given in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
-            if any(given[name] is not None for name in tasks):
-                yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, some[row], strict=False)), **given}
-        done += len(some)
+        for row, row_answers in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
+            if any(row_answers[name] is not None for name in tasks):
+                yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, chunk[row], strict=False)), **row_answers}
+        done += len(chunk)
         show(f"{done:,} texts read")
 
 

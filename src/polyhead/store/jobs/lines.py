@@ -68,9 +68,9 @@ def pieces(source: IO[bytes]) -> Iterator[LineChunk]:
         blank = 0
         for line in (line for part in block for line in lines_in(part)):
             number += 1
-            if number == 1 and (what := packed_format(line)) is not None:
+            if number == 1 and (packed := packed_format(line)) is not None:
                 raise DataError(
-                    f"what comes in is no text: it begins as a {what} file",
+                    f"what comes in is no text: it begins as a {packed} file",
                     allowed="text, one input a line",
                     do="unpack it first, or answer its rows: `polyhead predict BUNDLE FILE --text COLUMN -o OUT`",
                 )
@@ -123,22 +123,22 @@ def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
     read = getattr(source, "read1", None) or source.read
     begun: list[bytes] = []  # blocks of a line whose end has not come yet
     while block := read(BLOCK):
-        head, *rest = block.split(b"\n")
+        head, *following = block.split(b"\n")
         begun.append(head)
         if sum(map(len, begun)) > LONGEST_LINE:
             raise DataError("a line is too long", allowed=f"{LONGEST_LINE:,} bytes", do=SHORTEN)
-        if rest:
-            yield [b"".join(begun), *rest[:-1]]
-            begun = [rest[-1]]
+        if following:
+            yield [b"".join(begun), *following[:-1]]
+            begun = [following[-1]]
     if last := b"".join(begun):
         yield [last]
 
 
-def lines_read(several: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict[str, Any]], list[InputLine]]:
+def lines_read(lines: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict[str, Any]], list[InputLine]]:
     """An object for each of these lines, with its number, id and error, and the lines without an error as inputs."""
     rows: list[dict[str, Any]] = []
     read: list[InputLine] = []
-    for number, raw in several:
+    for number, raw in lines:
         rows.append({"line": number})
         try:
             line = line_of(number, raw, form)
@@ -181,15 +181,15 @@ def check_input_lines(path: str, form: str, *, do: str) -> None:
     `form` of the lines: "auto", "text" or "json". A pipe is not checked, since reading consumes it.
     """
     if not Path(path).exists():
-        return  # who opens it says so
+        return  # opening it raises the error
     name, head = path.lower(), _head(Path(path))
     ending = Path(name.removesuffix(".gz")).suffix
     table = table_format(path)
-    what = table.name if table is not None and table is not JsonRows else packed_format(head)
-    if what is None and name.endswith(".gz"):
-        what = "gzip"
-    if what is not None:
-        raise _no_lines(path, f"a {what} file, whose lines are no texts", do)
+    format_name = table.name if table is not None and table is not JsonRows else packed_format(head)
+    if format_name is None and name.endswith(".gz"):
+        format_name = "gzip"
+    if format_name is not None:
+        raise _no_lines(path, f"a {format_name} file, whose lines are no texts", do)
     first = next((line for line in head.splitlines() if line.strip()), b"")
     value = _value(first)
     if form == "text" and (ending in (".json", ".jsonl") or isinstance(value, dict)):
@@ -211,7 +211,7 @@ def check_input_lines(path: str, form: str, *, do: str) -> None:
 
 def packed_format(head: bytes) -> str | None:
     """The format of a file that begins so, if it is no text."""
-    return next((what for magic, what in PACKED.items() if head.startswith(magic)), None)
+    return next((name for magic, name in PACKED.items() if head.startswith(magic)), None)
 
 
 def _no_lines(path: str, got: str, do: str) -> DataError:

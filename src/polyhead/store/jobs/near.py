@@ -181,14 +181,14 @@ def top_cosines(
     for fragment in store.fragments:
         names, rows = store.ids(fragment.name), store.rows(fragment.name, column.digest)
         for start, part in _parts(rows):
-            here = _cosines(means(column, part), unit)
-            kept = np.flatnonzero(np.isfinite(here))
-            kept = kept[_highest(here[kept], top)]
-            ids, cosines = np.concatenate([ids, names[start + kept]]), np.concatenate([cosines, here[kept]])
+            part_cosines = _cosines(means(column, part), unit)
+            kept = np.flatnonzero(np.isfinite(part_cosines))
+            kept = kept[_highest(part_cosines[kept], top)]
+            ids, cosines = np.concatenate([ids, names[start + kept]]), np.concatenate([cosines, part_cosines[kept]])
             best = _highest(cosines, top)
             ids, cosines = ids[best], cosines[best]
             release([rows.data])  # else everything read so far counts as memory of this process
-            done += len(here)
+            done += len(part_cosines)
             show(progress_line("near", done=done, total=total, unit="documents", seconds=time.monotonic() - began))
     return ids, cosines
 

@@ -159,9 +159,9 @@ class Pieces:
         except (ConfigError, OSError) as error:
             if not self._has_any:
                 return None
-            what = f"{path} was written by another version, or is damaged"
+            problem = f"{path} was written by another version, or is damaged"
             got = error.what if isinstance(error, ConfigError) else error.strerror
-            raise ConfigError(what, got=got, do="start anew with --fresh") from None
+            raise ConfigError(problem, got=got, do="start anew with --fresh") from None
 
     def go_on(self, job: ScoreJob) -> None:
         """Finds the finished pieces; raises ConfigError if they belong to another job.

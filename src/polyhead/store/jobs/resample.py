@@ -71,20 +71,20 @@ def resampled(
         )
     answers = [column for column in columns if column.is_answer]
     fresh = session.columns(inputs, tasks=[column.task for column in answers])
-    found = []
+    agreements = []
     for column in answers:
-        task, given = session.tasks[column.task], fresh[column.task]
-        kept, there = answers_at(store, column, task, places)
-        now = {"label": given.label, "labels": given.labels, "value": given.value}
+        task, fresh_answers = session.tasks[column.task], fresh[column.task]
+        kept, is_done = answers_at(store, column, task, places)
+        now = {"label": fresh_answers.label, "labels": fresh_answers.labels, "value": fresh_answers.value}
         if kind_of(task).generates:
-            texts = dict(zip(given.rows.tolist(), map(str, given.outputs), strict=True))
+            texts = dict(zip(fresh_answers.rows.tolist(), map(str, fresh_answers.outputs), strict=True))
             now["text"] = np.array([texts.get(row, "") for row in range(len(inputs))], np.str_)
-        equal = _equal(task, {name: array[there] for name, array in kept.items()}, now, there)
+        equal = _equal(task, {name: array[is_done] for name, array in kept.items()}, now, is_done)
         low, high = map(float, wilson(int(equal.sum()), max(1, len(equal))))
-        found.append(
+        agreements.append(
             SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
         )
-    return found
+    return agreements
 
 
 def drawn_texts(
@@ -99,15 +99,15 @@ def drawn_texts(
 
 
 def _equal(
-    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], there: np.ndarray
+    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], is_done: np.ndarray
 ) -> np.ndarray:
     """Which answers are equal, bool."""
     for name, array in kept.items():
-        given = now.get(name)
-        if given is None or not len(array):
+        fresh = now.get(name)
+        if fresh is None or not len(array):
             continue
-        given = given[there]
+        fresh = fresh[is_done]
         if task.range is not None:
-            return np.asarray(is_close(task, array, given))
-        return np.asarray((array == given).reshape(len(array), -1).all(axis=1))
+            return np.asarray(is_close(task, array, fresh))
+        return np.asarray((array == fresh).reshape(len(array), -1).all(axis=1))
     return np.zeros(0, bool)

@@ -129,13 +129,13 @@ class _Work:
         _check_target(file, self.target, self.ending)
         self.records = session.records
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
-        made = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
+        calibrations = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
         check_none_below(wish.none_below, session.loaded.tasks)
         self.answers = Answers(
             tasks=tasks,
             prefix=wish.prefix,
             scores=wish.scores,
-            calibrations=made,
+            calibrations=calibrations,
             told=reported_keys(session.loaded.known, tasks, familiar=wish.familiar, asked=wish.none_below),
         )
 
@@ -173,10 +173,10 @@ class _Work:
 
     def writer(self, job: ScoreJob) -> Writer:
         """The writer for the format of the target's name."""
-        made = next(table for table in TABLES.values() if self.ending.removesuffix(".gz") in table.written)
+        chosen = next(table for table in TABLES.values() if self.ending.removesuffix(".gz") in table.written)
         types = {name: job.survey.columns[name] for name in job.kept}
         packed, schema = self.ending.endswith(".gz"), self.file.schema(job.kept)
-        return made.writer(job.kept, self.answers.columns, packed=packed, types=types, schema=schema)
+        return chosen.writer(job.kept, self.answers.columns, packed=packed, types=types, schema=schema)
 
     def answer(self, pieces: Pieces, job: ScoreJob, writer: Writer, show: Show) -> None:
         """Answers the unfinished pieces."""

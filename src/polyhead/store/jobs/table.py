@@ -27,9 +27,9 @@ def stored_rows(answers: StoredAnswers, wish: LabelRequest) -> Iterator[dict[str
     """Each document's id in hexadecimal, answers and scores, in the order of the store."""
     for ids, places in answers.fragments():
         for start in range(0, len(ids), AT_ONCE):
-            here = slice(start, start + AT_ONCE)
-            for name, given in zip(ids[here], given_rows(answers, wish, places[here]), strict=True):
-                yield {ID: name.tobytes().hex(), **given}
+            part = slice(start, start + AT_ONCE)
+            for name, row_answers in zip(ids[part], given_rows(answers, wish, places[part]), strict=True):
+                yield {ID: name.tobytes().hex(), **row_answers}
 
 
 def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], tasks: Mapping[str, Task]) -> int:
@@ -64,15 +64,15 @@ def _to_csv(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> 
 def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
     arrow = arrow_for()
     first = list(itertools.islice(rows, ROWS))
-    there = {ID} if not first else first[0].keys()
-    kinds = {name: kind for name, kind in _columns(tasks).items() if name in there}
+    present = {ID} if not first else first[0].keys()
+    kinds = {name: kind for name, kind in _columns(tasks).items() if name in present}
     types = {str: arrow.string(), float: arrow.float64(), list: arrow.list_(arrow.string())}
     schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
     with arrow.parquet.ParquetWriter(file, schema) as writer:
-        some = first
-        while some:
-            writer.write_table(arrow.Table.from_pylist(some, schema))
-            some = list(itertools.islice(rows, ROWS))
+        chunk = first
+        while chunk:
+            writer.write_table(arrow.Table.from_pylist(chunk, schema))
+            chunk = list(itertools.islice(rows, ROWS))
 
 
 def _columns(tasks: Mapping[str, Task]) -> dict[str, type]:

@@ -99,7 +99,7 @@ class Answering:
             start = stop
             shares = self._known.shares(part) if self._known and any(column.familiar for column in columns) else {}
             read = [(shares if column.familiar else outputs)[column.task] for column in columns]
-            parts.append({each.name: self._arrays(each, own) for each, own in zip(columns, read, strict=True)})
+            parts.append({each.name: self._arrays(each, row) for each, row in zip(columns, read, strict=True)})
             release(kept)  # else everything read so far counts as memory of this process
         return UnitResults(
             results=concatenate_columns(parts),
@@ -166,8 +166,8 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
     tried = list(executor.results(spaced_parts(units, workers * TRIED, TRIED_ROWS)))
     rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
     each = sum(answered.computing for _, answered in tried) / max(1, rows)
-    several = [*warm, *(answered for _, answered in tried)]
-    a_byte = max((one.opening / one.fragment_bytes for one in several if one.fragment_bytes), default=0.0)
+    trials = [*warm, *(answered for _, answered in tried)]
+    a_byte = max((trial.opening / trial.fragment_bytes for trial in trials if trial.fragment_bytes), default=0.0)
     sizes = {(unit.fragment, unit.digest): answered.fragment_bytes for unit, answered in tried}
     opened = {key: sum(unit.stop - unit.start for unit in units if _key(unit) == key) for key in sizes}
     document_bytes = sum(sizes.values()) / max(1, sum(opened.values()))

@@ -110,11 +110,11 @@ def _places_of(labels: tuple[str, ...]) -> dict[str, int]:
 
 
 def bad_value(
-    task: Task, example: Example, what: str, *, got: object, allowed: object, do: str = "fix the row"
+    task: Task, example: Example, problem: str, *, got: object, allowed: object, do: str = "fix the row"
 ) -> BadValue:
     """The error for one row, with the facts that every such error includes."""
-    what, source, row = f"{where(task, example)}: {what}", example.source, example.row
-    return BadValue(what, got=got, allowed=allowed, do=do, task=task.name, source=source, row=row)
+    problem, source, row = f"{where(task, example)}: {problem}", example.source, example.row
+    return BadValue(problem, got=got, allowed=allowed, do=do, task=task.name, source=source, row=row)
 
 
 def where(task: Task, example: Example) -> str:

@@ -124,9 +124,9 @@ class MultiLabel(RowKind):
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """Everything except differences, per label of each row; confusion counts labels given and omitted."""
         wanted, scores = np.stack(targets) > 0, base.sigmoid(np.stack(outputs))
-        given, labels = scores >= task.threshold, len(task.labels)
-        is_right = given == wanted
-        parts = [wanted & given, given, wanted, is_right.all(axis=1, keepdims=True), np.ones((len(wanted), 1))]
+        is_given, labels = scores >= task.threshold, len(task.labels)
+        is_right = is_given == wanted
+        parts = [wanted & is_given, is_given, wanted, is_right.all(axis=1, keepdims=True), np.ones((len(wanted), 1))]
 
         def of(sums: np.ndarray) -> dict[str, np.ndarray]:
             right, predicted, true = (sums[..., i * labels : (i + 1) * labels] for i in range(3))
@@ -134,7 +134,7 @@ class MultiLabel(RowKind):
             macro = metrics.ratio(2 * right, predicted + true).mean(axis=-1)
             return {"micro_f1": micro, "macro_f1": macro, "accuracy": metrics.ratio(sums[..., -2], sums[..., -1])}
 
-        cells = (wanted & given, ~wanted & given, wanted & ~given, ~wanted & ~given)
+        cells = (wanted & is_given, ~wanted & is_given, wanted & ~is_given, ~wanted & ~is_given)
         counts = np.stack([cell.sum(axis=0) for cell in cells], axis=1)
         return Judged(
             recount=from_sums(np.concatenate(parts, axis=1, dtype=np.float64), of),
@@ -143,7 +143,7 @@ class MultiLabel(RowKind):
             ),
             decisions=Decisions(
                 of="labels of rows",
-                confidence=np.where(given, scores, 1 - scores).reshape(-1),
+                confidence=np.where(is_given, scores, 1 - scores).reshape(-1),
                 is_right=is_right.reshape(-1),
             ),
         )
@@ -156,10 +156,10 @@ class MultiLabel(RowKind):
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """The labels given instead, and the probability of the most confident wrong decision."""
-        truth, given = list(compress(task.labels, target > 0)), answer["labels"]
-        surest = {name: p if name in given else 1 - p for name, p in answer["scores"].items()}
-        wrong = set(truth) ^ set(given)
-        return Mistake(truth=truth, answer=given, score=max(surest[name] for name in wrong)) if wrong else None
+        truth, answered = list(compress(task.labels, target > 0)), answer["labels"]
+        surest = {name: p if name in answered else 1 - p for name, p in answer["scores"].items()}
+        wrong = set(truth) ^ set(answered)
+        return Mistake(truth=truth, answer=answered, score=max(surest[name] for name in wrong)) if wrong else None
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The set of labels that scores best by the task's metric when given for every row.
@@ -168,10 +168,10 @@ class MultiLabel(RowKind):
         the most frequent set.
         """
         wanted = np.stack(targets) > 0
-        given = _best_set(wanted, self.default_metric(task))
+        is_given = _best_set(wanted, self.default_metric(task))
         shares = np.clip(wanted.mean(axis=0), 0.5 / len(targets), 1 - 0.5 / len(targets))
         least, most = min(task.threshold * 1.01, 1 - 1e-6), task.threshold * 0.99  # on the given side of the threshold
-        shares = np.where(given, np.maximum(shares, least), np.minimum(shares, most))
+        shares = np.where(is_given, np.maximum(shares, least), np.minimum(shares, most))
         return [np.log(shares / (1 - shares)).astype(np.float32)] * len(examples)
 
     def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
@@ -193,10 +193,10 @@ def _best_set(wanted: np.ndarray, metric: str) -> np.ndarray:
     if metric == "macro_f1":
         return np.asarray(counts > 0)
     if metric == "accuracy":
-        sets, several = np.unique(wanted, axis=0, return_counts=True)
-        return np.asarray(sets[several.argmax()])
+        sets, frequencies = np.unique(wanted, axis=0, return_counts=True)
+        return np.asarray(sets[frequencies.argmax()])
     order = np.argsort(-counts, kind="stable")
-    given = np.arange(len(order) + 1)
+    sizes = np.arange(len(order) + 1)
     right = np.concatenate([[0], np.cumsum(counts[order])])
-    best = int(np.argmax(metrics.ratio(2 * right, given * len(wanted) + counts.sum())))
+    best = int(np.argmax(metrics.ratio(2 * right, sizes * len(wanted) + counts.sum())))
     return np.isin(np.arange(len(order)), order[:best])

@@ -87,10 +87,10 @@ class Regression(RowKind):
         answered = _values(task, np.stack(outputs)).reshape(-1)
         edges = np.linspace(low, high, PARTS + 1)
         names = [f"{first:.4g} to {last:.4g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
-        truth, given = (np.clip(np.searchsorted(edges, side, "right") - 1, 0, PARTS - 1) for side in (wanted, answered))
+        truth, answers = (np.clip(np.searchsorted(edges, x, "right") - 1, 0, PARTS - 1) for x in (wanted, answered))
         return Judged(
             recount=correlations(np.stack(targets).reshape(-1), answered),
-            confusion=confusion_of(truth, given, of="rows", truths=names, given=names),
+            confusion=confusion_of(truth, answers, of="rows", truths=names, outcomes=names),
             differences=answered - wanted,
         )
 

@@ -56,8 +56,8 @@ class SingleLabel(RowKind):
         """Normalized to a sum of 1, which they have up to rounding."""
         total = float(numbers.sum())
         if abs(total - 1) > ROUNDING:
-            what = "soft labels of one row sum to 1"
-            raise base.bad_value(task, example, what, got=round(total, 6), allowed=f"1, up to {ROUNDING:g} of rounding")
+            allowed = f"1, up to {ROUNDING:g} of rounding"
+            raise base.bad_value(task, example, "soft labels of one row sum to 1", got=round(total, 6), allowed=allowed)
         return np.asarray(numbers / total, np.float32)
 
     def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
@@ -88,17 +88,17 @@ class SingleLabel(RowKind):
 
     def answers_of_tasks(self, tasks: Sequence[Task], decoded: Sequence[Decoded]) -> list[list[Answer]]:
         """The same of each task."""
-        if not all(len(own.label) == 1 for own in decoded if own.label is not None):
+        if not all(len(rows.label) == 1 for rows in decoded if rows.label is not None):
             return super().answers_of_tasks(tasks, decoded)
-        chosen = np.concatenate([own.label for own in decoded if own.label is not None]).tolist()
-        scores = np.concatenate([own.scores.ravel() for own in decoded if own.scores is not None]).tolist()
-        made, start = list[list[Answer]](), 0
+        chosen = np.concatenate([rows.label for rows in decoded if rows.label is not None]).tolist()
+        scores = np.concatenate([rows.scores.ravel() for rows in decoded if rows.scores is not None]).tolist()
+        answers, start = list[list[Answer]](), 0
         for task, label in zip(tasks, chosen, strict=True):
             names = task.labels
-            own_scores = dict(zip(names, scores[start : start + len(names)], strict=True))
-            made.append([{"label": names[label], "scores": own_scores}])
+            label_scores = dict(zip(names, scores[start : start + len(names)], strict=True))
+            answers.append([{"label": names[label], "scores": label_scores}])
             start += len(names)
-        return made
+        return answers
 
     def stratum(self, target: np.ndarray) -> int:
         """The label's index."""
@@ -132,14 +132,14 @@ class SingleLabel(RowKind):
         answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
         place = 0 if task.positive is None else task.labels.index(task.positive)
 
-        def of(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
-            several = label_metrics(right, given, true)
-            several["f1"] = metrics.ratio(2 * right, given + true)[..., place]
-            return {name: several[name] for name in names}
+        def of(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+            values = label_metrics(right, predicted, true)
+            values["f1"] = metrics.ratio(2 * right, predicted + true)[..., place]
+            return {name: values[name] for name in names}
 
         return Judged(
             recount=from_labels(wanted, answered, rows, len(task.labels), of),
-            confusion=confusion_of(wanted, answered, of="rows", truths=task.labels, given=task.labels),
+            confusion=confusion_of(wanted, answered, of="rows", truths=task.labels, outcomes=task.labels),
             decisions=Decisions(of="rows", confidence=probabilities[rows, answered], is_right=wanted == answered),
         )
 
@@ -149,8 +149,8 @@ class SingleLabel(RowKind):
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """The label given instead, and its probability."""
-        truth, given = task.labels[int(target)], answer["label"]
-        return None if truth == given else Mistake(truth=truth, answer=given, score=answer["scores"][given])
+        truth, answered = task.labels[int(target)], answer["label"]
+        return None if truth == answered else Mistake(truth=truth, answer=answered, score=answer["scores"][answered])
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The shares of the labels, so that the most frequent is answered; by `f1`, the positive label."""

@@ -160,10 +160,10 @@ class Span(Kind):
         """Everything except differences, for questions."""
         answers = self.decode_all(task, outputs, examples)
         sums, outcome = np.zeros((len(targets), 3)), np.zeros(len(targets), np.int64)
-        has_answer = np.array([bool(target[:, 1].any()) for target in targets])
+        truth = np.array([0 if target[:, 1].any() else 1 for target in targets], np.int64)
         for row, (answer, target, example) in enumerate(zip(answers, targets, examples, strict=True)):
-            wanted, given = [[example.text[start:end] for start, end in target[:, 2:].tolist()]], [answer["text"] or ""]
-            f1, exact = metrics.answer_f1(wanted, given), metrics.exact_match(wanted, given)
+            wanted, texts = [[example.text[start:end] for start, end in target[:, 2:].tolist()]], [answer["text"] or ""]
+            f1, exact = metrics.answer_f1(wanted, texts), metrics.exact_match(wanted, texts)
             sums[row] = (f1, exact, 1)
             outcome[row] = 3 if answer["text"] is None else 0 if exact else 1 if f1 else 2
         return Judged(
@@ -175,7 +175,7 @@ class Span(Kind):
                 },
             ),
             confusion=confusion_of(
-                np.where(has_answer, 0, 1), outcome, of="questions", truths=TRUTHS, given=OUTCOMES, right=OUTCOMES[:1]
+                truth, outcome, of="questions", truths=TRUTHS, outcomes=OUTCOMES, right=OUTCOMES[:1]
             ),
             decisions=Decisions(
                 of="questions", confidence=np.array([answer["score"] for answer in answers]), is_right=sums[:, 1] == 1
@@ -184,15 +184,15 @@ class Span(Kind):
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
         """The score, if the text is the same or both are no answer; else 0."""
-        said = "no answer" if answer["text"] is None else answer["text"]
-        return {said: other["score"] if other["text"] == answer["text"] else 0.0}
+        text = "no answer" if answer["text"] is None else answer["text"]
+        return {text: other["score"] if other["text"] == answer["text"] else 0.0}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """A text that is none of the right ones, as compared by `exact_match`, and its score."""
-        text, given = example.text, answer["text"]
+        text, answer_text = example.text, answer["text"]
         truth = [text[start:end] for start, end in target[:, 2:].tolist() if end > start]
-        is_right = metrics.exact_match([truth or [""]], [given or ""]) == 1
-        return None if is_right else Mistake(truth=truth, answer=given, score=answer["score"])
+        is_right = metrics.exact_match([truth or [""]], [answer_text or ""]) == 1
+        return None if is_right else Mistake(truth=truth, answer=answer_text, score=answer["score"])
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
         """The first right answer if the window holds all of it, else "no answer" (as in SQuAD scripts)."""

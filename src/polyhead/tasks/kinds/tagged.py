@@ -54,21 +54,21 @@ def tagged_rows(task: Task, outputs: Arrays, targets: Arrays, examples: Sequence
     """
     rows = []
     for place, (row, target) in enumerate(zip(outputs, targets, strict=True)):
-        own, wanted = np.asarray(row).reshape(-1, len(task.labels)), np.asarray(target, np.int64)
-        if len(own) != len(wanted):
-            what, got = f"task '{task.name}': one output a word", f"{len(own)} in row {place}"
-            raise DataError(what, got=got, allowed=len(wanted))
+        scores, wanted = np.asarray(row).reshape(-1, len(task.labels)), np.asarray(target, np.int64)
+        if len(scores) != len(wanted):
+            problem, got = f"task '{task.name}': one output a word", f"{len(scores)} in row {place}"
+            raise DataError(problem, got=got, allowed=len(wanted))
         gold = examples[place].gold if examples else None
         if gold is None:
-            words = np.arange(len(own))[:, None] + np.array([0, 1])
+            words = np.arange(len(scores))[:, None] + np.array([0, 1])
         else:
-            (own, words), (wanted, _) = (whole_words(values, examples[place]) for values in (own, wanted))
-        answer = chosen(task, own)
-        true, said = (_characters(task, labels, words) for labels in (wanted, answer))
+            (scores, words), (wanted, _) = (whole_words(values, examples[place]) for values in (scores, wanted))
+        answer = chosen(task, scores)
+        true, spans = (_characters(task, labels, words) for labels in (wanted, answer))
         near = true
         if gold is not None:
             true, near = frozenset(map(_plain, gold)), frozenset(_plain(widened(span, words)) for span in gold)
-        rows.append(TaggedRow(outputs=own, answer=answer, target=wanted, gold=true, spans=said, near=near))
+        rows.append(TaggedRow(outputs=scores, answer=answer, target=wanted, gold=true, spans=spans, near=near))
     return rows
 
 
@@ -117,10 +117,10 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
     """
     is_part = parts_of(outputs)
     is_whole = not is_part.any()
-    own = outputs if is_whole else outputs[~is_part]
-    labels = best(own)
+    word_outputs = outputs if is_whole else outputs[~is_part]
+    labels = best(word_outputs)
     if task.decoder == "constrained":
-        labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels, task.transitions))
+        labels = np.where(labels == UNREAD, UNREAD, best_path(word_outputs, task.labels, task.transitions))
     if is_whole:
         return labels
     repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]

@@ -90,8 +90,8 @@ class Tagging(Kind):
 
     def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
         """The words of all rows at once."""
-        both = zip(outputs, examples, strict=True)
-        each = [whole_words(np.asarray(row).reshape(-1, len(task.labels)), example) for row, example in both]
+        pairs = zip(outputs, examples, strict=True)
+        each = [whole_words(np.asarray(row).reshape(-1, len(task.labels)), example) for row, example in pairs]
         rows, places = [row for row, _ in each], [words for _, words in each]
         for row, words in each:
             if len(words) != len(row):
@@ -103,14 +103,14 @@ class Tagging(Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        several = [flat] if task.decoder == "greedy" else rows
-        indices = np.concatenate([chosen(task, row) for row in several])
+        sequences = [flat] if task.decoder == "greedy" else rows
+        indices = np.concatenate([chosen(task, row) for row in sequences])
         places_of_all, is_part = np.arange(len(flat)), parts_of(flat)
-        probabilities, given = base.softmax(flat), indices
+        probabilities, word_labels = base.softmax(flat), indices
         if is_part.any():
             whole = np.maximum.accumulate(np.where(is_part, 0, places_of_all))  # each first part of a word
-            probabilities, given = probabilities[whole], indices[whole]
-        scores = probabilities[places_of_all, given]
+            probabilities, word_labels = probabilities[whole], indices[whole]
+        scores = probabilities[places_of_all, word_labels]
         if is_bio(task):
             texts = [example.text for example in examples]
             return [{"spans": spans} for spans in _spans(task, indices, scores, starts, np.concatenate(places), texts)]
@@ -173,7 +173,7 @@ class Tagging(Kind):
                 np.where(is_read, answered, labels),
                 of="words",
                 truths=task.labels,
-                given=(*task.labels, "(not read)"),
+                outcomes=(*task.labels, "(not read)"),
             ),
             decisions=Decisions(
                 of="words",
@@ -203,7 +203,7 @@ class Tagging(Kind):
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """The spans, or labels of words, given instead, and the score of the most confident wrong one."""
-        given = _plain(self.cell_of(answer))
+        answered = _plain(self.cell_of(answer))
         if example.gold is None:
             sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
             truth = _plain(self.cell_of(self.decode(_greedy(task), sure, example)))
@@ -213,11 +213,11 @@ class Tagging(Kind):
                 {"start": s.start, "end": s.end, "label": s.label, "text": example.text[s.start : s.end]}
                 for s in in_order
             ]
-        if truth == given:
+        if truth == answered:
             return None
         items: list[dict[str, Any]] = answer["spans" if "spans" in answer else "words"]
         scores = [item["score"] for item in items if _plain([item])[0] not in truth]
-        return Mistake(truth=truth, answer=given, score=max(scores, default=None))
+        return Mistake(truth=truth, answer=answered, score=max(scores, default=None))
 
     def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The counts of the labels, for every word, so that the most frequent is answered."""
