@@ -72,8 +72,8 @@ CASES = {
 }
 
 
-# Of weights; 0.3 elsewhere, where norms behind each half bound states. With 0.3 the float32 of torch itself is 1.3e-5 from
-# float64 for GTE.
+# Of weights; 0.3 elsewhere, where norms behind each half bound states. With 0.3 the float32 of torch itself is 1.3e-5
+# from float64 for GTE.
 SPREAD = {"ModernBert": 0.2, "EuroBert": 0.2, "Gte": 0.2, "NomicBert": 0.2}
 
 
