@@ -94,7 +94,7 @@ def live(folder, task):
     path = tiny_path(task, DATA, pool=POOL)
     module = joint_model(task, path).eval()
     texts = text_examples(drawn(task), task, TOKENISER)
-    assert texts.count == 20 and texts.several.max() > 2 and texts.several.min() == 1
+    assert texts.count == 20 and texts.window_counts.max() > 2 and texts.window_counts.min() == 1
     found = module_outputs(module.bound(task.name), texts, batch=5)
     return path, arrays_of_part(module.model.parts[task.name]), found
 
