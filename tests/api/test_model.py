@@ -435,6 +435,15 @@ def test_what_cannot_be_used_is_said(trunk, what):
     assert what == "no probabilities" or made.tasks == {}
 
 
+def test_one_row_of_each_label_is_enough_and_its_score_is_said_to_say_nothing(trunk, capsys):
+    texts, moods, _ = rows()
+    first = [moods.index(mood) for mood in sorted(set(moods))]
+    made = Model(trunk, backend="reference")
+    made.fit("mood", [texts[row] for row in first], [moods[row] for row in first], effort="quick")
+    assert made.predict([texts[row] for row in first])["mood"] == [moods[row] for row in first]
+    assert "each is the only one of its label, so this score says nothing" in capsys.readouterr().err
+
+
 def test_a_folder_is_changed_where_it_lies(trunk, tmp_path):
     texts, moods, things = rows()
     Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)

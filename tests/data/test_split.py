@@ -116,6 +116,22 @@ def test_a_label_with_one_input_is_kept():
     assert 21 in sides(given, fraction=0.5)[0].rows
 
 
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 1, 2]])
+def test_a_share_below_one_row_holds_one_out_of_a_label_with_several(labels):
+    held = sides(examples([(str(row),) for row in range(4)], labels), fraction=0.1)[1]
+    assert len(held.rows) == 1
+    assert labels.count(int(held.targets[0])) == 2
+
+
+def test_labels_of_one_row_each_are_held_out_only_where_that_is_allowed():
+    """A head over kept features learns from all rows in the end; layers learned by gradients would lack the label."""
+    single = examples([(str(row),) for row in range(3)], [0, 1, 2])
+    with pytest.raises(EmptyData, match="too few different inputs"):
+        hold_out(single, 0.1, 1, TASK)
+    kept, held = hold_out(single, 0.1, 1, TASK, even_single=True)
+    assert (len(kept.rows), len(held.rows)) == (2, 1)
+
+
 def test_words_and_targets_stay_with_their_rows():
     task = Task(name="t", kind="tagging", labels=("O", "B-x"))
     given = examples([(f"w{i}",) for i in range(10)], range(10))

@@ -29,7 +29,7 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
-from polyhead.train.heads import linear
+from polyhead.train.heads import linear, trials
 from polyhead.train.heads import run as choosing
 from polyhead.train.heads.rule import choosing_score
 from polyhead.train.heads.run import train_task
@@ -288,6 +288,17 @@ def test_a_head_that_is_asked_for_stands_beside_the_same_baselines(home, tmp_pat
     asked, _, _ = trained(home, tmp_path / "b", "mood", strategy=strategy)
     found = [bundle.scores("mood")["baselines"]["constant"] for bundle in (chosen, asked)]
     assert found[0] == found[1] and "linear" in asked.scores("mood")["baselines"]
+
+
+def test_a_kept_linear_head_is_solved_once_though_it_is_its_own_baseline(home, tmp_path, monkeypatch, brief):
+    solved, solve = [], trials.solution_of
+    monkeypatch.setattr(trials, "solution_of", lambda *words: solved.append(1) or solve(*words))
+    training = msgspec.structs.replace(QUICK, effort="quick")
+    bundle, _, _ = trained(home, tmp_path / "b", "mood", training=training, validation=0.3)
+    notes = bundle.scores("mood")
+    assert notes["chosen"].startswith("linear")
+    assert set(notes["splits"]) == set(notes["baselines"]["linear"]) == {"validation", "test"}
+    assert len(solved) == 1
 
 
 @pytest.mark.slow

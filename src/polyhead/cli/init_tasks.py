@@ -167,8 +167,6 @@ def _lines(task: InitTask, output: str) -> list[str]:
         lines.append(
             f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {several}"
         )
-    if declared.lacks:
-        lines.append(f"not enough to train on yet: {declared.lacks}")
     elif "validation" not in entry:
         folds = "" if KINDS[entry["kind"]].generates else "; below 1,000 rows five folds"
         lines.append(f"validation: a tenth of train is held out{folds}")

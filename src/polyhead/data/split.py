@@ -23,12 +23,14 @@ class TaskExamples(Value, eq=False):
     path: str
 
 
-def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
-    """(kept, held out), each in file order; about `fraction` of the rows are held out.
+def hold_out(
+    examples: Examples, fraction: float, seed: int, task: Task, *, even_single: bool = False
+) -> tuple[Examples, Examples]:
+    """(kept, held out), each in file order; about `fraction` of the rows are held out, and one group at least.
 
     Rows of one group stay together; rows without one stay with those that have equal texts, ignoring case, spaces and
     the order of a pair or of options. Each stratum of the kind contributes its share, but a stratum of a single such
-    group is kept. Raises EmptyData for an empty side.
+    group is kept; where all are, the last is held out if `even_single`. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -37,7 +39,11 @@ def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tupl
     for groups in strata.values():
         taken, shortfall = _taken(groups, fraction, shortfall, rng)
         held += taken
-    return _halves(examples, held, task, fraction, groups=sum(map(len, strata.values())))
+    total = sum(map(len, strata.values()))
+    if not held and total > 1:
+        several = [groups for groups in strata.values() if len(groups) > 1] or list(strata.values()) * even_single
+        held = several[-1][-1] if several else []
+    return _halves(examples, held, task, fraction, groups=total)
 
 
 def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:

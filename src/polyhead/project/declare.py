@@ -22,7 +22,6 @@ from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import as_float, other_spelling, single, spelled
 from polyhead.tasks.task import Kind
-from polyhead.text.question import texts_of
 from polyhead.values import Value, to_value
 
 MOST_LABELS = 1000
@@ -70,7 +69,6 @@ class Declared(Value):
     counts: dict[str, int]  # train rows by label (for spans: by name), in label order
     unseen: tuple[str, ...]  # labels of validation or test that train lacks
     reports: dict[str, ReadReport]  # by split
-    lacks: str = ""  # requirements of training that are missing: rows of which some can be held out
 
 
 def declare(options: InitOptions, folder: Path) -> Declared:
@@ -101,8 +99,8 @@ def declare(options: InitOptions, folder: Path) -> Declared:
             counts = {label: seen[label] for label in (sorted(seen) if options.spans else facts["labels"])}
             unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
     entry = _table(options, folder, facts)
-    reports, lacks = _checked(to_value(entry, TaskEntry, source="the task"), folder)
-    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports, lacks=lacks)
+    reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
+    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
 
 
 def outlined(options: InitOptions, folder: Path) -> TaskEntry:
@@ -216,22 +214,16 @@ def _has_unanswered(options: InitOptions, path: str) -> bool:
     return False
 
 
-def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], str]:
-    """Reads every split, and tries to hold out a share of train if training will do so; returns what is missing."""
-    task, reports, lacks = entry.task(), {}, ""
+def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
+    """Reads every split, and holds out a share of train if training will do so."""
+    task, reports = entry.task(), dict[str, ReadReport]()
     for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
         if isinstance(file, str):
             examples = read(entry.source(file, folder), task)
             reports[name] = examples.report
             if name == "train" and isinstance(entry.validation, float):
-                try:
-                    hold_out(examples, entry.validation, 1, task)
-                except EmptyData as error:
-                    if len(set(map(texts_of, examples.inputs))) < 2:
-                        raise
-                    what = error.what.removeprefix(f"task '{task.name}': ")
-                    lacks = f"{what}; {error.do}"
-    return reports, lacks
+                hold_out(examples, entry.validation, 1, task, even_single=True)
+    return reports
 
 
 def _without_points(values: list[object]) -> list[object]:

@@ -85,13 +85,16 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
     """(kept, held out) of the tasks that hold out a share."""
     shares = {e.name: e.validation for e in project.tasks if isinstance(e.validation, float)}
     seeds = {e.name: training_of(project, e).seed for e in project.tasks}
+    reading_kept = {e.name for e in project.tasks if strategy_of(project, e).reads_kept_features}
     halves: dict[str, tuple[Examples, Examples]] = {}
     for names in _trained_together(project):
         for several in overlapping([whole[name] for name in names if name in shares]):
             if len(several) == 1:
                 name = several[0].task.name
                 seed = stream(seeds[name], "split", name)
-                halves[name] = hold_out(several[0].examples, shares[name], seed, several[0].task)
+                halves[name] = hold_out(
+                    several[0].examples, shares[name], seed, several[0].task, even_single=name in reading_kept
+                )
                 continue
             alike: dict[tuple[float, int], list[TaskExamples]] = {}
             for member in several:

@@ -158,7 +158,7 @@ class FewLabels:
         whole = self._inputs(np.asarray(rows, np.int64), given)
         with one_blas_thread():
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
-            solution = solution_of(whole.drawn(self._prior, strength), penalty, TRIED)
+            solution = solution_of(whole.drawn(self._prior, strength), penalty)
             outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values))
         return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
 

@@ -184,10 +184,9 @@ def _logits(inputs: Inputs) -> np.ndarray:
     return logits
 
 
-def solution_of(inputs: Inputs, penalty: float, penalties: Sequence[float] = PENALTIES) -> Solution:
-    """The head of this penalty, which starts from that of the next stronger one."""
-    stronger = [each for each in penalties if each >= penalty]
-    return next(each for each in solutions(inputs, stronger[-2:]) if each.penalty <= penalty)
+def solution_of(inputs: Inputs, penalty: float) -> Solution:
+    """The head of this penalty; an infinite one is that of the cosine alone."""
+    return next(each for each in solutions(inputs, [penalty] * math.isfinite(penalty)) if each.penalty <= penalty)
 
 
 class Swept(NamedTuple):

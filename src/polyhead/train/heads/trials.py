@@ -59,6 +59,7 @@ class Trials:
         self._best: dict[int, int] = {}  # number of linear heads -> index of the best of them, for spans
         self._priors: dict[Path, np.ndarray | None] = {}
         self._spans: dict[Path, HashedSpan] = {}
+        self._kept: dict[int, tuple[dict[str, np.ndarray], Fitted]] = {}  # by `id` of a linear trial
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and prepared.folded:
@@ -138,7 +139,14 @@ class Trials:
         return is_linear or trial.arrays is None or len(whole.targets) < REFITTED_BELOW
 
     def kept(self, trial: Trial) -> tuple[dict[str, np.ndarray], Fitted]:
-        """The arrays of the part for the bundle."""
+        """The arrays of the part for the bundle; those of a linear head tried here are solved once."""
+        if not any(trial is linear for linear in self._linear):
+            return self._trained(trial)
+        if id(trial) not in self._kept:
+            self._kept[id(trial)] = self._trained(trial)
+        return self._kept[id(trial)]
+
+    def _trained(self, trial: Trial) -> tuple[dict[str, np.ndarray], Fitted]:
         whole, arrays, fitted = self.prepared.whole, trial.arrays, trial.fitted
         if whole is not None and self.learns_all(trial):
             everything = split_of(whole)

@@ -154,7 +154,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         line,
         *_decided(prepared, trained),
         *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
-        *_too_few(prepared.task.name, rows.get("validation", FEW)),
+        *_too_few(prepared, rows.get("validation", FEW)),
         *_advice(prepared),
         *_little(prepared, trained),
     ]
@@ -167,9 +167,16 @@ def _decided(prepared: Prepared, trained: Trained) -> list[str]:
     return [] if task.threshold == prepared.task.threshold else [told]
 
 
-def _too_few(task: str, rows: int) -> list[str]:
-    few = f"{task}: {counted(rows, 'row')} held out: too few to tell how good it is; label more"
-    return [few] if rows < FEW else []
+def _too_few(prepared: Prepared, rows: int) -> list[str]:
+    """A line if held-out rows are few, or say nothing since none of their labels was learned from another row."""
+    task, targets = prepared.task, (prepared.whole or prepared.validation.examples).targets
+    if rows >= FEW:
+        return []
+    labels = [kind_of(task).stratum(target) for target in targets]
+    why = "too few to tell how good it is"
+    if prepared.whole is not None and len(set(labels)) == len(labels):
+        why = "each is the only one of its label, so this score says nothing"
+    return [f"{task.name}: {counted(rows, 'row')} held out: {why}; label more"]
 
 
 def _advice(prepared: Prepared) -> list[str]:
