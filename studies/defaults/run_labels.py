@@ -17,13 +17,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from studies.defaults.claims import DRAWS
+from studies.defaults.run import NAME as DEFAULTS
 from studies.defaults.run import run
 from studies.evidence import Estimate, estimate, judged
 from studies.results import Claim, Study
-from studies.settings import RESULTS, checked_names, command, parsed, report, resumed, say, study_arguments
+from studies.settings import (
+    RESULTS,
+    checked_names,
+    command,
+    parsed,
+    report,
+    results_rows,
+    resumed,
+    say,
+    study_arguments,
+)
 from studies.shared.drawing import sheet
 
 NAME = "heads_labels"
+JOB = ("set", "size", "draw")
 SIZES = ("1", "2", "4", "8", "16", "32", "64", "all")
 PUBLISHED = {"ag_news": (0.875, 0.91), "banking77": (0.76, 0.87), "emotion": None}
 TITLES = {"ag_news": "AG News", "banking77": "BANKING77", "emotion": "TweetEval emotion"}
@@ -40,8 +52,9 @@ def main() -> None:
     if not options.report:
         study = resumed(options.rows[0], NAME)
         sets, sizes = checked_names(options.sets, PUBLISHED, "set"), checked_names(options.sizes, SIZES, "size")
-        for draw, size, name in ((draw, size, name) for draw in DRAWS for size in sizes for name in sets):
-            say(str(study.row(lambda a=(name, size, draw): run(*a), set=name, size=size, draw=draw)))
+        known = {(row["set"], row["size"], row["draw"]): row for row in results_rows(DEFAULTS)}
+        for job in ((name, size, draw) for draw in DRAWS for size in sizes for name in sets):
+            say(str(study.row(lambda a=job: known.get(a) or run(*a), **dict(zip(JOB, job, strict=True)))))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     without = without_labels(RESULTS / "server_similarity.json")
