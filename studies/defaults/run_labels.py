@@ -139,11 +139,20 @@ def labels_from(accuracies: dict[str, float], published: float) -> int:
     return at
 
 
+def apart(heights: dict[str, float], least: float = 0.035) -> dict[str, float]:
+    """The heights, those raised that would be less than `least` above the next lower one."""
+    raised = dict[str, float]()
+    for name, height in sorted(heights.items(), key=lambda pair: pair[1]):
+        raised[name] = max([height, *(lower + least for lower in raised.values())])
+    return raised
+
+
 def draw_curves(rows: list[dict], without: dict[str, float], path: Path) -> None:
     """One panel a set: accuracy over labels a class, lines labelled at their ends."""
     shown = [name for name in PUBLISHED if curve(rows, name, "default")]
     figure, axes = sheet(4.2 * max(1, len(shown)), 3.4, columns=max(1, len(shown)))
     for name, axis in zip(shown, axes if len(shown) > 1 else [axes], strict=True):
+        heights = apart({line: curve(rows, name, line)[-1][1] for line in LINES})
         for line, colour in LINES.items():
             points = curve(rows, name, line)
             axis.plot(
@@ -154,7 +163,13 @@ def draw_curves(rows: list[dict], without: dict[str, float], path: Path) -> None
                 linewidth=2 if line == "default" else 1,
             )
             axis.annotate(
-                line, points[-1], xytext=(4, 0), textcoords="offset points", color=colour, va="center", fontsize=8
+                line,
+                (points[-1][0], heights[line]),
+                xytext=(4, 0),
+                textcoords="offset points",
+                color=colour,
+                va="center",
+                fontsize=8,
             )
         axis.axhline(without[name], color=LINES["default"], linewidth=0.8, linestyle=":")
         axis.annotate(

@@ -37,7 +37,8 @@ class OpenVINOInt8Ops(OpenVINOOps):
         self._kept: dict[tuple[int, bytes, float, int], tuple[Tensor, ov.Node]] = {}
 
     def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
-        weights = self.arrays.get(id(b)) if transposed else None
+        # A table's product is computed once, when the graph is compiled: in 8 bits that fails without VNNI (2026.4).
+        weights = self.arrays.get(id(b)) if transposed and id(a) not in self.arrays else None
         product = None if weights is None else self._scales.product(self, a, weights, self._product)
         return super().matmul(a, b, transposed=transposed) if product is None else product
 
