@@ -62,15 +62,10 @@ QUICK = (
 OTHERWISE = {
     "check_fit1d": "a list of texts is what X usually is",
     "check_fit2d_predict1d": "so is it when asked; the error is that of another number of columns",
-    # Rows of equal texts are never on both sides, and these checks have four different rows.
-    **dict.fromkeys(
-        ("check_sample_weights_shape", "check_sample_weights_not_overwritten", "check_sample_weights_list"), "too few"
-    ),
-    **dict.fromkeys(("check_sample_weights_pandas_series", "check_sample_weights_not_an_array"), "too few"),
     "check_sample_weight_equivalence_on_dense_data": "a repeated row is one text for the choice of the head",
     "check_sample_weight_equivalence_on_sparse_data": "a repeated row is one text for the choice of the head",
+    "check_methods_subset_invariance": "numbers are float32 sums, whose last bits depend on a batch's shape",
 }
-FLOAT32 = {"check_methods_subset_invariance": "numbers are float32 sums, whose last bits depend on a batch's shape"}
 
 
 class _NumbersAsTexts:
@@ -104,10 +99,9 @@ def test_checks_of_scikit_learn_pass(estimator, trunk, request):
     is_whole = request.config.getoption("-m") == "slow"
     passed = []
     made = READS_NUMBERS[estimator](trunk, training=SHORT, backend="reference")
-    otherwise = OTHERWISE | (FLOAT32 if estimator is PolyheadRegressor else {})
-    for checked, check in estimator_checks_generator(made, expected_failed_checks=otherwise, mark="skip"):
+    for checked, check in estimator_checks_generator(made, expected_failed_checks=OTHERWISE, mark="skip"):
         name = getattr(check, "func", check).__name__
-        if name in otherwise or not (is_whole or name in QUICK):
+        if name in OTHERWISE or not (is_whole or name in QUICK):
             continue
         with contextlib.suppress(unittest.SkipTest):
             check(checked)
