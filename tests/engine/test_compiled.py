@@ -22,12 +22,6 @@ TEXTS = ["where is my order?", "the lamp is broken", "a"]
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(COMPILED, "path", tmp_path / "compiled")
-    return tmp_path / "compiled"
-
-
-@pytest.fixture
 def compilations(monkeypatch):
     """The labels of graphs that are compiled."""
     compile, labels = OpenVINORuntime.compile, []

@@ -118,18 +118,6 @@ def unflushed(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-@pytest.fixture
-def root(tmp_path):
-    """Three tasks of different kinds."""
-    return make(tmp_path / "bundle", "mood", "names", "alike")
-
-
-@pytest.fixture
-def other(tmp_path):
-    """A bundle of the same trunk: a task that is new, and one that is not."""
-    return make(tmp_path / "other", "topics", "mood", seed=50)
-
-
 def test_adding_leaves_a_certificate_that_says_what_was_proven(root, other):
     certificate = certified(root, "add", copying(other, "topics", root=root), changing=["topics"])
     assert certificate.changed == {"topics": (None, "v0001")}

@@ -15,16 +15,6 @@ from polyhead.errors import IsolationError
 
 
 @pytest.fixture
-def root(tmp_path):
-    return make(tmp_path / "bundle", "mood", "names", "alike")
-
-
-@pytest.fixture
-def other(tmp_path):
-    return make(tmp_path / "other", "topics", "mood", seed=50)
-
-
-@pytest.fixture
 def layers(monkeypatch):
     """How many layers run, of all backends."""
     counted, original = [], GraphBackend._stages

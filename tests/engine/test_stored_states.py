@@ -21,22 +21,6 @@ from polyhead.testing import tiny_trunk
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(COMPILED, "path", tmp_path / "compiled")
-    return tmp_path / "compiled"
-
-
-@pytest.fixture
-def root(tmp_path):
-    return make(tmp_path / "bundle", "mood", "names", "alike")
-
-
-@pytest.fixture
-def other(tmp_path):
-    return make(tmp_path / "other", "topics", "mood", seed=50)
-
-
-@pytest.fixture
 def layers(monkeypatch):
     """How many layers each change ran, of all backends."""
     counts, original = [], GraphBackend._stages

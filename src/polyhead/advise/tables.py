@@ -69,7 +69,7 @@ def notes(comparison: WayComparison) -> list[str]:
         for task, why in way.stood_in.items():
             lines.append(f"{way.name}: {task} is pooled (°), as {why}.")
     if any(way.kind == "fine_tune" for way in comparison.ways):
-        lines.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
+        lines.append("A trunk for each task: the times of several tasks add up.")
     if comparison.left:
         lines.append(f"Left out, as they write texts: {', '.join(comparison.left)}.")
     lines += [f"{name} cannot be trained on these tasks: {why}" for name, why in comparison.refused.items()]

@@ -41,8 +41,8 @@ def hold_out(
         held += taken
     total = sum(map(len, strata.values()))
     if not held and total > 1:
-        divisible = [groups for groups in strata.values() if len(groups) > 1] or list(strata.values()) * even_single
-        held = divisible[-1][-1] if divisible else []
+        allowed = [groups for groups in strata.values() if len(groups) > 1] or list(strata.values()) * even_single
+        held = allowed[-1][-1] if allowed else []
     return _halves(examples, held, task, fraction, groups=total)
 
 

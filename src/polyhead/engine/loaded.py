@@ -36,7 +36,7 @@ from polyhead.values import Value
 _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
-FACTS = 256  # sets of tasks of which a `FactOfTasks` remembers what it gave, of one moment
+FACTS = 256  # results that a `FactOfTasks` remembers, of the same loaded tasks
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 Fact = TypeVar("Fact")
 
@@ -187,9 +187,9 @@ class LoadedTasks:
 
 
 class FactOfTasks(Generic[Fact]):
-    """A function of a moment and names of its tasks that remembers what it gave, which is not to be changed.
+    """A function of loaded tasks and some of their names that remembers its results, which must not be changed.
 
-    It keeps no moment: what was found is forgotten with the last call that has these tasks.
+    It holds no loaded tasks: their results are forgotten when the last call that has them ends.
     """
 
     def __init__(self, find: Callable[[LoadedTasks, tuple[str, ...]], Fact]) -> None:
@@ -197,7 +197,7 @@ class FactOfTasks(Generic[Fact]):
         self._known: WeakKeyDictionary[LoadedTasks, dict[tuple[str, ...], Fact]] = WeakKeyDictionary()
 
     def __call__(self, loaded: LoadedTasks, tasks: Sequence[str]) -> Fact:
-        """The fact; `tasks` are names of the moment's."""
+        """The result; `tasks` are names of `loaded`."""
         facts, names = self._known.setdefault(loaded, {}), tuple(tasks)
         try:
             return facts[names]

@@ -23,7 +23,7 @@ from polyhead.plan import Path, Pool
 
 
 def is_stacked(path: Path) -> bool:
-    """Whether such a task's pooler and head can be joined with others."""
+    """Whether the pooler and the head of a task with this path can be stacked with those of others."""
     is_known = path.pool.positions in (*VECTORS, "attention", "tokens")
     return path.head.decoder is msgspec.UNSET and is_known and DeviceCodecs.can(path.pool)
 

@@ -75,7 +75,6 @@ class _Composer:
         self._shape = arranged.trunk.architecture
         self._reads = {name: read for read in reads_of(passes) for name in read.tasks}
         self._layers = {chain(self._plan, i): i for i, s in enumerate(self._plan.steps) if isinstance(s.node, Layers)}
-        # A runtime that computes slots in 8 bits, each by its scale, does so for all of a graph.
         self._gathers: bool = getattr(graphs.runtime, "gathers", True)
         self._own: dict[int, list[OwnState]] = {}
         self._beside: dict[int, list[ParallelStates]] = {}
@@ -259,7 +258,7 @@ class _Composer:
         """A call that gathers the weights of these tasks."""
         arranged, form = self._arranged, group.form.form
         places = [place for place, seat in enumerate(group.seats) if seat.member in names]
-        own = tuple(str(group.seats[place].member) for place in places)
+        tasks = tuple(str(group.seats[place].member) for place in places)
         outputs = slot_outputs(arranged, group)
         graph = self._graph(
             ("few heads", form, group.key[1]),
@@ -272,12 +271,12 @@ class _Composer:
         inputs, outputs = self._head_inputs(group, names, self._reads[names[0]].at), graph.recipe.outputs
         return GraphCall(
             graph=graph,
-            tasks=own,
+            tasks=tasks,
             inputs=inputs,
             chosen=places_of_few(form, outputs, places),
-            answers=tuple(few_places(arranged, own, [outputs[place] for place in places])),
+            answers=tuple(few_places(arranged, tasks, [outputs[place] for place in places])),
             form=form,
-            alone=partial(self._each, group, own, inputs),
+            alone=partial(self._each, group, tasks, inputs),
         )
 
     def _each(

@@ -1,6 +1,7 @@
-"""Poolers and heads of a few tasks of a group, whichever are asked: no weights but theirs are read.
+"""A graph that computes the poolers and heads of any few tasks of a group, and reads their weights alone.
 
-They are gathered from those of all, so that one graph serves any choice. Which calls a plan makes says `groups`.
+It gathers them from the weights of all tasks of the group, so that one graph serves any choice. `groups` decides where
+it is called.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from polyhead.engine.compile.heads import (
 )
 from polyhead.engine.compile.ops import Ops, Tensor
 
-# Numbers of weights that are read in the time in which a call of a graph begins, and how many times as long a number
-# takes that is gathered first (docs/project/log.md).
+# In weights that are read in the same time (docs/project/log.md): the start of a call, and a weight that is gathered.
 BEGIN, GATHERED = 260_000, 2
-WORTH = 1.25  # a graph beside those of all tasks is taken where these cost so many times as much: it is compiled first
+WORTH = 1.25  # times the price of a few that all must cost: the graph of a few has to be compiled first
 
 
 def numbers_of(form: SlotForm, output: str) -> int:
-    """Numbers that the folded weights of a slot hold, by its form and the name of its output."""
+    """The number of folded weights of a slot of this form, whose output has this name."""
     read = form.layers * form.width
     pooler = read * (form.width + form.pool.heads) if form.pool.positions == "attention" else 0
     inputs = (2 * form.window + 1) * (form.width if pooler else read)
@@ -36,11 +36,11 @@ def numbers_of(form: SlotForm, output: str) -> int:
 
 
 def few_answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
-    """What `heads.answers` gives of all slots, of those alone that are asked: their weights are gathered.
+    """The result of `heads.answers` for the asked slots alone.
 
-    Inputs beside those of `answers`: `seats` (asked,), places of slots; with attention `heads` (asked * heads,), the
-    places of their heads. Of each name of an output `of.<name>`, places among the asked, and as many places
-    `at.<name>` among the slots of that name: its output has a row for each.
+    It has the inputs of `answers` and these: `seats` (asked,), the numbers of the asked slots; with attention `heads`
+    (asked * heads,), the numbers of their heads; for each name of an output `at.<name>`, the numbers of its asked slots
+    among all slots of that name, and `of.<name>`, the numbers of the same slots among the asked ones.
     """
     x, filled = values_read(ops, form), without_spare(slots)
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
@@ -61,26 +61,26 @@ def few_answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs:
         x = between_maps(ops, ops.add(ops.matmul(x, ops.gather(matrix, seats)), ops.gather(bias, seats)), form)
     answers: dict[str, Tensor] = {}
     for name in dict.fromkeys(outputs):
-        own = [slot.last for slot, own_name in zip(filled, outputs, strict=True) if own_name == name]
-        matrix, bias = _stacked(ops, [m for m, _ in own]), _stacked(ops, [b[None] for _, b in own])
+        maps = [slot.last for slot, output in zip(filled, outputs, strict=True) if output == name]
+        matrix, bias = _stacked(ops, [m for m, _ in maps]), _stacked(ops, [b[None] for _, b in maps])
         at = ops.input(f"at.{name}", "int", (-1,))
         read = ops.gather(x, ops.input(f"of.{name}", "int", (-1,))) if each else x
         out = ops.add(ops.matmul(read, ops.gather(matrix, at)), ops.gather(bias, at))
-        answers[name] = ops.reshape(out, (ops.size(at, 0), -1, *positions, len(own[0][1])))
+        answers[name] = ops.reshape(out, (ops.size(at, 0), -1, *positions, len(maps[0][1])))
     return answers
 
 
 def places_of_few(form: SlotForm, outputs: Sequence[str], asked: Sequence[int]) -> dict[str, np.ndarray]:
-    """The inputs of `few_answers` that say which slots are asked; of a name of which none is, its first is computed."""
+    """The inputs of `few_answers` for these numbers of slots; a name without an asked slot computes its first slot."""
     seats, heads = np.array(asked, np.int64), form.pool.heads
     is_each = form.hidden > 0 or form.pool.positions == "attention"
     places: dict[str, np.ndarray] = {"seats": seats} if is_each else {}
     if form.pool.positions == "attention":
         places["heads"] = (seats[:, None] * heads + np.arange(heads)).ravel()
     for name in dict.fromkeys(outputs):
-        own = [place for place, own_name in enumerate(outputs) if own_name == name]
-        found = [(number, own.index(place)) for number, place in enumerate(asked) if place in own] or [(0, 0)]
-        of, at = np.array(found, np.int64).T
+        slots = [slot for slot, output in enumerate(outputs) if output == name]
+        pairs = [(number, slots.index(slot)) for number, slot in enumerate(asked) if slot in slots] or [(0, 0)]
+        of, at = np.array(pairs, np.int64).T
         places |= {f"of.{name}": of.copy(), f"at.{name}": at.copy()} if is_each else {f"at.{name}": at.copy()}
     return places
 

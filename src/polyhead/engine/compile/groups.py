@@ -1,4 +1,4 @@
-"""A group's graphs of poolers and heads, of all its seats or of the asked ones alone, and which calls cost less."""
+"""The graphs of a group's poolers and heads, for all seats or for a few, and the choice of the cheaper calls."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def few_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> Bu
 
 
 def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers: bool) -> bool:
-    """Whether to gather the weights of these tasks, which costs less than to compute all seats; `gathers`: it can be.
+    """Whether gathering the weights of these tasks is cheaper than computing all seats; False unless `gathers`.
 
-    In deterministic mode it is never done: there the shape of no product depends on what is asked.
+    Never in deterministic mode: there no product's shape depends on what is asked.
     """
     if arranged.deterministic or not gathers or not names or group.form.form.pool.positions in ("prompt", "all"):
         return False
@@ -71,7 +71,7 @@ def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers
 def is_joint(
     arranged: Arrangement, unit: Sequence[Group], requested: Sequence[Sequence[str]], *, gathers: bool
 ) -> bool:
-    """Whether to call the whole unit, which costs hardly more than calls of those of its groups that are asked."""
+    """Whether one call of the whole unit costs hardly more than calls of its asked groups."""
     apart = 0
     for group, names in zip(unit, requested, strict=True):
         if is_few(arranged, group, names, gathers=gathers):

@@ -66,11 +66,9 @@ class OpenVINOOps:
         return op.slice(x, _whole(start), end, _whole(1), _whole(axis))
 
     def gather(self, table: Tensor, places: Tensor) -> Tensor:
-        array = self.arrays.get(id(table))
-        if (
-            self._halved and array is not None and min(array.shape[-2:], default=0) > 1
-        ):  # weights of which some are read
-            return op.convert(op.gather(rounded(array), places, _whole(0)), "f32")
+        weights = self.arrays.get(id(table))
+        if self._halved and weights is not None and min(weights.shape[-2:], default=0) > 1:  # biases are no matrices
+            return op.convert(op.gather(rounded(weights), places, _whole(0)), "f32")
         return op.gather(table, places, _whole(0))
 
     def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:

@@ -150,7 +150,7 @@ class OpenVINORuntime:
 
     @property
     def gathers(self) -> bool:
-        """Whether graphs may gather the weights of a few slots: not where these are in 8 bits, each with its scale."""
+        """Whether a graph can gather the weights of a few slots: not if slots are in 8 bits, each with its scale."""
         return self._scales is None or not self.eight_bit_slots
 
     @property
