@@ -112,8 +112,8 @@ def test_a_head_learns_the_doubt_of_its_rows(tmp_path):
         texts = [(row["text"],) for row in rows_of(tmp_path, "train")]
         session = Session(tmp_path / name, backend="reference")
         answers[name] = session.columns(texts, tasks=["mood"])["mood"].scores.max(axis=1).mean()
-    assert answers["hard"] > 0.9
     assert abs(answers["soft"] - 0.7) < 0.1
+    assert answers["hard"] > answers["soft"] + 0.1
 
 
 def test_other_soft_labels_train_anew(tmp_path):
