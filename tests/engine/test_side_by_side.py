@@ -39,7 +39,10 @@ def test_a_head_reads_the_last_layers_side_by_side(name):
     for task, one in TASKS.items():
         path, arrays = one.path, one.arrays
         read = layers_of(path, batch)[:, -path.pool.of :]
-        hidden = np.tanh(read.reshape(len(read), -1) @ arrays["head.hidden.weight"].T + arrays["head.hidden.bias"])
+        normalized = read / np.sqrt(np.mean(read**2, axis=2, keepdims=True))
+        hidden = np.tanh(
+            normalized.reshape(len(read), -1) @ arrays["head.hidden.weight"].T + arrays["head.hidden.bias"]
+        )
         expected = hidden @ arrays["head.output.weight"].T + arrays["head.output.bias"]
         np.testing.assert_allclose(found[task], expected, atol=2e-5)
         kept = FeatureBatch(values=read[:, None], mask=np.ones((len(read), 1), bool))

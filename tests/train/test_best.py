@@ -36,6 +36,7 @@ def home(tmp_path_factory):
 def short(monkeypatch):
     """Branches learn for an epoch: what the tests look at does not depend on how good they become."""
     monkeypatch.setattr(beside, "BRANCH_TRAINING", Training(epochs=1, patience=1, batch=8, learning_rate=2e-3))
+    monkeypatch.setattr(beside, "LEAST_ROWS", 1)
 
 
 def project_of(home, *, training=BEST, **changes):
@@ -97,6 +98,16 @@ def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp
     alone = trained(home, tmp_path / "alone")[0]
     assert tiny_project.part_bytes(tmp_path / "bundle", "mood") == tiny_project.part_bytes(tmp_path / "alone", "mood")
     assert alone.scores("mood")["tried"].keys() < bundle.scores("mood")["tried"].keys()
+
+
+def test_too_few_validation_rows_choose_no_branch(home, tmp_path, monkeypatch):
+    """However good it is on these: of five rows a branch had all right, and of 500 others fewer than the head."""
+    rows = len((home / "data" / "messages-validation.jsonl").read_text().splitlines())
+    monkeypatch.setattr(beside, "LEAST_ROWS", rows + 1)
+    bundle, lines, _ = trained(home, tmp_path / "bundle")
+    few = f"{rows} validation rows cannot show that one is better: label more, or give {rows + 1}"
+    assert f"mood: branches are not begun: {few}" in lines
+    assert not any(name.startswith("branch") for name in bundle.scores("mood")["tried"])
 
 
 def test_what_the_minutes_do_not_hold_is_not_begun_and_said(home, tmp_path, monkeypatch):

@@ -72,9 +72,9 @@ def test_a_head_of_few_labels_answers_the_rest_and_says_how_often_it_is_right():
     np.testing.assert_allclose(learned.probabilities.sum(axis=1), 1.0)
 
 
-def test_a_true_prior_helps_where_labels_are_few_and_a_false_one_is_left():
+def test_a_true_prior_helps_where_labels_are_few_and_a_false_one_is_outweighed():
     values, labels = clusters()
-    rows = [int(np.flatnonzero(labels == label)[i]) for label in range(3) for i in range(2)]
+    rows = [int(np.flatnonzero(labels == label)[i]) for label in range(3) for i in range(3)]
     own = labels[rows].tolist()
     true, false = centred(np.eye(3, 8, dtype=np.float32)), centred(np.eye(3, 8, dtype=np.float32)[[1, 2, 0]])
     scores = {

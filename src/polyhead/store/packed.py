@@ -16,7 +16,7 @@ import numpy as np
 
 from polyhead.codecs.base import Affine
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.engine.backends.reference.layer import gelu
+from polyhead.engine.backends.reference.layer import gelu, normalized
 from polyhead.engine.compile.heads import Slot, folded
 from polyhead.errors import StoreError
 from polyhead.plan import TRUNK, Activation, Path, owners_of
@@ -50,6 +50,7 @@ class PackedTask(Value, eq=False):
     norm: float | None = None  # epsilon of a layer norm behind the activation
     is_bounded: bool = False  # every score is small enough for its exponential in float32
     words: np.ndarray | None = None  # (columns of hashed words, labels)
+    beside: FeatureColumn | None = None  # of layers side by side, which are decoded and scaled before the first map
 
     @property
     def width(self) -> int:
@@ -192,7 +193,7 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
     """Outputs of a block (documents, tokens, L n) of numbers."""
     documents = len(block)
     if task.scores is None:
-        x = block[:, 0]
+        x = block[:, 0] if task.beside is None else _side_by_side(block[:, 0], task.beside)
     else:
         weights = task.scores @ block.transpose(0, 2, 1)  # (documents, heads, tokens)
         if not task.is_bounded:  # computing the maximum takes as long as the rest of a softmax
@@ -213,6 +214,12 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
             hidden /= np.sqrt(np.square(hidden).mean(axis=-1, keepdims=True) + np.float32(task.norm))
         out = hidden @ task.second + task.second_bias
     return out
+
+
+def _side_by_side(numbers: np.ndarray, column: FeatureColumn) -> np.ndarray:
+    """The layers of documents (documents, L n), decoded and scaled to the length sqrt(width), (documents, L d)."""
+    by_layer = numbers.reshape(len(numbers), column.layers, -1)
+    return normalized(column.codec.format.affine(column.codec).decoded(by_layer)).reshape(len(numbers), -1)
 
 
 def _relu(values: np.ndarray) -> np.ndarray:
@@ -239,6 +246,9 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     shares = column.layers if path.pool.layers == "mean" else 1
     affine = column.codec.format.affine(column.codec)
     shift = np.tile(affine.shift * np.ones(column.width), column.layers)
+    if path.pool.layers == "beside":
+        side_by_side = _packed_task(path, slot, first=slot.first, bias=slot.first_bias)
+        return msgspec.structs.replace(side_by_side, beside=column)
     if slot.scores is None or slot.values is None:
         matrix = np.tile(slot.first.astype(np.float64), (shares, 1)) / shares
         first = _numbered(matrix.T, affine, column).T

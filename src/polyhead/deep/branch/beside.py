@@ -24,6 +24,9 @@ from polyhead.train.heads import rule
 from polyhead.train.job import TrainingJob, extractor_of
 from polyhead.train.record.draft import Trained
 
+# Validation rows. Of 5, a branch had all right and was kept, where of 500 test rows it had 40 % right and the head 52 %.
+LEAST_ROWS = 30
+
 
 def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[Prepared, Trained]:
     """The task's best head, or its best branch if it is worth its layers by `[allocation]`'s c, beyond chance.
@@ -64,8 +67,16 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
 
 
 def _within(prepared: Prepared, extractor: Extractor, events: Events, *, spent: float) -> Prepared | None:
-    """The task as a search of branches that ends within its minutes, `spent` seconds of them gone; None: none does."""
+    """The task as a search of branches that ends within its minutes, `spent` seconds of them gone.
+
+    None if none does, or if rows are too few to choose by.
+    """
     wish, name, shape = prepared.training, prepared.task.name, extractor.data.architecture
+    rows = len(prepared.validation.examples.targets)
+    if rows < LEAST_ROWS:
+        few = f"{counted(rows, 'validation row')} cannot show that one is better: label more, or give {LEAST_ROWS}"
+        events.line(f"{name}: branches are not begun: {few}")
+        return None
     training = msgspec.structs.replace(
         BRANCH_TRAINING, seed=wish.seed, class_weights=wish.class_weights, precision=wish.precision
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
@@ -82,7 +83,7 @@ class PooledPart(nn.Module):
         Of layers side by side, as many times the width.
         """
         if self.path.pool.layers == "beside":
-            mixed = stored.flatten(2)
+            mixed = normalized(stored).flatten(2)
         else:
             mixed = self.mix(stored) if self.mix is not None else _mean(stored)
         if self.positions == "tokens":
@@ -299,9 +300,13 @@ def pair_features(first: Tensor, second: Tensor) -> Tensor:
 
     At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
     """
-    size = first.shape[-1] ** 0.5
-    u, v = (size * functional.normalize(features, dim=-1) for features in (first, second))
+    u, v = normalized(first), normalized(second)
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
+def normalized(features: Tensor) -> Tensor:
+    """Vectors (..., width) at the length sqrt(width)."""
+    return functional.normalize(features, dim=-1) * math.sqrt(features.shape[-1])
 
 
 def own_rows(path: Path) -> slice:

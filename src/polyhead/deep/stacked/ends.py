@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polyhead.deep.nn.trunk import States
+from polyhead.deep.sharing.part import normalized
 from polyhead.deep.stacked.codecs import DeviceCodecs
 from polyhead.deep.stacked.maps import VECTORS, MapsBeside, MapsEach, StackAnswers, StackMember, placed
 from polyhead.deep.stacked.reads import BatchPositions, HeadReads, ReadKept, ReadStates, ValueSpan, value_spans
@@ -68,6 +69,7 @@ class _Vectors:
     ) -> None:
         spans = {value.pool: slice(value.start, value.start + value.kept * width) for value in values.values()}
         member_spans = [spans[member.read] for member in members]
+        self._width = width if members[0].form.beside else None
         self._columns = slice(min(span.start for span in member_spans), max(span.stop for span in member_spans))
         spread = [
             member._replace(slot=_spread(member.slot, span, self._columns))
@@ -76,7 +78,10 @@ class _Vectors:
         self._maps = MapsBeside(spread, device)
 
     def answers(self, read: HeadReads) -> StackAnswers:
-        return self._maps(read.vectors[:, self._columns])
+        vectors = read.vectors[:, self._columns]
+        if self._width is not None:
+            vectors = normalized(vectors.reshape(len(vectors), -1, self._width)).flatten(1)
+        return self._maps(vectors)
 
 
 def _spread(slot: Slot, span: slice, columns: slice) -> Slot:

@@ -49,6 +49,7 @@ class StackMember(NamedTuple):
             norm=None if head.norm_epsilon is UNSET else head.norm_epsilon,
             window=head.window,
             inputs=0 if is_plain else len(self.slot.first),
+            beside=pool.layers == "beside",
         )
 
     @property
@@ -68,6 +69,7 @@ class StackForm(NamedTuple):
     norm: float | None  # the epsilon of a norm behind the activation, whose gain and bias are in the second map
     window: int
     inputs: int
+    beside: bool  # each vector is scaled before the first map
 
 
 class StackAnswers(NamedTuple):

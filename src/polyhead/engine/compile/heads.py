@@ -104,6 +104,8 @@ def values_read(ops: Ops, form: SlotForm) -> Tensor:
     read = [_coded(ops, state, form) for state in _read(ops, form)]
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
+    if form.pool.layers == "beside":
+        read = [_normalized(ops, x, form.width) for x in read]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)
     return _beside_neighbours(ops, x, form) if form.window else x
 
@@ -261,7 +263,7 @@ def compared_outputs(ops: Ops, head: Head, arrays: Arrays, hidden: Arrays) -> Te
     Inputs: `first` and `second` (rows, width).
     """
     width = (hidden["head.hidden.weight"] if head.hidden else arrays["head.output.weight"]).shape[1] // 4
-    u, v = (_scaled(ops, ops.input(name, "float", (-1, width)), width) for name in ("first", "second"))
+    u, v = (_normalized(ops, ops.input(name, "float", (-1, width)), width) for name in ("first", "second"))
     out = ops.concat([u, v, ops.absolute(ops.subtract(u, v)), ops.multiply(u, v)], 1)
     if head.hidden:
         out = dense_ops(ops, out, [hidden], "head.hidden")
@@ -271,8 +273,9 @@ def compared_outputs(ops: Ops, head: Head, arrays: Arrays, hidden: Arrays) -> Te
     return dense_ops(ops, out, [arrays], "head.output")
 
 
-def _scaled(ops: Ops, x: Tensor, width: int) -> Tensor:
-    length = ops.root(ops.total(ops.multiply(x, x), 1))
+def _normalized(ops: Ops, x: Tensor, width: int) -> Tensor:
+    """Vectors (..., width) at the length sqrt(width)."""
+    length = ops.root(ops.total(ops.multiply(x, x), -1))
     length = ops.maximum(length, ops.constant(np.array(1e-12, np.float32)))
     return ops.multiply(ops.divide(x, length), ops.constant(np.array(width**0.5, np.float32)))
 

@@ -16,11 +16,11 @@ from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import read_alone
 from polyhead.train.data.windows import reads_windows
 
-TRAINER = 2  # incremented when the same declaration and data would train another part
+TRAINER = 3  # incremented when the same declaration and data would train another part
 
 
 FOLDED_BELOW, FOLDS = 1000, 5  # labelled rows, and the folds in which fewer are held out
-FEW = 16  # average rows per label up to which the labels' words initialize a head
+FEW = 16  # average rows per label up to which held-out rows say little of which head is the best
 MANY_TOKENS = 2**18  # of the rows learned from: float16 states of more than these exceed 200 MB at width 384
 TOKEN_BYTES, LONG_TEXT = 4, 512  # of text, about; tokens of a text that count at most
 
@@ -59,13 +59,21 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return few and self.strategy.reads_kept_features
 
     @property
+    def has_few_rows(self) -> bool:
+        """Whether labelled rows are few for so many labels."""
+        return len((self.whole or self.train.examples).targets) <= FEW * len(self.task.labels)
+
+    @property
     def reads_label_words(self) -> bool:
         """Whether rows are few and labels are words, one of which answers one text."""
         task, kind = self.task, kind_of(self.task)
         if not self.strategy.reads_kept_features or self.columns or task.pair != "none":
             return False
-        few = len((self.whole or self.train.examples).targets) <= FEW * len(task.labels)
-        return few and kind.loss == "cross_entropy" and all(any(map(str.isalpha, label)) for label in task.labels)
+        return (
+            self.has_few_rows
+            and kind.loss == "cross_entropy"
+            and all(any(map(str.isalpha, label)) for label in task.labels)
+        )
 
     @property
     def has_many_tokens(self) -> bool:

@@ -29,8 +29,9 @@ from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events
 from polyhead.train.heads.inputs import inputs_of
-from polyhead.train.heads.label_words import STRENGTHS, prior_of
-from polyhead.train.heads.linear import PENALTIES, Inputs, solution_of, swept
+from polyhead.train.heads.label_words import prior_of, tried
+from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
+from polyhead.train.heads.rule import clearly_less
 from polyhead.train.runs import cache_folder, stream
 
 
@@ -153,7 +154,7 @@ class FewLabels:
         return self._values
 
     def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
-        """A head trained on these texts; penalty and prior are those with the smallest loss over five folds."""
+        """A head trained on these texts; five folds decide on the penalty, and may change the strength of the prior."""
         targets = np.asarray(labels, np.int64)
         whole = self._inputs(np.asarray(rows, np.int64), targets)
         with one_blas_thread():
@@ -173,20 +174,21 @@ class FewLabels:
 
     def _best(self, whole: Inputs, folds: Sequence[list[int]]) -> tuple[float, float, float | None]:
         """(strength of the prior, penalty, accuracy on held-out rows)."""
-        strongest = (0.0 if self._prior is None else STRENGTHS[0], TRIED[0])
+        prior = self._prior if len(whole.values) <= FEW * self._labels else None
+        strengths, penalties = tried(prior, TRIED)
         if len(folds) < 2:
-            return (*strongest, None)
+            return strengths[0], penalties[0], None
         sides = whole.sides(folds)
         targets = np.concatenate([held.targets for _, held in sides])
-        best: tuple[float, float, float, float] | None = None
-        few = self._prior is not None and len(whole.values) <= FEW * self._labels
-        for strength in (0.0, *STRENGTHS) if few else (0.0,):
-            for step in swept([(train.drawn(self._prior, strength), held) for train, held in sides], TRIED):
-                loss, accuracy = float(step.losses.mean()), float((step.outputs.argmax(axis=1) == targets).mean())
-                if best is None or loss < best[0]:
-                    best = (loss, strength, step.heads[0].penalty, accuracy)
+        best: tuple[Swept, float] | None = None
+        for strength in strengths:
+            steps = swept([(train.drawn(prior, strength), held) for train, held in sides], penalties)
+            least = min(steps, key=lambda step: float(step.losses.mean()))
+            if best is None or clearly_less(least.losses, best[0].losses, least_errors=1.0):
+                best = least, strength
         assert best is not None
-        return best[1:]
+        accuracy = float((best[0].outputs.argmax(axis=1) == targets).mean())
+        return best[1], best[0].heads[0].penalty, accuracy
 
 
 def _dealt(labels: np.ndarray, generator: np.random.Generator) -> list[list[int]]:

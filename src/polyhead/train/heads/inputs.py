@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from polyhead.engine.backends.base import FeatureBatch
+from polyhead.engine.backends.reference.layer import normalized
 from polyhead.plan import Path
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedText, hashed_sums
@@ -21,7 +22,6 @@ AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
 QUERY = "pool.query"
 WEIGHT, BIAS, WORDS = "head.output.weight", "head.output.bias", "words.weight"
-LEAST_LENGTH = 1e-12  # of a vector, which is divided by it
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -116,7 +116,7 @@ def read_inputs(path: Path, batch: KeptBatch) -> np.ndarray:
 def _features(path: Path, batch: FeatureBatch) -> np.ndarray:
     rows, tokens, layers, _ = batch.values.shape
     if path.pool.layers == "beside":
-        mixed = batch.values.reshape(rows, tokens, -1)
+        mixed = normalized(batch.values).reshape(rows, tokens, -1)
     else:
         mixed = batch.values[:, :, 0] if layers == 1 else batch.values.mean(axis=2)
     if path.pool.positions == "attention":
@@ -136,11 +136,7 @@ def pair_inputs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
     """
-    size = np.float32(first.shape[-1] ** 0.5)
-    u, v = (
-        size * features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), np.float32(LEAST_LENGTH))
-        for features in (first, second)
-    )
+    u, v = normalized(first), normalized(second)
     return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
 
 

@@ -1,13 +1,14 @@
 """With few labelled rows, the words of label names give a prior for a linear head.
 
 The trunk reads a sentence with each label's words. A head with these vectors as weights answers the label with the
-nearest sentence; trained weights are then pulled towards them instead of zero, and held-out rows decide how strongly,
-or not at all (a prior mean, as in Chelba and Acero 2004, of label embeddings).
+nearest sentence; trained weights are then pulled towards them instead of zero (a prior mean, as in Chelba and Acero
+2004, of label embeddings). Held-out rows may decide for another strength, or for none.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +22,20 @@ from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.heads.inputs import inputs_of
 
 SENTENCE = "This text is about {}."  # the best of five sentences, or near it, on six sets (docs/project/log.md)
-STRENGTHS = (3.0, 6.0, 12.0)  # strengths of the prior, for inputs with mean square 1 per row
+STRENGTHS = (6.0, 0.0, 3.0, 12.0)
+"""Strengths of the prior, for inputs with mean square 1 per row. Held-out rows are few where there is one, so the first
+stays unless another's loss is lower by more than a standard error (docs/project/log.md)."""
+
+MOST_PENALTY = 0.01
+"""The strongest penalty on the distance to a prior: of few rows a left out one is often the only one of its label, and
+would decide for penalties that learn nothing."""
+
+
+def tried(prior: np.ndarray | None, penalties: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """The strengths of the prior to try, and which of the penalties; 0 and all where there is no prior."""
+    if prior is None:
+        return (0.0,), penalties
+    return STRENGTHS, [penalty for penalty in penalties if penalty <= MOST_PENALTY]
 
 
 def applies(prepared: Prepared, source: FeatureSource) -> bool:

@@ -72,10 +72,11 @@ def errors(rows: int) -> float:
     return 2.0 if rows < FEW else 1.0
 
 
-def clearly_less(losses: np.ndarray, before: np.ndarray) -> bool:
-    """Whether the mean loss over the same rows, (rows,), fell by more than chance."""
+def clearly_less(losses: np.ndarray, before: np.ndarray, *, least_errors: float | None = None) -> bool:
+    """Whether the mean loss over the same rows, (rows,), fell by more than chance: by so many standard errors."""
     gains = before - losses
-    return bool(gains.mean() > errors(len(gains)) * gains.std() / np.sqrt(len(gains)))
+    least_errors = errors(len(gains)) if least_errors is None else least_errors
+    return bool(gains.mean() > least_errors * gains.std() / np.sqrt(len(gains)))
 
 
 def of_best_rounds(

@@ -20,9 +20,8 @@ from polyhead.train.data.kept import KeptExamples, examples_of, hashed_words, te
 from polyhead.train.data.prepared import FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import label_words, rule
 from polyhead.train.heads.inputs import head_outputs, inputs_of, shifted, solved_arrays
-from polyhead.train.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
 from polyhead.train.heads.span import HashedSpan
 from polyhead.train.runs import Fitted, deep, stream
@@ -116,9 +115,12 @@ class Trials:
         """The first of the linear heads, unless the loss of a later one is clearly smaller.
 
         With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none,
-        and nearly all of the loss is theirs; the score decides.
+        and nearly all of the loss is theirs; the score decides. With few rows those that read layers side by side are
+        the first: held-out rows are too few to tell that these are better, as they are on most tasks (decision 0065).
         """
         task, linear = self.prepared.task, [trial for trial in trials if trial.losses is not None]
+        if self.prepared.has_few_rows:
+            linear.sort(key=lambda trial: trial.path.pool.layers != "beside")
         if linear and kind_of(task).default_metric(task) == "span_f1":
             if (tried := len(linear)) not in self._best:  # the comparison takes seconds
                 self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
@@ -199,15 +201,17 @@ class Trials:
             sides = [(self._inputs(path, train), self._inputs(path, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the heads with the smallest loss, then heads with weaker penalties
-        for strength in (0.0, *STRENGTHS) if self._prior(path) is not None else (0.0,):
+        strengths, penalties = label_words.tried(self._prior(path), PENALTIES)
+        for strength in strengths:
             drawn = [(train.drawn(self._prior(path), strength), held) for train, held in sides]
-            for number, step in enumerate(swept(drawn), start=1):
-                progress.update(number, len(PENALTIES) + path.head.separate)
+            steps = list[Swept]()
+            for number, step in enumerate(swept(drawn, penalties), start=1):
+                progress.update(number, len(penalties) + path.head.separate)
                 first = first or step
-                if not least or step.losses.mean() < least[0].losses.mean():
-                    least, prior = [step], strength
-                elif strength == prior:
-                    least.append(step)
+                is_least = not steps or step.losses.mean() < steps[0].losses.mean()
+                steps = [step] if is_least else [*steps, step]
+            if not least or rule.clearly_less(steps[0].losses, least[0].losses, least_errors=1.0):
+                least, prior = steps, strength
         progress.finish()
         assert first is not None
         if path.head.separate and not rule.clearly_less(least[0].losses, first.losses):
@@ -250,8 +254,8 @@ class Trials:
 
     def _prior(self, path: Path) -> np.ndarray | None:
         if path not in self._priors:
-            applied = applies(self.prepared, self.source)
-            self._priors[path] = prior_of(path, self.prepared.task, self.source) if applied else None
+            applied = label_words.applies(self.prepared, self.source)
+            self._priors[path] = label_words.prior_of(path, self.prepared.task, self.source) if applied else None
         return self._priors[path]
 
     def class_weights(self) -> np.ndarray | None:

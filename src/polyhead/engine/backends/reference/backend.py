@@ -29,7 +29,16 @@ from polyhead.engine.backends.base import (
 )
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.engine.backends.reference.decoder import ReferenceDecoder
-from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, layer_norm, masked_softmax, run_layers
+from polyhead.engine.backends.reference.layer import (
+    Array,
+    Arrays,
+    dense,
+    gelu,
+    layer_norm,
+    masked_softmax,
+    normalized,
+    run_layers,
+)
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
 from polyhead.plan.coding import through, tokens_of
@@ -156,7 +165,7 @@ class ReferenceBackend:
 
     def compared(self, task: str, first: Array, second: Array) -> Array:
         """The head on z = [u, v, |u - v|, u * v]."""
-        u, v = _scaled(first), _scaled(second)
+        u, v = normalized(first), normalized(second)
         return self._mapped(task, np.concatenate([u, v, np.abs(u - v), u * v], axis=-1))
 
     def _headed(self, task: str, features: Array) -> Array:
@@ -234,7 +243,7 @@ class ReferenceBackend:
         if node.layers == "learned":
             mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", masked_softmax(owned["mix.weights"]), value)
         elif node.layers == "beside":
-            mixed = value.reshape(*value.shape[:2], value.shape[2] * value.shape[3])
+            mixed = normalized(value).reshape(*value.shape[:2], value.shape[2] * value.shape[3])
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
@@ -339,12 +348,6 @@ def _with_neighbours(words: Array, mask: Array, window: int) -> Array:
             if 0 <= near < count:
                 out[:, place, offset] = words[:, near] * mask[:, near, None]
     return out.reshape(rows, count, (2 * window + 1) * width)
-
-
-def _scaled(features: Array) -> Array:
-    """The features at the length sqrt(width), as a pair read separately compares them."""
-    length = np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
-    return np.asarray(features / length * math.sqrt(features.shape[-1]), np.float32)
 
 
 def _activated(values: Array, activation: Activation) -> Array:

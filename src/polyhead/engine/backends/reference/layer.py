@@ -284,6 +284,12 @@ def masked_softmax(scores: Array) -> Array:
     return out
 
 
+def normalized(values: Array) -> Array:
+    """Vectors (..., width) at the length sqrt(width), as pairs read separately and layers side by side are read."""
+    length = np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), np.float32(1e-12))
+    return np.asarray(values / length * math.sqrt(values.shape[-1]), np.float32)
+
+
 def gelu(values: Array) -> Array:
     """`x (1 + erf(x / sqrt 2)) / 2`."""
     out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(np.float32)
