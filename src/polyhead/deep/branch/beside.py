@@ -24,7 +24,7 @@ from polyhead.train.heads import rule
 from polyhead.train.job import TrainingJob, extractor_of
 from polyhead.train.record.draft import Trained
 
-# Validation rows. Of 5, a branch had all right and was kept, where of 500 test rows it had 40 % right and the head 52 %.
+# Validation rows. Of 5, a branch had all right and was kept; of 500 test rows it had 40 % right, the head 52 %.
 LEAST_ROWS = 30
 
 
