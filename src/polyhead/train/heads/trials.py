@@ -201,7 +201,7 @@ class Trials:
             sides = [(self._inputs(path, train), self._inputs(path, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the heads with the smallest loss, then heads with weaker penalties
-        strengths, penalties = label_words.tried(self._prior(path), PENALTIES)
+        strengths, penalties = label_words.settings_to_try(self._prior(path), PENALTIES)
         for strength in strengths:
             drawn = [(train.drawn(self._prior(path), strength), held) for train, held in sides]
             steps = list[Swept]()
