@@ -83,7 +83,7 @@ class PooledPart(nn.Module):
         Of layers side by side, as many times the width.
         """
         if self.path.pool.layers == "beside":
-            mixed = normalized(stored).flatten(2)
+            mixed = at_one_length(stored).flatten(2)
         else:
             mixed = self.mix(stored) if self.mix is not None else _mean(stored)
         if self.positions == "tokens":
@@ -300,11 +300,11 @@ def pair_features(first: Tensor, second: Tensor) -> Tensor:
 
     At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
     """
-    u, v = normalized(first), normalized(second)
+    u, v = at_one_length(first), at_one_length(second)
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
-def normalized(features: Tensor) -> Tensor:
+def at_one_length(features: Tensor) -> Tensor:
     """Vectors (..., width) at the length sqrt(width)."""
     return functional.normalize(features, dim=-1) * math.sqrt(features.shape[-1])
 

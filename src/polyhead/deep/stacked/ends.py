@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from polyhead.deep.nn.trunk import States
-from polyhead.deep.sharing.part import normalized
+from polyhead.deep.sharing.part import at_one_length
 from polyhead.deep.stacked.codecs import DeviceCodecs
 from polyhead.deep.stacked.maps import VECTORS, MapsBeside, MapsEach, StackAnswers, StackMember, placed
 from polyhead.deep.stacked.reads import BatchPositions, HeadReads, ReadKept, ReadStates, ValueSpan, value_spans
@@ -80,7 +80,7 @@ class _Vectors:
     def answers(self, read: HeadReads) -> StackAnswers:
         vectors = read.vectors[:, self._columns]
         if self._width is not None:
-            vectors = normalized(vectors.reshape(len(vectors), -1, self._width)).flatten(1)
+            vectors = at_one_length(vectors.reshape(len(vectors), -1, self._width)).flatten(1)
         return self._maps(vectors)
 
 

@@ -20,7 +20,7 @@ TRAINER = 3  # incremented when the same declaration and data would train anothe
 
 
 FOLDED_BELOW, FOLDS = 1000, 5  # labelled rows, and the folds in which fewer are held out
-FEW = 16  # average rows per label up to which held-out rows say little of which head is the best
+FEW = 16  # average rows per label up to which the labels' words are a prior of linear heads
 MANY_TOKENS = 2**18  # of the rows learned from: float16 states of more than these exceed 200 MB at width 384
 TOKEN_BYTES, LONG_TEXT = 4, 512  # of text, about; tokens of a text that count at most
 
@@ -59,21 +59,14 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return few and self.strategy.reads_kept_features
 
     @property
-    def has_few_rows(self) -> bool:
-        """Whether labelled rows are few for so many labels."""
-        return len((self.whole or self.train.examples).targets) <= FEW * len(self.task.labels)
-
-    @property
     def reads_label_words(self) -> bool:
         """Whether rows are few and labels are words, one of which answers one text."""
         task, kind = self.task, kind_of(self.task)
         if not self.strategy.reads_kept_features or self.columns or task.pair != "none":
             return False
-        return (
-            self.has_few_rows
-            and kind.loss == "cross_entropy"
-            and all(any(map(str.isalpha, label)) for label in task.labels)
-        )
+        few = len((self.whole or self.train.examples).targets) <= FEW * len(task.labels)
+        are_words = all(any(map(str.isalpha, label)) for label in task.labels)
+        return few and kind.loss == "cross_entropy" and are_words
 
     @property
     def has_many_tokens(self) -> bool:

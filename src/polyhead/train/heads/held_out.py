@@ -29,7 +29,7 @@ from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events
 from polyhead.train.heads.inputs import inputs_of
-from polyhead.train.heads.label_words import prior_of, tried
+from polyhead.train.heads.label_words import prior_of, settings_to_try
 from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
 from polyhead.train.heads.rule import clearly_less
 from polyhead.train.runs import cache_folder, stream
@@ -175,7 +175,7 @@ class FewLabels:
     def _best(self, whole: Inputs, folds: Sequence[list[int]]) -> tuple[float, float, float | None]:
         """(strength of the prior, penalty, accuracy on held-out rows)."""
         prior = self._prior if len(whole.values) <= FEW * self._labels else None
-        strengths, penalties = tried(prior, TRIED)
+        strengths, penalties = settings_to_try(prior, TRIED)
         if len(folds) < 2:
             return strengths[0], penalties[0], None
         sides = whole.sides(folds)

@@ -31,7 +31,7 @@ MOST_PENALTY = 0.01
 would decide for penalties that learn nothing."""
 
 
-def tried(prior: np.ndarray | None, penalties: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+def settings_to_try(prior: np.ndarray | None, penalties: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     """The strengths of the prior to try, and which of the penalties; 0 and all where there is no prior."""
     if prior is None:
         return (0.0,), penalties

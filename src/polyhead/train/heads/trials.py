@@ -115,12 +115,11 @@ class Trials:
         """The first of the linear heads, unless the loss of a later one is clearly smaller.
 
         With few rows the loss shows which is better long before a score does. Not so for spans: most words are in none,
-        and nearly all of the loss is theirs; the score decides. With few rows those that read layers side by side are
-        the first: held-out rows are too few to tell that these are better, as they are on most tasks (decision 0065).
+        and nearly all of the loss is theirs; the score decides. Those that read layers side by side are the first:
+        held-out rows seldom tell that they are better, as they are on most tasks (decision 0065).
         """
         task, linear = self.prepared.task, [trial for trial in trials if trial.losses is not None]
-        if self.prepared.has_few_rows:
-            linear.sort(key=lambda trial: trial.path.pool.layers != "beside")
+        linear.sort(key=lambda trial: trial.path.pool.layers != "beside")
         if linear and kind_of(task).default_metric(task) == "span_f1":
             if (tried := len(linear)) not in self._best:  # the comparison takes seconds
                 self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
@@ -201,7 +200,7 @@ class Trials:
             sides = [(self._inputs(path, train), self._inputs(path, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the heads with the smallest loss, then heads with weaker penalties
-        strengths, penalties = label_words.tried(self._prior(path), PENALTIES)
+        strengths, penalties = label_words.settings_to_try(self._prior(path), PENALTIES)
         for strength in strengths:
             drawn = [(train.drawn(self._prior(path), strength), held) for train, held in sides]
             steps = list[Swept]()
