@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import OVERLAP, hashed_in_context, hashed_pair, hashed_text, overlap
+from polyhead.text.hashing import OVERLAP, hashed_in_context, hashed_in_contexts, hashed_pair, hashed_text, overlap
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -135,3 +135,12 @@ def test_any_pair_is_hashed_and_order_changes_only_what_is_shared(pair: tuple[st
         assert (np.diff(columns) > 0).all() and np.isfinite(values).all()
     one, two = (overlap([text] if text else [], []) for text in pair)
     assert one["word, both"] == two["word, both"] == 0
+
+
+def test_words_of_several_texts_at_once_are_those_of_each_text():
+    texts = [["Ab12-", "is", "here"], [], ["is", "is", "is"], ["x"]]
+    together = hashed_in_contexts(texts, 64)
+    assert [len(words) for words in together] == [3, 0, 3, 1]
+    for words, hashed in zip(texts, together, strict=True):
+        for one, other in zip(hashed, hashed_in_context(words, 64), strict=True):
+            assert np.array_equal(one.columns, other.columns) and np.array_equal(one.values, other.values)

@@ -16,7 +16,7 @@ from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end
 from polyhead.text.hashing import (
     HashedText,
-    hashed_in_context,
+    hashed_in_contexts,
     hashed_input,
     hashed_sum,
     hashed_sums,
@@ -26,6 +26,7 @@ from polyhead.text.hashing import (
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
+TEXTS_AT_ONCE = 64  # whose words are hashed together: fewer calls of numpy, and little memory
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
 BatchOutputs = tuple[EncodedInputs, np.ndarray]
@@ -76,10 +77,10 @@ class WordOutputs:
             return outputs
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
             if outputs.words is not None:
-                by_row = zip(outputs.rows.tolist(), outputs.values, outputs.words, strict=True)
+                hashed = self._word_hashes(outputs.rows.tolist(), outputs.words, len(weights))
                 values = [
-                    scores + hashed_sums(self._word_hashes(row, words, len(weights)), weights) if len(words) else scores
-                    for row, scores, words in by_row
+                    scores + hashed_sums(words, weights) if words else scores
+                    for scores, words in zip(outputs.values, hashed, strict=True)
                 ]
                 return Outputs(rows=outputs.rows, values=values, words=outputs.words)
             sums = [
@@ -102,11 +103,17 @@ class WordOutputs:
                 self._hashed[row, columns] = hashed_input(example, columns)
         return self._hashed[row, columns]
 
-    def _word_hashes(self, row: int, words: np.ndarray, columns: int) -> list[HashedText]:
-        if (row, columns) not in self._known_words:
-            text = texts_of(task_input(self._inputs[row]))[-1]
-            self._known_words[row, columns] = hashed_in_context([text[a:b] for a, b in words.tolist()], columns)
-        return self._known_words[row, columns]
+    def _word_hashes(self, rows: list[int], places: Sequence[np.ndarray], columns: int) -> list[list[HashedText]]:
+        """The hashed words of each row, whose places in its text are (words, 2)."""
+        by_row = zip(rows, places, strict=True)
+        unknown = [(row, words.tolist()) for row, words in by_row if (row, columns) not in self._known_words]
+        for start in range(0, len(unknown), TEXTS_AT_ONCE):
+            several = unknown[start : start + TEXTS_AT_ONCE]
+            texts = [texts_of(task_input(self._inputs[row]))[-1] for row, _ in several]
+            words = [[text[a:b] for a, b in spans] for text, (_, spans) in zip(texts, several, strict=True)]
+            for (row, _), hashed in zip(several, hashed_in_contexts(words, columns), strict=True):
+                self._known_words[row, columns] = hashed
+        return [self._known_words[row, columns] for row in rows]
 
 
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:

@@ -25,6 +25,7 @@ from polyhead.text.tokenize import repair
 
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
+FORMS = 2 + 2 * len(AFFIXES)  # features of a word itself
 LONGEST = 64  # characters of a word whose hashes are remembered
 _WORD, _PAIR, _GRAM, _FACT = range(4)  # where the checksum begins: a word and an equal n-gram are two features
 OVERLAP = 8.0  # what a share counts: as much as a word that few texts have does by its inverse document frequency
@@ -61,7 +62,9 @@ def counted_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
     They do not depend on a number of columns: all that `hashed_text` knows of a text.
     """
     words = words_to_hash(text)
-    return [_counted(word_hashes(words)), _counted(letter_hashes(words))]
+    checksums = _word_checksums(words), _letter_checksums(words)
+    hashes, end = _mixed(np.concatenate(checksums)), len(checksums[0])
+    return [_counted(hashes[:end]), _counted(hashes[end:])]
 
 
 def hashed_pair(first: str, second: str, columns: int) -> HashedText:
@@ -117,17 +120,16 @@ def hashed_input(example: TaskInput, columns: int) -> list[HashedText]:
 def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
     """The sum of the values times their columns' rows of `weights`, float32 (columns, outputs) to (outputs,).
 
-    Added feature after feature, so that a text has the same bits wherever it is answered.
+    Added feature after feature by numpy's own loop, so that a text has the same bits wherever it is answered.
     """
-    products = text.values[:, None] * weights[text.columns]
-    return np.add.accumulate(products)[-1] if len(products) else np.zeros(weights.shape[1], np.float32)
+    return np.asarray(np.einsum("f,fo->o", text.values, weights.take(text.columns, axis=0)), np.float32)
 
 
 def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
     """The same for each of several with features, float32 (words, outputs); none depends on the others."""
     starts = np.cumsum([0, *(len(word.columns) for word in words[:-1])])
     columns, values = (np.concatenate([word[i] for word in words]) for i in range(2))
-    return np.asarray(np.add.reduceat(values[:, None] * weights[columns], starts))
+    return np.asarray(np.add.reduceat(values[:, None] * weights.take(columns, axis=0), starts))
 
 
 def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
@@ -137,28 +139,45 @@ def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). The places beyond both ends of the
     text have features too.
     """
-    forms = np.array([_forms(word) for word in ("", *words, "")], np.uint32)  # (words + 2, forms)
-    count = len(words)
-    near = np.stack([_mixed(forms[place : place + count] + np.uint32(place)) for place in range(3)], axis=1)
-    hashes = near.reshape(count, 3 * forms.shape[1])
-    signed = np.where(hashes >> np.uint32(31), -1.0, 1.0) / np.sqrt(max(1, hashes.shape[1]))
-    places = np.arange(count)[:, None] * columns + (hashes & np.uint32(columns - 1)).astype(np.int64)
-    every, place = np.unique(places, return_inverse=True)
-    values = np.bincount(place.ravel(), signed.ravel(), len(every)).astype(np.float32)
-    ends = np.searchsorted(every, np.arange(count + 1) * columns).tolist()
-    own_columns = (every % columns).astype(np.int32)
-    return [HashedText(own_columns[start:stop], values[start:stop]) for start, stop in pairwise(ends)]
+    return hashed_in_contexts([words], columns)[0]
+
+
+def hashed_in_contexts(texts: Sequence[Sequence[str]], columns: int) -> list[list[HashedText]]:
+    """The same for the words of each of several texts, at once; none depends on the others."""
+    flat = array("I")
+    for words in texts:
+        for word in ("", *words, ""):
+            flat.extend(_forms(word))
+    forms = np.frombuffer(flat, np.uint32).reshape(-1, FORMS)
+    lengths = [len(words) for words in texts]
+    before = np.arange(sum(lengths)) + np.repeat(2 * np.arange(len(texts)), lengths)  # the place before each word
+    near = np.stack([forms[before + place] + np.uint32(place) for place in range(3)], axis=1)
+    hashes = _mixed(near.reshape(-1, 3 * FORMS))
+    signs = hashes >> np.uint32(31)
+    ordered = np.sort((hashes & np.uint32(columns - 1)) << np.uint32(1) | signs, axis=1)
+    row_columns = (ordered >> np.uint32(1)).astype(np.int32)
+    signed = (1.0 - 2.0 * (ordered & np.uint32(1))) / np.sqrt(max(1, hashes.shape[1]))
+    is_first = np.ones(row_columns.shape, bool)  # of a column that several features of a word have
+    is_first[:, 1:] = row_columns[:, 1:] != row_columns[:, :-1]
+    starts = np.flatnonzero(is_first)
+    values = (signed.ravel() if len(starts) == signed.size else np.add.reduceat(signed.ravel(), starts)).astype(
+        np.float32
+    )
+    ends, own_columns = np.cumsum([0, *is_first.sum(axis=1).tolist()]).tolist(), row_columns.ravel()[starts]
+    of_words = [HashedText(own_columns[start:stop], values[start:stop]) for start, stop in pairwise(ends)]
+    return [of_words[start:stop] for start, stop in pairwise(np.cumsum([0, *lengths]).tolist())]
 
 
 @lru_cache(maxsize=2**14)
-def _forms(word: str) -> tuple[int, ...]:
+def _forms(word: str) -> array[int]:
     """The checksums of a word's features."""
     word = repair(word)
     lower = unicodedata.normalize("NFKC", word).lower()
     shape = "".join("X" if c.isupper() else "9" if c.isdigit() else "x" if c.isalpha() else c for c in word)
     ends = (lower[:size] for size in AFFIXES), (lower[-size:] for size in AFFIXES)
     features = [lower, "".join(c for c, before in zip(shape, " " + shape, strict=False) if c != before)]
-    return tuple(_checksum(feature, begins) for begins, feature in enumerate([*features, *ends[0], *ends[1]]))
+    every = enumerate([*features, *ends[0], *ends[1]])
+    return array("I", [_checksum(feature, begins) for begins, feature in every])
 
 
 def words_to_hash(text: str) -> list[str]:
@@ -169,16 +188,24 @@ def words_to_hash(text: str) -> list[str]:
 
 def word_hashes(words: Sequence[str]) -> np.ndarray:
     """A hash of each word and of each pair of neighbours, uint32 (2 words - 1,)."""
-    singles = [_checksum(word, _WORD) for word in words]
-    return _mixed(np.array(singles + [_checksum(f"{a} {b}", _PAIR) for a, b in pairwise(words)], np.uint32))
+    return _mixed(_word_checksums(words))
 
 
 def letter_hashes(words: Sequence[str]) -> np.ndarray:
     """A hash of each 3, 4 and 5 characters of each word, uint32 (n-grams,); a space stands at both of its ends."""
+    return _mixed(_letter_checksums(words))
+
+
+def _word_checksums(words: Sequence[str]) -> np.ndarray:
+    singles = [_checksum(word, _WORD) for word in words]
+    return np.array(singles + [_checksum(f"{a} {b}", _PAIR) for a, b in pairwise(words)], np.uint32)
+
+
+def _letter_checksums(words: Sequence[str]) -> np.ndarray:
     flat = array("I")
     for word in words:
         flat.extend(_grams(word) if len(word) <= LONGEST else _grams.__wrapped__(word))
-    return _mixed(np.frombuffer(flat, np.uint32))
+    return np.frombuffer(flat, np.uint32)
 
 
 @lru_cache(maxsize=2**14)
@@ -195,16 +222,28 @@ def _checksum(feature: str, begins: int) -> int:
 def _mixed(checksums: np.ndarray) -> np.ndarray:
     """Checksums with all bits mixed, one to one (the last steps of MurmurHash3): those of like texts are alike."""
     mixed: np.ndarray = checksums.copy()
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed ^= mixed >> np.uint32(shift)
-        mixed *= np.uint32(factor)
-    mixed ^= mixed >> np.uint32(16)
+    for shift, factor in _MIXING:
+        mixed ^= mixed >> shift
+        mixed *= factor
+    mixed ^= mixed >> _MIXING[0][0]
     return mixed
 
 
+_MIXING = tuple((np.uint32(shift), np.uint32(factor)) for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)))
+
+
 def _counted(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    features, counts = np.unique(hashes, return_counts=True)
-    return features, counts
+    """The hashes, ascending and each once, and how often each occurs."""
+    ordered = np.sort(hashes)
+    starts = _starts(ordered)
+    return ordered[starts], np.diff(starts, append=len(ordered))
+
+
+def _starts(ordered: np.ndarray) -> np.ndarray:
+    """The places of the first of each number in ordered ones."""
+    is_first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 def normed(counts: np.ndarray) -> np.ndarray:
@@ -217,5 +256,9 @@ def in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) ->
     """The sum of features, uint32, and their values, in so many columns."""
     features, values = (np.concatenate(parts) for parts in zip(*groups, strict=True))
     signed = np.where(features >> np.uint32(31), -values, values)
-    every, place = np.unique((features & np.uint32(columns - 1)).astype(np.int32), return_inverse=True)
-    return HashedText(every, np.bincount(place, signed, len(every)).astype(np.float32))
+    unordered = (features & np.uint32(columns - 1)).astype(np.int32)
+    order = np.argsort(unordered, kind="stable")
+    ordered = unordered[order]
+    starts = _starts(ordered)
+    sums = np.add.reduceat(signed[order], starts) if len(starts) else signed
+    return HashedText(ordered[starts], sums.astype(np.float32))
