@@ -306,7 +306,7 @@ def pair_features(first: Tensor, second: Tensor) -> Tensor:
 
 
 def at_one_length(features: Tensor) -> Tensor:
-    """Vectors (..., width) at the length sqrt(width): divided by their root mean square, one kernel on a card."""
+    """Vectors (..., width) at the length sqrt(width): divided by their root mean square."""
     return functional.rms_norm(features, features.shape[-1:], eps=LEAST_SQUARE)
 
 

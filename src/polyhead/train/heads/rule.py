@@ -73,7 +73,10 @@ def errors(rows: int) -> float:
 
 
 def clearly_less(losses: np.ndarray, before: np.ndarray, *, least_errors: float | None = None) -> bool:
-    """Whether the mean loss over the same rows, (rows,), fell by more than chance: by so many standard errors."""
+    """Whether the mean loss over the same rows, (rows,), fell by more than `least_errors` standard errors.
+
+    By default as many as a difference must exceed to be more than chance.
+    """
     gains = before - losses
     least_errors = errors(len(gains)) if least_errors is None else least_errors
     return bool(gains.mean() > least_errors * gains.std() / np.sqrt(len(gains)))
