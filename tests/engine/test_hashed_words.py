@@ -18,7 +18,7 @@ from polyhead.store.packed import check_packed
 from polyhead.store.words import MOST_COLUMNS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
-from polyhead.text.hashing import hashed_pair, hashed_sum, hashed_text
+from polyhead.text.hashing import HashedRows, hashed_pair, hashed_text, hashed_texts
 from polyhead.text.question import Question, read_alone
 
 COLUMNS = 256
@@ -72,11 +72,11 @@ def outputs(session, task, texts=TEXTS):
 
 
 def words_of(text):
+    """What the words of a text add to its outputs, whose bits are those of `HashedRows.sums`."""
     columns, values = hashed_text(text, COLUMNS)
-    total = np.zeros(2, np.float32)
-    for column, value in zip(columns, values, strict=True):  # one after another, in float32
-        total = total + value * ARRAYS[WORD_WEIGHTS][column]
-    return total
+    added = hashed_texts([text]).sums(ARRAYS[WORD_WEIGHTS])[0]
+    np.testing.assert_allclose(added, values @ ARRAYS[WORD_WEIGHTS][columns], atol=1e-6)
+    return added
 
 
 def test_every_backend_adds_the_same_bits_of_the_whole_text(root, backend):
@@ -197,6 +197,7 @@ def test_words_of_each_pair_that_is_read_are_added(root, backend, task, asked):
         session.attach(TaskRecord(task=task, path=way, trunk=TRUNK.digest), own)
         answered.append(list(session.columns(asked, tasks=[task.name])[task.name].outputs))
     for example, before, after in zip(asked, *answered, strict=True):
-        added = [hashed_sum(hashed_pair(*pair, COLUMNS), arrays[WORD_WEIGHTS]) for pair in read_alone([example])]
-        np.testing.assert_array_equal(after, before + np.stack(added).reshape(np.shape(before)))
+        rows = HashedRows.of([hashed_pair(*pair, COLUMNS) for pair in read_alone([example])])
+        added = rows.sums(arrays[WORD_WEIGHTS])
+        np.testing.assert_array_equal(after, before + added.reshape(np.shape(before)))
         assert np.abs(added).max() > 0

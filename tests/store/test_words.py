@@ -28,7 +28,7 @@ TEXTS = [*[text for (text,) in texts(range(20))], "", "?!", "東京タワー, e\
 
 
 def rows_of(inputs):
-    several = [packed_words(each) for each in inputs]
+    several = packed_words(inputs)
     return PackedRows.of([len(each) for each in several], np.concatenate(several))
 
 
@@ -52,9 +52,10 @@ def test_what_is_kept_gives_the_sums_of_any_number_of_columns(columns, outputs, 
 
 
 def test_a_pair_keeps_none_and_an_entry_has_three_bytes():
-    assert packed_words(("one text", "another")).shape == packed_words(("",)).shape == (0, 3)
-    assert len(packed_words(("ab",))) == 1 + 3  # the word; " ab", "ab " and " ab "
-    assert len(packed_words(("ab " * 16,))) == 2 * (1 + 3) + 1  # those 16 times each, and the pair "ab ab" 15 times
+    packed = packed_words([("one text", "another"), ("ab",), ("",), ("ab " * 16,)])
+    assert packed[0].shape == packed[2].shape == (0, 3)
+    assert len(packed[1]) == 1 + 3  # the word; " ab", "ab " and " ab "
+    assert len(packed[3]) == 2 * (1 + 3) + 1  # those 16 times each, and the pair "ab ab" 15 times
     assert COLUMNS[1] <= MOST_COLUMNS
 
 
@@ -101,7 +102,7 @@ def test_a_backfill_answers_from_words_as_a_session_does(location, bundle, tmp_p
     answers = check_answers(location, bundle, inputs)
     assert len(np.unique(answers, axis=0)) > len(inputs) // 2
     info = store_info(location, open_corpus(location))
-    assert info.words_bytes == sum(3 * len(packed_words(each)) for each in inputs)
+    assert info.words_bytes == 3 * sum(map(len, packed_words(inputs)))
     open_corpus(location).verify()
 
 
@@ -133,7 +134,7 @@ def test_words_are_kept_whatever_was_interrupted_added_and_joined(location, bund
         rows = store.rows(fragment.name, WORDS)
         for row, one in enumerate(store.ids(fragment.name)):
             (text,) = [each for each in inputs if document_id(each) == one.tobytes()]
-            np.testing.assert_array_equal(rows.between(row, row + 1).data, packed_words(text))
+            np.testing.assert_array_equal(rows.between(row, row + 1).data, packed_words([text])[0])
     check_answers(location, bundle, inputs)
 
 

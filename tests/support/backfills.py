@@ -83,6 +83,6 @@ def append(store, path, inputs, *, trunk=TRUNK):
     rows = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
     features = {column.digest: rows}
     if store.schema.words:
-        hashed = [packed_words(text) for text in inputs]
+        hashed = packed_words(inputs)
         features[WORDS] = PackedRows.of(list(map(len, hashed)), np.concatenate(hashed))
     return store.append([document_id(text) for text in inputs], features)

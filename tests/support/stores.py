@@ -75,7 +75,7 @@ def _append(store, inputs, paths, columns, trunk, windows):
         ]
         features[column.digest] = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
     if store.schema.words:
-        hashed = [packed_words(inputs[row]) for row in encodings.row.tolist()]
+        hashed = packed_words([inputs[row] for row in encodings.row.tolist()])
         features[WORDS] = PackedRows.of(list(map(len, hashed)), np.concatenate(hashed))
     numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
     ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]

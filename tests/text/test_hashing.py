@@ -9,7 +9,16 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from polyhead.text.hashing import OVERLAP, hashed_in_context, hashed_in_contexts, hashed_pair, hashed_text, overlap
+from polyhead.text.hashing import (
+    OVERLAP,
+    HashedRows,
+    hashed_in_context,
+    hashed_in_contexts,
+    hashed_pair,
+    hashed_text,
+    hashed_texts,
+    overlap,
+)
 
 TEXT = "the cat sat on the mat and a dog sat down"
 COLUMNS = 2**10
@@ -137,10 +146,36 @@ def test_any_pair_is_hashed_and_order_changes_only_what_is_shared(pair: tuple[st
     assert one["word, both"] == two["word, both"] == 0
 
 
-def test_words_of_several_texts_at_once_are_those_of_each_text():
+WEIGHTS = np.random.default_rng(3).normal(size=(64, 40)).astype(np.float32)
+
+
+@pytest.mark.parametrize("outputs", [1, 5, 40])
+@pytest.mark.parametrize("text", ["", "a", TEXT, "a " * 300, "\ud800 lone 東京タワー"])
+def test_sums_are_those_of_the_dense_row_and_company_changes_no_bit(text, outputs):
+    others = ["the dog", "", TEXT * 40]
+    weights = np.ascontiguousarray(WEIGHTS[:, :outputs])
+    alone = hashed_texts([text]).sums(weights)
+    np.testing.assert_allclose(alone[0], dense(text, 64) @ weights, atol=2e-6)
+    for place in range(4):
+        together = hashed_texts([*others[:place], text, *others[place:]]).sums(weights)
+        np.testing.assert_array_equal(together[place], alone[0])
+
+
+def test_sums_of_known_vectors_and_of_none():
+    rows = [hashed_text(text, 64) for text in (TEXT, "", "dog")]
+    expected = np.stack([dense(text, 64) for text in (TEXT, "", "dog")]) @ WEIGHTS
+    np.testing.assert_allclose(HashedRows.of(rows).sums(WEIGHTS), expected, atol=1e-6)
+    assert HashedRows.of([]).sums(WEIGHTS).shape == hashed_texts([]).sums(WEIGHTS).shape == (0, 40)
+
+
+def test_sums_of_words_of_several_texts_are_those_of_each_word():
     texts = [["Ab12-", "is", "here"], [], ["is", "is", "is"], ["x"]]
-    together = hashed_in_contexts(texts, 64)
-    assert [len(words) for words in together] == [3, 0, 3, 1]
-    for words, hashed in zip(texts, together, strict=True):
-        for one, other in zip(hashed, hashed_in_context(words, 64), strict=True):
-            assert np.array_equal(one.columns, other.columns) and np.array_equal(one.values, other.values)
+    each = [word for words in texts for word in hashed_in_context(words, 64)]
+    together = hashed_in_contexts(texts).sums(WEIGHTS)
+    np.testing.assert_allclose(together, HashedRows.of(each).sums(WEIGHTS), atol=1e-6)
+    start = 0
+    for words in texts:
+        alone = hashed_in_contexts([words]).sums(WEIGHTS)
+        np.testing.assert_array_equal(together[start : start + len(words)], alone)
+        start += len(words)
+    assert start == len(together) == 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -14,19 +14,10 @@ from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end
-from polyhead.text.hashing import (
-    HashedText,
-    hashed_in_contexts,
-    hashed_input,
-    hashed_sum,
-    hashed_sums,
-    in_columns,
-    weighed_features,
-)
+from polyhead.text.hashing import HashedRows, hashed_in_contexts, hashed_input, hashed_texts
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
-TEXTS_AT_ONCE = 64  # whose words are hashed together: fewer calls of numpy, and little memory
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
 BatchOutputs = tuple[EncodedInputs, np.ndarray]
@@ -66,54 +57,48 @@ class WordOutputs:
     def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
-        self._hashed: dict[tuple[int, int], list[HashedText]] = {}
-        self._features: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        self._known_words: dict[tuple[int, int], list[HashedText]] = {}
+        self._hashed: dict[tuple[bytes, int | str], tuple[HashedRows, list[int]]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
+        hashed, ends = self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs, len(weights))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
-            if outputs.words is not None:
-                hashed = self._word_hashes(outputs.rows.tolist(), outputs.words, len(weights))
-                values = [
-                    scores + hashed_sums(words, weights) if words else scores
-                    for scores, words in zip(outputs.values, hashed, strict=True)
-                ]
-                return Outputs(rows=outputs.rows, values=values, words=outputs.words)
-            sums = [
-                np.stack([hashed_sum(hashed, weights) for hashed in self._of(row, len(weights))])
-                for row in outputs.rows.tolist()
-            ]
+            sums = hashed.sums(weights)
             if isinstance(outputs.values, np.ndarray):
-                return Outputs(rows=outputs.rows, values=outputs.values + np.concatenate(sums))
-            options = [of + added[:, 0] for of, added in zip(outputs.values, sums, strict=True)]
-            return Outputs(rows=outputs.rows, values=options)
+                return Outputs(rows=outputs.rows, values=outputs.values + sums)
+            parts = (sums[start:end] for start, end in pairwise(ends))
+            values = [of + added.reshape(of.shape) for of, added in zip(outputs.values, parts, strict=True)]
+        return Outputs(rows=outputs.rows, values=values, words=outputs.words)
 
-    def _of(self, row: int, columns: int) -> list[HashedText]:
-        if (row, columns) not in self._hashed:
-            example = task_input(self._inputs[row])
-            if isinstance(example, tuple) and len(example) == 1:  # its features serve every number of columns
-                if row not in self._features:
-                    self._features[row] = weighed_features(example[0])
-                self._hashed[row, columns] = [in_columns(self._features[row], columns)]
+    def _of_inputs(self, outputs: Outputs, columns: int) -> tuple[HashedRows, list[int]]:
+        """The hashed inputs, or their options, and where those of each input end."""
+        examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
+        are_texts = all(isinstance(example, tuple) and len(example) == 1 for example in examples)
+        key = outputs.rows.tobytes(), "texts" if are_texts else columns  # texts have all numbers of columns
+        if key not in self._hashed:
+            if are_texts:
+                self._hashed[key] = (
+                    hashed_texts([texts_of(example)[0] for example in examples]),
+                    [*range(len(examples) + 1)],
+                )
             else:
-                self._hashed[row, columns] = hashed_input(example, columns)
-        return self._hashed[row, columns]
+                of_each = [hashed_input(example, columns) for example in examples]
+                rows = HashedRows.of([*chain.from_iterable(of_each)])
+                self._hashed[key] = rows, [*accumulate(map(len, of_each), initial=0)]
+        return self._hashed[key]
 
-    def _word_hashes(self, rows: list[int], places: Sequence[np.ndarray], columns: int) -> list[list[HashedText]]:
-        """The hashed words of each row, whose places in its text are (words, 2)."""
-        by_row = zip(rows, places, strict=True)
-        unknown = [(row, words.tolist()) for row, words in by_row if (row, columns) not in self._known_words]
-        for start in range(0, len(unknown), TEXTS_AT_ONCE):
-            several = unknown[start : start + TEXTS_AT_ONCE]
-            texts = [texts_of(task_input(self._inputs[row]))[-1] for row, _ in several]
-            words = [[text[a:b] for a, b in spans] for text, (_, spans) in zip(texts, several, strict=True)]
-            for (row, _), hashed in zip(several, hashed_in_contexts(words, columns), strict=True):
-                self._known_words[row, columns] = hashed
-        return [self._known_words[row, columns] for row in rows]
+    def _of_words(self, outputs: Outputs) -> tuple[HashedRows, list[int]]:
+        """The hashed words of each input, and where those of each end."""
+        assert outputs.words is not None
+        key = outputs.rows.tobytes(), "words"
+        if key not in self._hashed:
+            texts = [texts_of(task_input(self._inputs[row]))[-1] for row in outputs.rows.tolist()]
+            words = [[text[a:b] for a, b in of.tolist()] for text, of in zip(texts, outputs.words, strict=True)]
+            self._hashed[key] = hashed_in_contexts(words), [*accumulate(map(len, words), initial=0)]
+        return self._hashed[key]
 
 
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:

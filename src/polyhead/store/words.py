@@ -7,57 +7,50 @@ often for the highest 4 bits they are 0 in a second entry, whose other bits are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from polyhead.store.corpus.base import WORD_BYTES, PackedRows
-from polyhead.text.hashing import counted_features
+from polyhead.text.hashing import HashedRows, counted_features, normed, signed
 from polyhead.text.tokenize import Input
 
 COLUMN_BITS, COUNT_BITS = 18, 4
 SIGN, LETTERS, COUNT = COLUMN_BITS, COLUMN_BITS + 1, COLUMN_BITS + 2  # lowest bit of each
 MOST_COLUMNS = 1 << COLUMN_BITS
 NO_ENTRIES = np.zeros((0, WORD_BYTES), np.uint8)
-BLOCK = 2**20  # products of weights at once
+BLOCK = 2**20  # entries that are read at once
 
 
-def packed_words(document: Input) -> np.ndarray:
-    """The hashed words of a text, uint8 (entries, 3); none of a pair."""
-    parts = [np.zeros(0, np.uint32)]
-    for is_letters, (features, counts) in enumerate(counted_features(document[0]) if len(document) == 1 else ()):
-        entries = features & np.uint32(MOST_COLUMNS - 1) | features >> np.uint32(31) << np.uint32(SIGN)
-        entries |= np.uint32(is_letters << LETTERS)
-        often = np.flatnonzero(counts >> COUNT_BITS)
-        entries |= np.where(counts >> COUNT_BITS, 1, counts).astype(np.uint32) << np.uint32(COUNT)
-        most = np.minimum(counts[often], (1 << COUNT) - 1).astype(np.uint32)
-        parts.append(np.insert(entries, often + 1, most))
-    return np.concatenate(parts).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :WORD_BYTES]
+def packed_words(documents: Sequence[Input]) -> list[np.ndarray]:
+    """The hashed words of each text, uint8 (entries, 3); none of a pair."""
+    groups, hashes, counts = counted_features([each[0] if len(each) == 1 else "" for each in documents])
+    entries = hashes & np.uint32(MOST_COLUMNS - 1) | hashes >> np.uint32(31) << np.uint32(SIGN)
+    entries |= (groups & 1).astype(np.uint32) << np.uint32(LETTERS)
+    entries |= np.where(counts >> COUNT_BITS, 1, counts).astype(np.uint32) << np.uint32(COUNT)
+    often = np.flatnonzero(counts >> COUNT_BITS)
+    most = np.minimum(counts[often], (1 << COUNT) - 1).astype(np.uint32)
+    packed = np.insert(entries, often + 1, most).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :WORD_BYTES]
+    of_each = np.insert(groups >> 1, often + 1, groups[often] >> 1)
+    return np.split(packed, np.searchsorted(of_each, np.arange(1, len(documents))))
 
 
 def word_outputs(words: PackedRows, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each task's outputs for texts' words, float32 (rows, outputs), by its weights (columns, outputs), float32.
-
-    The values are those of `text.hashing.hashed_text`; sums differ from `hashed_sum` by rounding alone.
-    """
+    """Each task's outputs for texts' words, float32 (rows, outputs), by its weights (columns, outputs), float32."""
     outputs = {name: np.zeros((len(words.lengths), matrix.shape[1]), np.float32) for name, matrix in weights.items()}
     rows, start = words.offsets, 0
-    entries = BLOCK // max((matrix.shape[1] for matrix in weights.values()), default=1)
     while start < len(rows) - 1:
-        stop = int(np.searchsorted(rows, rows[start] + entries, side="right")) - 1
+        stop = int(np.searchsorted(rows, rows[start] + BLOCK, side="right")) - 1
         stop = max(stop, start + 1)
-        lengths = np.diff(rows[start : stop + 1])
-        places, columns, values = _read(words.data[rows[start] : rows[stop]], lengths)
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
-        for name, matrix in weights.items() if len(places) else ():
-            products = values[:, None] * matrix[columns & (len(matrix) - 1)]
-            outputs[name][start + places[starts]] = np.add.reduceat(products, starts)
+        hashed = _read(words.data[rows[start] : rows[stop]], np.diff(rows[start : stop + 1]))
+        for name, matrix in weights.items():
+            outputs[name][start:stop] = hashed.sums(matrix)
         start = stop
     return outputs
 
 
-def _read(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The features of some texts: the row of each, ascending, its column of MOST_COLUMNS, and its value, float32."""
+def _read(data: np.ndarray, lengths: np.ndarray) -> HashedRows:
+    """The features of some texts, with so many entries each."""
     entries = data[:, 0].astype(np.int64) | data[:, 1].astype(np.int64) << 8 | data[:, 2].astype(np.int64) << 16
     counts, places = entries >> COUNT, np.repeat(np.arange(len(lengths)), lengths)
     second = np.flatnonzero(counts == 0)
@@ -65,8 +58,6 @@ def _read(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray
     is_feature = np.ones(len(entries), bool)
     is_feature[second] = False
     entries, counts, places = entries[is_feature], counts[is_feature], places[is_feature]
-    values, group = 1 + np.log(counts), 2 * places + (entries >> LETTERS & 1)
-    sizes = np.sqrt(np.bincount(group, np.square(values), 2 * len(lengths)))
-    values /= np.maximum(sizes, 1.0)[group]
-    signed = np.where(entries >> SIGN & 1, -values, values)
-    return places, entries & (MOST_COLUMNS - 1), signed.astype(np.float32)
+    values = signed(entries >> SIGN & 1, normed(2 * places + (entries >> LETTERS & 1), counts))
+    columns = (entries & (MOST_COLUMNS - 1)).astype(np.uint32)
+    return HashedRows(places, columns, values.astype(np.float32), len(lengths))

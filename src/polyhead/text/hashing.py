@@ -13,7 +13,7 @@ import unicodedata
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -26,6 +26,9 @@ from polyhead.text.tokenize import repair
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
 FORMS = 2 + 2 * len(AFFIXES)  # features of a word itself
+CONTEXT = 3 * FORMS  # those of a word and its two neighbours
+WIDE = 32  # outputs beyond which the sum of one row at a time is faster than of several
+BLOCK = 2**16  # products of weights at once
 LONGEST = 64  # characters of a word whose hashes are remembered
 _WORD, _PAIR, _GRAM, _FACT = range(4)  # where the checksum begins: a word and an equal n-gram are two features
 OVERLAP = 8.0  # what a share counts: as much as a word that few texts have does by its inverse document frequency
@@ -42,29 +45,87 @@ class HashedText(NamedTuple):
 NO_WORDS = HashedText(np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
+class HashedRows(NamedTuple):
+    """Sparse vectors of several texts or words, one after the other, in any number of columns (a power of two).
+
+    The column of a feature is the lowest bits of its hash; features of a row that share one are added.
+    """
+
+    rows: np.ndarray  # int64 (features,), ascending
+    hashes: np.ndarray  # uint32 (features,)
+    values: np.ndarray  # float32 (features,), with their signs
+    total: int  # rows, those without features too
+
+    @classmethod
+    def of(cls, texts: Sequence[HashedText]) -> HashedRows:
+        """Vectors in one number of columns, in which alone their sums are right."""
+        columns, values = (np.concatenate(parts) for parts in zip(NO_WORDS, *texts, strict=True))
+        rows = np.repeat(np.arange(len(texts)), [len(text.columns) for text in texts])
+        return cls(rows, columns.astype(np.uint32), values, len(texts))
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """The sum of each row's values times their columns' rows of `weights`, float32 (columns, outputs).
+
+        Float32 (rows, outputs). The bits of a row do not depend on the others.
+        """
+        width = weights.shape[1]
+        sums, starts = np.zeros((self.total, width), np.float32), _starts(self.rows)
+        ends, columns = [*starts.tolist(), len(self.rows)], self.hashes & np.uint32(len(weights) - 1)
+        at_once = 1 if width > WIDE else max(1, BLOCK * len(starts) // max(1, width * len(columns)))
+        for first in range(0, len(starts), at_once):
+            some = starts[first : first + at_once]
+            part = slice(ends[first], ends[first + len(some)])
+            taken, values = weights.take(columns[part], axis=0), self.values[part]
+            if width > WIDE:
+                np.einsum("f,fo->o", values, taken, out=sums[self.rows[ends[first]]])
+            else:
+                taken *= values[:, None]
+                sums[self.rows[some]] = np.add.reduceat(taken, some - ends[first])
+        return sums
+
+
+class CountedFeatures(NamedTuple):
+    """The features of texts' words and letters: all that is known of them without a number of columns.
+
+    Each text has two groups: its words and pairs of neighbours, and its letters. A group's hashes ascend, each once.
+    """
+
+    groups: np.ndarray  # int64 (features,), ascending: twice the number of the text, for letters 1 more
+    hashes: np.ndarray  # uint32 (features,)
+    counts: np.ndarray  # int64 (features,): how often each occurs
+
+
 def hashed_text(text: str, columns: int) -> HashedText:
     """The text in so many columns, a power of two: words with pairs of neighbours, and characters of each word.
 
     Each of the two groups has the length 1. A feature that occurs n times counts 1 + ln n. Case and the Unicode form of
     a character (NFKC) make no difference. A text without words has no features.
     """
-    return in_columns(weighed_features(text), columns)
+    return _in_columns(hashed_texts([text]), columns)
 
 
-def weighed_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """All that `hashed_text` knows of a text before it has a number of columns: two groups of features and values."""
-    return [(each, normed(counts)) for each, counts in counted_features(text)]
+def hashed_texts(texts: Sequence[str]) -> HashedRows:
+    """The same for several texts at once, in any number of columns; none depends on the others."""
+    groups, hashes, counts = counted_features(texts)
+    values = signed(hashes >> np.uint32(31), normed(groups, counts)).astype(np.float32)
+    return HashedRows(groups >> 1, hashes, values, len(texts))
 
 
-def counted_features(text: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The features of a text's words and of their letters: hashes, ascending and each once, and how often each occurs.
+def counted_features(texts: Sequence[str]) -> CountedFeatures:
+    """The features of each text."""
+    words = [words_to_hash(text) for text in texts]
+    return _counted([checksums(each) for each in words for checksums in (_word_checksums, _letter_checksums)])
 
-    They do not depend on a number of columns: all that `hashed_text` knows of a text.
-    """
-    words = words_to_hash(text)
-    checksums = _word_checksums(words), _letter_checksums(words)
-    hashes, end = _mixed(np.concatenate(checksums)), len(checksums[0])
-    return [_counted(hashes[:end]), _counted(hashes[end:])]
+
+def normed(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The values of features that occur so often, float64; those of a group have the length 1 together."""
+    values = 1 + np.log(counts)
+    return np.asarray(values / np.maximum(np.sqrt(np.bincount(groups, np.square(values))), 1.0)[groups])
+
+
+def signed(is_negative: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The values, negative where that is not 0."""
+    return np.where(is_negative, -values, values)
 
 
 def hashed_pair(first: str, second: str, columns: int) -> HashedText:
@@ -75,11 +136,13 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
     first_words, second_words = words_to_hash(first), words_to_hash(second)
     common = set(first_words) & set(second_words)
     apart = [[word for word in words if word not in common] for words in (first_words, second_words)]
-    counted = [_counted(np.concatenate([of(words) for words in apart])) for of in (word_hashes, letter_hashes)]
+    alone = [[*chain.from_iterable(map(of, apart))] for of in (_word_checksums, _letter_checksums)]
+    groups, hashes, counts = _counted(alone)
     facts = overlap(first_words, second_words)
-    names = _mixed(np.array([_checksum(name, _FACT) for name in facts], np.uint32))
-    groups = [(each, normed(counts)) for each, counts in counted]
-    return in_columns([*groups, (names, OVERLAP * np.array([*facts.values()]))], columns)
+    hashes = np.concatenate([hashes, _mixed([_checksum(name, _FACT) for name in facts])])
+    values = np.concatenate([normed(groups, counts), OVERLAP * np.array([*facts.values()])])
+    values = signed(hashes >> np.uint32(31), values).astype(np.float32)
+    return _in_columns(HashedRows(np.zeros(len(hashes), np.int64), hashes, values, 1), columns)
 
 
 def overlap(first_words: Sequence[str], second_words: Sequence[str]) -> dict[str, float]:
@@ -117,21 +180,6 @@ def hashed_input(example: TaskInput, columns: int) -> list[HashedText]:
     ]
 
 
-def hashed_sum(text: HashedText, weights: np.ndarray) -> np.ndarray:
-    """The sum of the values times their columns' rows of `weights`, float32 (columns, outputs) to (outputs,).
-
-    Added feature after feature by numpy's own loop, so that a text has the same bits wherever it is answered.
-    """
-    return np.asarray(np.einsum("f,fo->o", text.values, weights.take(text.columns, axis=0)), np.float32)
-
-
-def hashed_sums(words: Sequence[HashedText], weights: np.ndarray) -> np.ndarray:
-    """The same for each of several with features, float32 (words, outputs); none depends on the others."""
-    starts = np.cumsum([0, *(len(word.columns) for word in words[:-1])])
-    columns, values = (np.concatenate([word[i] for word in words]) for i in range(2))
-    return np.asarray(np.add.reduceat(values[:, None] * weights.take(columns, axis=0), starts))
-
-
 def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     """Each word of a text with its neighbours, in so many columns, a power of two; every vector has about the length 1.
 
@@ -139,33 +187,30 @@ def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). The places beyond both ends of the
     text have features too.
     """
-    return hashed_in_contexts([words], columns)[0]
+    rows = hashed_in_contexts([words])
+    return [
+        _in_columns(HashedRows(rows.rows[part], rows.hashes[part], rows.values[part], 1), columns)
+        for part in (slice(start, start + CONTEXT) for start in range(0, len(rows.rows), CONTEXT))
+    ]
 
 
-def hashed_in_contexts(texts: Sequence[Sequence[str]], columns: int) -> list[list[HashedText]]:
-    """The same for the words of each of several texts, at once; none depends on the others."""
+def hashed_in_contexts(texts: Sequence[Sequence[str]]) -> HashedRows:
+    """The same for the words of several texts, one after the other, in any number of columns.
+
+    No text changes another's.
+    """
     flat = array("I")
     for words in texts:
         for word in ("", *words, ""):
             flat.extend(_forms(word))
     forms = np.frombuffer(flat, np.uint32).reshape(-1, FORMS)
     lengths = [len(words) for words in texts]
-    before = np.arange(sum(lengths)) + np.repeat(2 * np.arange(len(texts)), lengths)  # the place before each word
+    count = sum(lengths)
+    before = np.arange(count) + np.repeat(2 * np.arange(len(texts)), lengths)  # the place before each word
     near = np.stack([forms[before + place] + np.uint32(place) for place in range(3)], axis=1)
-    hashes = _mixed(near.reshape(-1, 3 * FORMS))
-    signs = hashes >> np.uint32(31)
-    ordered = np.sort((hashes & np.uint32(columns - 1)) << np.uint32(1) | signs, axis=1)
-    row_columns = (ordered >> np.uint32(1)).astype(np.int32)
-    signed = (1.0 - 2.0 * (ordered & np.uint32(1))) / np.sqrt(max(1, hashes.shape[1]))
-    is_first = np.ones(row_columns.shape, bool)  # of a column that several features of a word have
-    is_first[:, 1:] = row_columns[:, 1:] != row_columns[:, :-1]
-    starts = np.flatnonzero(is_first)
-    values = (signed.ravel() if len(starts) == signed.size else np.add.reduceat(signed.ravel(), starts)).astype(
-        np.float32
-    )
-    ends, own_columns = np.cumsum([0, *is_first.sum(axis=1).tolist()]).tolist(), row_columns.ravel()[starts]
-    of_words = [HashedText(own_columns[start:stop], values[start:stop]) for start, stop in pairwise(ends)]
-    return [of_words[start:stop] for start, stop in pairwise(np.cumsum([0, *lengths]).tolist())]
+    hashes = _mixed(near.ravel())
+    values = signed(hashes >> np.uint32(31), np.full(len(hashes), 1 / math.sqrt(CONTEXT), np.float32))
+    return HashedRows(np.repeat(np.arange(count), CONTEXT), hashes, values, count)
 
 
 @lru_cache(maxsize=2**14)
@@ -191,21 +236,16 @@ def word_hashes(words: Sequence[str]) -> np.ndarray:
     return _mixed(_word_checksums(words))
 
 
-def letter_hashes(words: Sequence[str]) -> np.ndarray:
-    """A hash of each 3, 4 and 5 characters of each word, uint32 (n-grams,); a space stands at both of its ends."""
-    return _mixed(_letter_checksums(words))
+def _word_checksums(words: Sequence[str]) -> list[int]:
+    return [_checksum(word, _WORD) for word in words] + [_checksum(f"{a} {b}", _PAIR) for a, b in pairwise(words)]
 
 
-def _word_checksums(words: Sequence[str]) -> np.ndarray:
-    singles = [_checksum(word, _WORD) for word in words]
-    return np.array(singles + [_checksum(f"{a} {b}", _PAIR) for a, b in pairwise(words)], np.uint32)
-
-
-def _letter_checksums(words: Sequence[str]) -> np.ndarray:
+def _letter_checksums(words: Sequence[str]) -> array[int]:
+    """Of each 3, 4 and 5 characters of each word; a space stands at both of its ends."""
     flat = array("I")
     for word in words:
         flat.extend(_grams(word) if len(word) <= LONGEST else _grams.__wrapped__(word))
-    return np.frombuffer(flat, np.uint32)
+    return flat
 
 
 @lru_cache(maxsize=2**14)
@@ -219,9 +259,9 @@ def _checksum(feature: str, begins: int) -> int:
     return crc32(feature.encode(), begins)
 
 
-def _mixed(checksums: np.ndarray) -> np.ndarray:
+def _mixed(checksums: Sequence[int] | np.ndarray) -> np.ndarray:
     """Checksums with all bits mixed, one to one (the last steps of MurmurHash3): those of like texts are alike."""
-    mixed: np.ndarray = checksums.copy()
+    mixed = np.array(checksums, np.uint32)
     for shift, factor in _MIXING:
         mixed ^= mixed >> shift
         mixed *= factor
@@ -232,11 +272,17 @@ def _mixed(checksums: np.ndarray) -> np.ndarray:
 _MIXING = tuple((np.uint32(shift), np.uint32(factor)) for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)))
 
 
-def _counted(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes, ascending and each once, and how often each occurs."""
-    ordered = np.sort(hashes)
+def _counted(groups: Sequence[Sequence[int]]) -> CountedFeatures:
+    """The features with these checksums, of each group."""
+    flat = array("I")
+    for checksums in groups:
+        flat.extend(checksums)
+    of_each = np.repeat(np.arange(len(groups), dtype=np.uint64), [len(checksums) for checksums in groups])
+    ordered = np.sort(of_each << np.uint64(32) | _mixed(np.frombuffer(flat, np.uint32)))
     starts = _starts(ordered)
-    return ordered[starts], np.diff(starts, append=len(ordered))
+    each = ordered[starts]
+    counts = np.diff(starts, append=len(ordered))
+    return CountedFeatures((each >> np.uint64(32)).astype(np.int64), each.astype(np.uint32), counts)
 
 
 def _starts(ordered: np.ndarray) -> np.ndarray:
@@ -246,19 +292,11 @@ def _starts(ordered: np.ndarray) -> np.ndarray:
     return np.flatnonzero(is_first)
 
 
-def normed(counts: np.ndarray) -> np.ndarray:
-    """The values of features that occur so often, float64, with length 1 together."""
-    values = 1 + np.log(counts)
-    return np.asarray(values / max(float(np.sqrt(np.square(values).sum())), 1.0))
-
-
-def in_columns(groups: Sequence[tuple[np.ndarray, np.ndarray]], columns: int) -> HashedText:
-    """The sum of features, uint32, and their values, in so many columns."""
-    features, values = (np.concatenate(parts) for parts in zip(*groups, strict=True))
-    signed = np.where(features >> np.uint32(31), -values, values)
-    unordered = (features & np.uint32(columns - 1)).astype(np.int32)
+def _in_columns(row: HashedRows, columns: int) -> HashedText:
+    """The one row in so many columns."""
+    unordered = (row.hashes & np.uint32(columns - 1)).astype(np.int32)
     order = np.argsort(unordered, kind="stable")
-    ordered = unordered[order]
+    ordered, values = unordered[order], row.values[order].astype(np.float64)
     starts = _starts(ordered)
-    sums = np.add.reduceat(signed[order], starts) if len(starts) else signed
+    sums = np.add.reduceat(values, starts) if len(starts) else values
     return HashedText(ordered[starts], sums.astype(np.float32))

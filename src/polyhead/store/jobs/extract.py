@@ -311,8 +311,10 @@ class _Extraction:
             for number, (value, column) in enumerate(zip(values, columns, strict=True)):
                 raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
-            for member in members.tolist() if texts else ():
-                words[member] = packed_words(texts[member])
+            if texts:
+                hashed = packed_words([texts[member] for member in members.tolist()])
+                for member, entries in zip(members.tolist(), hashed, strict=True):
+                    words[member] = entries
 
         budget = self._backend.breadth * TOKEN_BUDGET
         for members, batch in entry_batches(encodings, pad_id=self._pad_id, budget=budget, width=self._width):

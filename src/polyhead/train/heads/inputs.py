@@ -11,7 +11,7 @@ from polyhead.engine.backends.base import FeatureBatch
 from polyhead.engine.backends.reference.layer import normalized
 from polyhead.plan import Path
 from polyhead.tasks.task import LossName
-from polyhead.text.hashing import HashedText, hashed_sums
+from polyhead.text.hashing import HashedRows
 from polyhead.train.data.batches import UNLABELLED, outputs_of
 from polyhead.train.data.kept import KeptBatch, KeptExamples
 from polyhead.train.heads.linear import Inputs, Solution, numbered
@@ -85,15 +85,7 @@ def _answered(path: Path, arrays: Arrays, batch: KeptBatch) -> np.ndarray:
     read = read_inputs(path, batch)
     outputs: np.ndarray = read @ arrays[WEIGHT].T + arrays[BIAS]
     if path.head.words and batch.hashed is not None:
-        outputs += _word_outputs(batch.hashed, arrays[WORDS]).reshape(outputs.shape)
-    return outputs
-
-
-def _word_outputs(rows: list[HashedText], weights: np.ndarray) -> np.ndarray:
-    outputs = np.zeros((len(rows), weights.shape[1]), np.float32)
-    filled = [place for place, row in enumerate(rows) if len(row.columns)]
-    if filled:
-        outputs[filled] = hashed_sums([rows[place] for place in filled], weights)
+        outputs += HashedRows.of(batch.hashed).sums(arrays[WORDS]).reshape(outputs.shape)
     return outputs
 
 
