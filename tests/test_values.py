@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhead.errors import BadName, ConfigError
-from polyhead.values import Value, digested, few_digits, from_json, read_toml, to_json, to_value
+from polyhead.values import MANY, Value, digested, few_digits, from_json, read_toml, to_json, to_value
 from support.cases import cases
 from support.tiny_project import to_toml
 
@@ -441,3 +441,20 @@ def test_few_digits_are_those_of_the_nearest_decimal(number):
         assert rounded == float(Decimal(number).normalize(Context(prec=6)))
     else:
         assert rounded == round(Decimal(number))
+
+
+NUMBERS = st.floats() | st.floats(-1, 1) | st.floats(-1, 1, width=32) | st.floats(-1e-14, 1e-14)
+
+
+@given(st.lists(NUMBERS, min_size=MANY, max_size=40))
+def test_many_numbers_have_the_digits_of_each(numbers):
+    """But for one that lies in the middle of two decimals, nearer than floats can say."""
+    alone = [few_digits(number) for number in numbers]
+    together = few_digits(numbers)
+    for rounded, wanted, number in zip(together, alone, numbers, strict=True):
+        if rounded != wanted and not math.isnan(wanted):
+            middle = (Decimal(rounded) + Decimal(wanted)) / 2
+            assert abs(Decimal(number) - middle) <= abs(Decimal(number)) * Decimal(2**-51)
+    of_keys = few_digits({str(place): number for place, number in enumerate(numbers)})
+    assert repr([*of_keys.values()]) == repr(together) and [*of_keys] == [str(place) for place in range(len(numbers))]
+    assert repr(few_digits([*numbers, 1])) == repr([*alone, 1])  # not floats alone: one by one
