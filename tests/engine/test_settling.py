@@ -58,6 +58,7 @@ def settled(graph, *, rounds=10):
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(shapes, "CHANGES", 12)
+    monkeypatch.setattr(shapes, "SLOW", ("bfloat16", "float32"))  # not every processor has bfloat16
 
 
 @pytest.fixture(params=["compiled", "read"])
@@ -97,6 +98,12 @@ def test_a_graph_that_was_not_told_to_settle_stays_as_it_is(few, graph):
         for length in LENGTHS:
             assert_right(graph, given(length))
     assert graph._now[1] == {}
+
+
+def test_in_float32_no_graph_settles(monkeypatch):
+    monkeypatch.setattr(shapes, "CHANGES", 12)
+    graph = OpenVINORuntime(precision="float32").compile(build, label="g", layers=True)
+    assert settled(graph)._now[1] == {} and graph._seen is None
 
 
 def test_where_branches_cannot_be_compiled_calls_go_on(few, graph, monkeypatch, caplog):

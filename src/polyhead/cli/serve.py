@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from polyhead.serve.workers import WorkerPlace
 
 
-STREAMS = 2  # batches that run at once, each on its share of the processors
+STREAMS = 2  # batches that run at once at most, each on two processors or more
 
 
 class AccessOptions(Value):
@@ -155,7 +155,7 @@ def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions)
     from polyhead.serve.several import ServiceSet
 
     keep_compiled()
-    options = {**msgspec.structs.asdict(how), "streams": min(STREAMS, processors())}
+    options = {**msgspec.structs.asdict(how), "streams": max(1, min(STREAMS, processors() // 2))}
     cascades = dict(options.pop("cascades"))
     if len(bundles) == 1 and not cascades:
         return Service(Session(bundles[0], **options), settings)

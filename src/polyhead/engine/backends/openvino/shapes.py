@@ -16,6 +16,7 @@ import openvino as ov
 import openvino.opset13 as op
 
 Shapes = tuple[tuple[int, ...], ...]  # of all inputs of a graph, in their order
+SLOW = ("bfloat16",)  # number forms in which a change takes long; in float32 little was gained (docs/project/log.md)
 CHANGES = 256  # of shapes, before some get graphs of their own: to compile these takes as long as so many, and more
 MOST = 8  # shapes with a graph of their own: each takes some megabytes and a tenth of a second
 SMALL = 2**17  # numbers that all inputs hold: of larger ones a change is a small part
