@@ -2,13 +2,23 @@
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.tagged import UNREAD, allowed_transitions, best, best_path, log_transitions
+from polyhead.tasks.kinds.tagged import (
+    UNREAD,
+    allowed_transitions,
+    best,
+    best_path,
+    best_paths,
+    chosen,
+    log_transitions,
+    parts_marked,
+)
 from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 
@@ -100,6 +110,27 @@ def test_no_path_is_ever_wrong_and_right_ones_are_left_alone():
             assert found.tolist() == greedy.tolist()
             left += 1
     assert 30 < left < 270
+
+
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_texts_together_have_the_paths_of_each(is_learned, monkeypatch):
+    """More than stand together, of many lengths, some without words; `chosen` reads them end to end, parts included."""
+    monkeypatch.setattr("polyhead.tasks.kinds.tagged.AT_ONCE", 5)
+    chance = np.random.default_rng(11)
+    rows = [chance.normal(scale=2, size=(length, len(LABELS))) for length in (3, 0, 7, 1, 7, 2, 12, 0, 5, 1, 4, 4, 9)]
+    learned = tuple(map(tuple, chance.normal(size=(len(LABELS) + 1, len(LABELS))).tolist())) if is_learned else ()
+    for row, path in zip(rows, best_paths(rows, LABELS, learned), strict=True):
+        alone = best_path(row, LABELS, learned)
+        assert path.dtype == np.int64 and path.tolist() == alone.tolist()
+        if 0 < len(row) < 6:
+            assert path.tolist() == list(by_hand(row, LABELS, np.array(learned) if learned else None)[1])
+    for row in rows[2:]:
+        row[chance.random(len(row)) < 0.2] = np.nan
+        parts_marked(row, np.array([place > 0 and chance.random() < 0.2 for place in range(len(row))], bool))
+    tagger = msgspec.structs.replace(task("constrained"), transitions=learned)
+    together = chosen(tagger, np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+    assert together.tolist() == [label for row in rows for label in chosen(tagger, row).tolist()]
+    assert UNREAD in together
 
 
 def test_what_may_follow_what():

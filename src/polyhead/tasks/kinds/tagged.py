@@ -19,6 +19,7 @@ from polyhead.text.question import texts_of
 from polyhead.text.words import words_in
 from polyhead.values import Value
 
+AT_ONCE = 64  # texts whose best paths are found together
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]
 """Where a span begins and ends, and its label."""
@@ -110,17 +111,22 @@ def parts_of(outputs: np.ndarray) -> np.ndarray:
     return is_part
 
 
-def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
+def chosen(task: Task, outputs: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
     """The label index of each word by the task's decoder, int64 (words,); UNREAD for NaN rows.
 
-    A word that shares the token of the word before continues its label: inside the span that begins there.
+    A word that shares the token of the word before continues its label: inside the span that begins there. The words
+    are one text's, or those of several, which begin at `starts`, int64 (texts + 1,), the last being the number of all.
     """
+    starts = np.array([0, len(outputs)]) if starts is None else starts
     is_part = parts_of(outputs)
+    is_part[starts[:-1][starts[:-1] < len(outputs)]] = False
     is_whole = not is_part.any()
     word_outputs = outputs if is_whole else outputs[~is_part]
     labels = best(word_outputs)
     if task.decoder == "constrained":
-        labels = np.where(labels == UNREAD, UNREAD, best_path(word_outputs, task.labels, task.transitions))
+        kept = starts if is_whole else np.concatenate([[0], np.cumsum(~is_part)])[starts]
+        paths = best_paths(np.split(word_outputs, kept[1:-1]), task.labels, task.transitions)
+        labels = np.where(labels == UNREAD, UNREAD, np.concatenate(paths))
     if is_whole:
         return labels
     repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]
@@ -199,22 +205,47 @@ def best_path(
     begin there. If the best labels of the single words form an allowed sequence, that is the result; among equal
     sequences, the one whose last word has the first label, then the word before it, and so on.
     """
-    scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
-    scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)
+    return best_paths([outputs], labels, transitions)[0]
+
+
+def best_paths(
+    rows: Sequence[np.ndarray], labels: Sequence[str], transitions: tuple[tuple[float, ...], ...] = ()
+) -> list[np.ndarray]:
+    """The same for the words of several texts: word after word, of some texts of like length at once."""
     first, follows = _scores_of(tuple(labels), transitions)
-    greedy: np.ndarray = scores.argmax(axis=-1).astype(np.int64)
-    if not len(greedy):
-        return greedy
-    if not transitions and first[greedy[0]] == 0 and (follows[greedy[:-1], greedy[1:]] == 0).all():
-        return greedy
-    total = first + scores[0]
-    before = np.zeros(scores.shape, np.int64)  # (words, labels): the best label of the word before
-    for word in range(1, len(scores)):
-        through = total[:, None] + follows  # (from, to)
-        before[word] = through.argmax(axis=0)
-        total = through[before[word], np.arange(len(labels))] + scores[word]
-    path = np.empty(len(scores), np.int64)
-    path[-1] = total.argmax()
-    for word in range(len(scores) - 1, 0, -1):
-        path[word - 1] = before[word, path[word]]
-    return path
+    scored = [_numbers(row, len(labels)) for row in rows]
+    paths: list[np.ndarray] = [scores.argmax(axis=-1) for scores in scored]
+    order = sorted((i for i, path in enumerate(paths) if len(path)), key=lambda i: -len(paths[i]))
+    if not transitions:
+        order = [i for i in order if not _is_allowed(paths[i], first, follows)]
+    for begin in range(0, len(order), AT_ONCE):
+        texts = order[begin : begin + AT_ONCE]
+        lengths = np.array([len(paths[i]) for i in texts])
+        scores = np.zeros((len(texts), lengths[0], len(labels)))
+        for row, i in zip(scores, texts, strict=True):
+            row[: len(scored[i])] = scored[i]
+        total = first + scores[:, 0]
+        before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
+        still = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]  # texts with more words than that
+        for word in range(1, lengths[0]):
+            through = total[: still[word], :, None] + follows  # (texts, from, to)
+            before[: still[word], word] = through.argmax(axis=1)
+            total[: still[word]] = through.max(axis=1) + scores[: still[word], word]
+        last, found = total.argmax(axis=1), np.zeros(scores.shape[:2], np.int64)
+        found[np.arange(len(texts)), lengths - 1] = last
+        for word in range(lengths[0] - 1, 0, -1):
+            some = np.arange(still[word])
+            found[some, word - 1] = before[some, word, found[some, word]]
+        for i, path, length in zip(texts, found, lengths.tolist(), strict=True):
+            paths[i] = path[:length]
+    return paths
+
+
+def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
+    """The outputs as float64 (words, labels), 0 for NaN words."""
+    numbers = np.asarray(outputs, np.float64).reshape(-1, labels)
+    return np.where(np.isnan(numbers).any(axis=-1, keepdims=True), 0.0, numbers)
+
+
+def _is_allowed(path: np.ndarray, first: np.ndarray, follows: np.ndarray) -> bool:
+    return bool(first[path[0]] == 0 and (follows[path[:-1], path[1:]] == 0).all())

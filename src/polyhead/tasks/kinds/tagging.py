@@ -103,8 +103,7 @@ class Tagging(Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        sequences = [flat] if task.decoder == "greedy" else rows
-        indices = np.concatenate([chosen(task, row) for row in sequences])
+        indices = chosen(task, flat, starts)
         places_of_all, is_part = np.arange(len(flat)), parts_of(flat)
         probabilities, word_labels = base.softmax(flat), indices
         if is_part.any():
