@@ -73,14 +73,14 @@ class HashedRows(NamedTuple):
         ends, columns = [*starts.tolist(), len(self.rows)], self.hashes & np.uint32(len(weights) - 1)
         at_once = 1 if width > WIDE else max(1, BLOCK * len(starts) // max(1, width * len(columns)))
         for first in range(0, len(starts), at_once):
-            some = starts[first : first + at_once]
-            part = slice(ends[first], ends[first + len(some)])
-            taken, values = weights.take(columns[part], axis=0), self.values[part]
+            row_starts = starts[first : first + at_once]
+            part = slice(ends[first], ends[first + len(row_starts)])
+            products, values = weights.take(columns[part], axis=0), self.values[part]
             if width > WIDE:
-                np.einsum("f,fo->o", values, taken, out=sums[self.rows[ends[first]]])
+                np.einsum("f,fo->o", values, products, out=sums[self.rows[ends[first]]])
             else:
-                taken *= values[:, None]
-                sums[self.rows[some]] = np.add.reduceat(taken, some - ends[first])
+                products *= values[:, None]
+                sums[self.rows[row_starts]] = np.add.reduceat(products, row_starts - ends[first])
         return sums
 
 

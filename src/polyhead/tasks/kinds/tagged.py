@@ -226,17 +226,18 @@ def best_paths(
             row[: len(scored[i])] = scored[i]
         total = first + scores[:, 0]
         before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
-        still = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]  # texts with more words than that
+        # Of each place the texts that have a word there: the first so many.
+        with_word = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]
         for word in range(1, lengths[0]):
-            through = total[: still[word], :, None] + follows  # (texts, from, to)
-            before[: still[word], word] = through.argmax(axis=1)
-            total[: still[word]] = through.max(axis=1) + scores[: still[word], word]
-        last, found = total.argmax(axis=1), np.zeros(scores.shape[:2], np.int64)
-        found[np.arange(len(texts)), lengths - 1] = last
+            through = total[: with_word[word], :, None] + follows  # (texts, from, to)
+            before[: with_word[word], word] = through.argmax(axis=1)
+            total[: with_word[word]] = through.max(axis=1) + scores[: with_word[word], word]
+        best_labels = np.zeros(scores.shape[:2], np.int64)
+        best_labels[np.arange(len(texts)), lengths - 1] = total.argmax(axis=1)
         for word in range(lengths[0] - 1, 0, -1):
-            some = np.arange(still[word])
-            found[some, word - 1] = before[some, word, found[some, word]]
-        for i, path, length in zip(texts, found, lengths.tolist(), strict=True):
+            several = np.arange(with_word[word])
+            best_labels[several, word - 1] = before[several, word, best_labels[several, word]]
+        for i, path, length in zip(texts, best_labels, lengths.tolist(), strict=True):
             paths[i] = path[:length]
     return paths
 
