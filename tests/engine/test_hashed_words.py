@@ -72,7 +72,7 @@ def outputs(session, task, texts=TEXTS):
 
 
 def words_of(text):
-    """What the words of a text add to its outputs, whose bits are those of `HashedRows.sums`."""
+    """`HashedRows.sums` of one text, checked against the plain product."""
     columns, values = hashed_text(text, COLUMNS)
     added = hashed_texts([text]).sums(ARRAYS[WORD_WEIGHTS])[0]
     np.testing.assert_allclose(added, values @ ARRAYS[WORD_WEIGHTS][columns], atol=1e-6)

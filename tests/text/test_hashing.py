@@ -161,6 +161,14 @@ def test_sums_are_those_of_the_dense_row_and_company_changes_no_bit(text, output
         np.testing.assert_array_equal(together[place], alone[0])
 
 
+def test_more_texts_than_are_hashed_together_are_those_of_each(monkeypatch):
+    texts = [f"{TEXT} {number}" for number in range(7)] + [""]
+    monkeypatch.setattr("polyhead.text.hashing.TEXTS_AT_ONCE", 3)
+    alone = np.concatenate([hashed_texts([text]).sums(WEIGHTS) for text in texts])
+    np.testing.assert_array_equal(hashed_texts(texts).sums(WEIGHTS), alone)
+    assert len(np.unique(alone, axis=0)) == len(texts)
+
+
 def test_sums_of_known_vectors_and_of_none():
     rows = [hashed_text(text, 64) for text in (TEXT, "", "dog")]
     expected = np.stack([dense(text, 64) for text in (TEXT, "", "dog")]) @ WEIGHTS

@@ -64,17 +64,19 @@ class WordOutputs:
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        hashed, ends = self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs, len(weights))
+        hashed, starts = (
+            self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs, len(weights))
+        )
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
             sums = hashed.sums(weights)
             if isinstance(outputs.values, np.ndarray):
                 return Outputs(rows=outputs.rows, values=outputs.values + sums)
-            parts = (sums[start:end] for start, end in pairwise(ends))
+            parts = (sums[start:end] for start, end in pairwise(starts))
             values = [of + added.reshape(of.shape) for of, added in zip(outputs.values, parts, strict=True)]
         return Outputs(rows=outputs.rows, values=values, words=outputs.words)
 
     def _of_inputs(self, outputs: Outputs, columns: int) -> tuple[HashedRows, list[int]]:
-        """The hashed inputs, or their options, and where those of each input end."""
+        """The hashed inputs, or their options, and the first row of each input, the number of rows last."""
         examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
         are_texts = all(isinstance(example, tuple) and len(example) == 1 for example in examples)
         key = outputs.rows.tobytes(), "texts" if are_texts else columns  # texts have all numbers of columns
@@ -91,7 +93,7 @@ class WordOutputs:
         return self._hashed[key]
 
     def _of_words(self, outputs: Outputs) -> tuple[HashedRows, list[int]]:
-        """The hashed words of each input, and where those of each end."""
+        """The hashed words of all inputs, and the first row of each input, the number of rows last."""
         assert outputs.words is not None
         key = outputs.rows.tobytes(), "words"
         if key not in self._hashed:

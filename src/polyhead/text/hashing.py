@@ -26,7 +26,8 @@ from polyhead.text.tokenize import repair
 GRAMS = (3, 4, 5)  # characters of a word with a space before and after it
 AFFIXES = (1, 2, 3, 4)  # first and last characters of a word
 FORMS = 2 + 2 * len(AFFIXES)  # features of a word itself
-CONTEXT = 3 * FORMS  # those of a word and its two neighbours
+CONTEXT = 3 * FORMS  # features of a word with its two neighbours
+TEXTS_AT_ONCE = 64  # texts that are hashed together: fewer calls of numpy, and little memory
 WIDE = 32  # outputs beyond which the sum of one row at a time is faster than of several
 BLOCK = 2**16  # products of weights at once
 LONGEST = 64  # characters of a word whose hashes are remembered
@@ -112,13 +113,24 @@ def hashed_texts(texts: Sequence[str]) -> HashedRows:
 
 
 def counted_features(texts: Sequence[str]) -> CountedFeatures:
-    """The features of each text."""
+    """The features of each text; none depends on the others."""
+    starts = range(0, max(1, len(texts)), TEXTS_AT_ONCE)
+    parts = [_counted(_text_groups(texts[start : start + TEXTS_AT_ONCE])) for start in starts]
+    if len(parts) == 1:
+        return parts[0]
+    groups = [part.groups + 2 * start for part, start in zip(parts, starts, strict=True)]
+    hashes, counts = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+    return CountedFeatures(np.concatenate(groups), hashes, counts)
+
+
+def _text_groups(texts: Sequence[str]) -> list[Sequence[int]]:
+    """The checksums of each text's words, then of its letters, text after text."""
     words = [words_to_hash(text) for text in texts]
-    return _counted([checksums(each) for each in words for checksums in (_word_checksums, _letter_checksums)])
+    return [checksums(each) for each in words for checksums in (_word_checksums, _letter_checksums)]
 
 
 def normed(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The values of features that occur so often, float64; those of a group have the length 1 together."""
+    """Float64 (features,): 1 + ln of each count, divided by the length of its group's vector."""
     values = 1 + np.log(counts)
     return np.asarray(values / np.maximum(np.sqrt(np.bincount(groups, np.square(values))), 1.0)[groups])
 
@@ -241,7 +253,7 @@ def _word_checksums(words: Sequence[str]) -> list[int]:
 
 
 def _letter_checksums(words: Sequence[str]) -> array[int]:
-    """Of each 3, 4 and 5 characters of each word; a space stands at both of its ends."""
+    """The checksums of all runs of 3, 4 and 5 characters of each word, with a space before and after the word."""
     flat = array("I")
     for word in words:
         flat.extend(_grams(word) if len(word) <= LONGEST else _grams.__wrapped__(word))

@@ -226,7 +226,7 @@ def best_paths(
             row[: len(scored[i])] = scored[i]
         total = first + scores[:, 0]
         before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
-        # Of each place the texts that have a word there: the first so many.
+        # The number of texts with a word at each place; the texts are sorted, the longest first.
         with_word = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]
         for word in range(1, lengths[0]):
             through = total[: with_word[word], :, None] + follows  # (texts, from, to)

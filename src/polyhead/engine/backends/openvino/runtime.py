@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 LEVELS = 256
 LONGEST_NAMES = 2**20  # bytes of the names of a graph's inputs and outputs
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
-ONE_AT_A_TIME = threading.Lock()  # shapes of one graph are compiled at once: calls go on meanwhile
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
+BRANCHING = threading.Lock()  # held while one graph gets its branches, so that calls keep a core
 
 
 class OpenVINOInt8Ops(OpenVINOOps):
@@ -317,7 +317,7 @@ class _Compiled:
         """Takes a model with a graph for each of these shapes in the place of the one that serves any."""
         assert self._branched is not None
         try:
-            with ONE_AT_A_TIME:
+            with BRANCHING:
                 model = self._branched(known)
         except Exception as error:  # memory, or an operator that a version cannot branch: calls go on as before
             log.warning("graphs of few shapes could not be compiled; calls go on without: %s", error)
