@@ -73,9 +73,9 @@ def errors(rows: int) -> float:
 
 
 def clearly_less(losses: np.ndarray, before: np.ndarray, *, least_errors: float | None = None) -> bool:
-    """Whether the mean loss over the same rows, (rows,), fell by more than `least_errors` standard errors.
+    """True if the mean of `losses` (rows,) is below that of `before` by more than `least_errors` standard errors.
 
-    By default as many as a difference must exceed to be more than chance.
+    The default is the number of standard errors beyond which a difference is more than chance.
     """
     gains = before - losses
     least_errors = errors(len(gains)) if least_errors is None else least_errors
