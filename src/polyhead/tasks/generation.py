@@ -31,8 +31,8 @@ class GenerationRules(Value, omit_defaults=True):
     early_stopping: Literal["yes", "no", "never"] = "no"
     """When a beam search ends that has as many texts as beams: at once, when no better one is likely, or can be."""
     length_penalty: float = 1.0  # a text's score is the sum of its log-probabilities / length ** this
-    repetition_penalty: float = 1.0  # scores of tokens that were written are so much lower (Keskar et al. 2019)
-    no_repeat: int = 0  # no so many tokens occur twice in this order; 0: any may
+    repetition_penalty: float = 1.0  # by which scores of tokens that were written are lowered (Keskar et al. 2019)
+    no_repeat: int = 0  # no sequence of so many tokens occurs twice; 0: any may
     bad_words: tuple[tuple[int, ...], ...] = ()  # sequences that are never written
     suppressed: tuple[int, ...] = ()  # tokens that are never written
 
