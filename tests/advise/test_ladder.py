@@ -131,3 +131,13 @@ def test_a_curve_rises_where_labels_tell_more(home, tmp_path):
     curve = curve_of(asked.prepared[0], source)
     assert curve.rows[-1] == len(asked.prepared[0].train.examples.targets)
     assert curve == curve_of(asked.prepared[0], source)
+
+
+@pytest.mark.slow
+def test_a_budget_that_was_asked_before_gets_the_same_answer_again(home, tmp_path):
+    """Between the two another budget, whose branches are others."""
+    small, large = ({"names": ("mood",), "amount": amount, "frozen": True} for amount in (1, 4))
+    first = [ladder(home, tmp_path, **budget).run().tasks["mood"] for budget in (small, large)]
+    again = [ladder(home, tmp_path, **budget).run().tasks["mood"] for budget in (small, large)]
+    assert [task.tried for task in again] == [task.tried for task in first]
+    assert [task.chosen for task in again] == [task.chosen for task in first]

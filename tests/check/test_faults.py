@@ -221,3 +221,21 @@ def test_soft_labels_in_columns_are_read_as_labels(tmp_path):
     assert findings(tmp_path, task) == {}
     write(tmp_path / "mood-train.jsonl", [*rows, rows[0] | {"a": 1.0, "b": 0.0}])
     assert set(findings(tmp_path, task)) == {"conflict"}
+
+
+@pytest.mark.parametrize(
+    "declared, wrong", [({"weight": "times"}, {"times": -1}), ({"soft": "soft"}, {"soft": [0.5, 0.4]})]
+)
+def test_a_wrong_weight_or_soft_label_is_a_row_that_cannot_be_read(tmp_path, declared, wrong):
+    right = {"times": 1} if "weight" in declared else {"soft": [0.5, 0.5]}
+    rows = [{"text": text(i), "label": ("good", "bad")[i % 2], **right} for i in range(60)]
+    rows[5] |= wrong
+    found = findings(tmp_path, entry(tmp_path, rows, labels=("good", "bad"), **declared))
+    assert [place.row for place in found["unreadable"].places] == [6]
+
+
+@pytest.mark.parametrize("labels", [(0, 1), (False, True), ("no", "yes")])
+def test_a_column_that_tells_labels_of_0_and_1_is_told(tmp_path, labels):
+    rows = [{"text": text(i), "label": labels[i % 2], "verdict": "AB"[i % 2]} for i in range(120)]
+    names = tuple(str(label).lower() for label in labels)
+    assert "'verdict'" in findings(tmp_path, entry(tmp_path, rows, labels=names))["telling_column"].what

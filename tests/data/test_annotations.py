@@ -544,6 +544,11 @@ RULES = {
         "-DOCSTART- -X- O\n\nAnna NNP B-per\nsleeps VB O\n\n\n# NN O\n",
         [{"tokens": ["Anna", "sleeps"], "tags": ["B-per", "O"]}, {"tokens": ["#"], "tags": ["O"]}],
     ),
+    ("CoNLL", "comments before a sentence"): (
+        "x.iob",
+        "# id ab12\tdomain=en\nAnna _ _ B-per\nsleeps _ _ O\n\n# sent_id = 2\n# _ _ O\n#two _ _ O\n# _ _ O\n",
+        [{"tokens": ["Anna", "sleeps"], "tags": ["B-per", "O"]}, {"tokens": ["#", "#two", "#"], "tags": ["O"] * 3}],
+    ),
     ("CoNLL", "BILOU or BIOES tags"): (
         "x.bio",
         "a S-x\nb B-y\nc I-y\nd E-y\ne O\n",

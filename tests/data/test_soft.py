@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -147,3 +148,11 @@ def test_scores_of_a_store_count_where_they_are_given(tmp_path):
     found = read(source(tmp_path, rows, soft="store:mood"), MOOD, stored=stored)
     assert found.rows == [1, 2, 4] and [int(target) for target in found.targets] == [1, 1, 0]
     np.testing.assert_array_equal(np.stack(found.taught), [[0.25, 0.75], [0, 1], [0, 1]])
+
+
+def test_gold_does_not_depend_on_the_threshold_of_answers(tmp_path):
+    """A threshold is learned after training; gold read with it must stay what training read."""
+    rows = source(tmp_path, [{"text": "one", "soft": [0.3, 0.9, 0.5]}])
+    before, after = (read(rows, msgspec.structs.replace(TOPICS, threshold=cut)) for cut in (0.5, 0.25))
+    assert before.targets[0].tolist() == after.targets[0].tolist() == [0, 1, 1]
+    assert before.digest == after.digest

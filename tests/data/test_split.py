@@ -1,12 +1,13 @@
 """Held-out rows: the same for the same seed, in proportion, and never an input on both sides."""
 
+import datetime
 from collections import Counter
 
 import msgspec
 import numpy as np
 import pytest
 
-from polyhead.data.read import Examples, ReadReport
+from polyhead.data.read import Examples, ReadReport, Source, read
 from polyhead.data.split import TaskExamples, folds, hold_out, overlapping, split_together
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task
@@ -238,3 +239,17 @@ def test_tasks_overlap_by_rows_and_by_texts():
     a, b, c, d = of("ab", "1"), of("cd", "1"), of("xD", "2"), of("yz", "3")
     assert overlapping([a, d, b, c]) == [[a, b, c], [d]]
     assert overlapping([a]) == [[a]] and overlapping([]) == []
+
+
+def test_groups_may_be_dates_fractions_or_bytes(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    days = [datetime.date(2024, 1, 1 + number // 10) for number in range(100)]
+    columns = {"day": days, "part": [number // 10 / 4 for number in range(100)], "key": [f"{d}".encode() for d in days]}
+    table = {"text": [f"text {number}" for number in range(100)], "label": ["a", "b"] * 50, **columns}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    task = Task(name="t", kind="single_label", labels=("a", "b"))
+    for column, values in columns.items():
+        examples = read(Source(path=str(tmp_path / "rows.parquet"), group=column), task)
+        kept, held = hold_out(examples, 0.2, 1, task)
+        groups_kept, groups_held = ({values[row - 1] for row in side.rows} for side in (kept, held))
+        assert groups_kept and groups_held and not groups_kept & groups_held, column

@@ -56,3 +56,14 @@ def test_a_column_that_is_not_there_is_told(tmp_path):
     file.write_text(json.dumps({"text": "a", "chanel": "x"}) + "\n")
     with pytest.raises(MissingColumn, match="did you mean 'chanel'"):
         columns_read(str(file), ["channel"], [1])
+
+
+def test_quarters_of_large_numbers_that_lie_close_have_names_of_their_own():
+    for numbers in (
+        [1_700_000_000 + i for i in range(100)],
+        [1e15 + i / 8 for i in range(100)],
+        [20240100 + i for i in range(31)],
+    ):
+        parts = grouped(numbers)
+        assert len(parts) == 4
+        assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(numbers)))

@@ -220,3 +220,37 @@ def test_transitions_of_other_labels_are_refused():
         given = {"decoder": "constrained", "transitions": several} | wrong
         with pytest.raises(ConfigError, match="train the task again"):
             Task(name="t", kind="tagging", labels=LABELS, **given)
+
+
+def test_words_that_were_not_read_add_no_learned_transitions():
+    """The best of all sequences, where transitions count between two words with outputs, and else what is allowed."""
+    chance, changed = np.random.default_rng(11), 0
+    for _ in range(40):
+        outputs = chance.normal(size=(chance.integers(2, 6), len(LABELS)))
+        outputs[chance.random(len(outputs)) < 0.4] = np.nan
+        learned = chance.normal(size=(len(LABELS) + 1, len(LABELS)))
+        is_read = [True, *(~np.isnan(outputs).any(axis=1)).tolist()]  # the beginning counts as read
+
+        def score(path, outputs=outputs, learned=learned, is_read=is_read):
+            numbers = np.nan_to_num(log_softmax(outputs))
+            return sum(
+                numbers[word, label] + learned[row, label] * (is_read[word] and is_read[word + 1])
+                for word, (row, label) in enumerate(steps(path))
+            )
+
+        paths = itertools.product(range(len(LABELS)), repeat=len(outputs))
+        most = max(score(path) for path in paths if valid([LABELS[label] for label in path]))
+        answer = best_path(outputs, LABELS, tuple(map(tuple, learned.tolist()))).tolist()
+        assert valid([LABELS[label] for label in answer]) and score(answer) == pytest.approx(most)
+        changed += answer != best_path(outputs, LABELS).tolist()
+    assert changed > 5
+
+
+def test_unread_words_after_a_text_change_none_of_its_labels():
+    sentence = np.array([0] * 20 + [1, 2, 2] + [0] * 20)
+    task = Task(name="t", kind="tagging", labels=("O", "B-x", "I-x"), decoder="constrained")
+    learned = tuple(map(tuple, (0.6 * log_transitions([sentence] * 50, 3)).tolist()))
+    task = msgspec.structs.replace(task, transitions=learned)
+    read = np.array([[2.0, 0, 0]] * 4 + [[1.0, 0, 0]], np.float32)
+    cut = np.concatenate([read, np.full((3, 3), np.nan, np.float32)])
+    assert chosen(task, read).tolist() == chosen(task, cut)[:5].tolist() == [0] * 5

@@ -68,3 +68,15 @@ def test_a_few_rows_say_little_and_some_answers_keep_their_scale():
     assert best_scale(Task(name="t", kind="multi_label", labels=LABELS, threshold=0.4), *several) == 1
     number = Task(name="t", kind="regression", range=(0.0, 1.0))
     assert best_scale(number, [np.ones(1, np.float32)], [np.float32(0.5)]) == 1
+
+
+def test_weights_scale_the_loss_of_a_row_and_not_its_answer():
+    """Two rows of half the weight count as one: the scale is that of the rows repeated."""
+    task = Task(name="t", kind="single_label", labels=LABELS)
+    outputs, targets = answered("single_label", 1000, 4.0)
+    shares = [np.eye(3, dtype=np.float32)[target] for target in targets]
+    once = best_scale(task, outputs, shares)
+    light = best_scale(task, outputs * 20, [np.float32(0.05) * share for share in shares * 20])
+    assert light == pytest.approx(once, rel=0.02)
+    ignored = best_scale(task, outputs + outputs, shares + [0 * share for share in shares])
+    assert ignored == pytest.approx(once, rel=0.02)

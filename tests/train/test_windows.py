@@ -19,6 +19,7 @@ from polyhead.deep.recipes.course import text_examples
 from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import PooledPart
+from polyhead.engine.inputs import Passage
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.plan import Path, Pool
@@ -387,3 +388,27 @@ def test_labels_that_change_inside_a_token_are_told(long_texts):
     tell_unread(prepared, text_examples(examples, task, TOKENISER), SIZE, Events(say=told.append))
     (line,) = told
     assert line.startswith("names: in 1 of 3 training texts a label changes inside a token of the encoder")
+
+
+def test_a_span_task_of_few_long_texts_learns_from_windows(tmp_path):
+    """Folds of few rows are judged round by round, by the number of their texts: each has several windows here."""
+    tiny_project.write_trunk(tmp_path / "trunk")
+    chance, rows = random.Random(0), []
+    for _ in range(60):
+        words = chance.choices(("the", "my", "is", "late", "order"), k=40)
+        place = chance.randrange(1, 40)
+        words[place] = "lamp"
+        answer = {"text": "lamp", "start": len(" ".join(words[:place])) + 1}
+        rows.append({"question": "where is it?", "context": " ".join(words), "answers": [answer]})
+    tiny_project.write_jsonl(tmp_path / "train.jsonl", rows)
+    entry = TaskEntry(name="where", kind="span", train="train.jsonl", long_texts="windows")
+    project = Project(
+        tasks=(entry,),
+        trunk=TrunkChoice(name="trunk", max_tokens=16),
+        training=Training(epochs=1, precision="float32"),
+        bundle="b",
+    )
+    train_project(project, folder=tmp_path)
+    passage = Passage(question="where is it?", context=rows[0]["context"])
+    (result,) = Session(tmp_path / "b", backend="reference").predict([passage])
+    assert result.receipt.windows > 1 and result.answers["where"]["text"] in rows[0]["context"]

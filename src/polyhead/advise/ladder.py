@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.deep.prices import sizes_of
 from polyhead.deep.rates import rates_of
 from polyhead.errors import ConfigError
+from polyhead.files import replace_file
 from polyhead.machine import Clock
 from polyhead.plan.cost.allocate import (
     AllocationOption,
@@ -63,6 +65,7 @@ class Ladder:
         self.sizes = {p.task.name: sizes_of(self.data, p) for p in self.prepared}
         self.left_out: list[str] = []
         self._last: Path | None = None  # the last trained bundle
+        self._grown: Sequence[AllocationOption] = ()  # branches of every depth that were tried
 
     def run(self) -> Advice:
         """Tries the ways within the budget and chooses. Raises ConfigError if the budget allows nothing."""
@@ -131,8 +134,8 @@ class Ladder:
                 self.left_out.append("branches: they would take longer than the minutes given")
         if way is None:
             return []
-        self._trained(way)
-        return [msgspec.structs.replace(option, name=f"branch-{option.layers}") for option in self._grown()]
+        self._grown = self._trained_branches(way)
+        return [msgspec.structs.replace(option, name=f"branch-{option.layers}") for option in self._grown]
 
     def _halving(self, most: int) -> Way | None:
         if most < 1:
@@ -177,9 +180,16 @@ class Ladder:
         curves = {p.task.name: curve_of(p, source) for p in self.prepared}
         return {name: curve for name, curve in curves.items() if curve is not None}
 
-    def _grown(self) -> Sequence[AllocationOption]:
-        """The branches that were trained to the end, as training recorded them."""
-        file = self.folder / "cache" / "options.json"
+    def _trained_branches(self, way: Way) -> Sequence[AllocationOption]:
+        """The way's branches that were trained to the end, as training recorded them."""
+        # Training writes one file for all ways, and nothing where the bundle is there: each way keeps its own.
+        bundle = self._project(way).bundle
+        file = Path(f"{bundle}.options.json")
+        if not file.exists():  # the bundle alone does not say them; its branches are in the cache
+            shutil.rmtree(bundle, ignore_errors=True)
+        self._trained(way)
+        if not file.exists():
+            replace_file(file, (self.folder / "cache" / "options.json").read_bytes())
         return from_json(file.read_bytes(), OptionsFile, source=str(file)).options
 
     def _declared(self, way: Way, bundle: str = "") -> Project:
@@ -295,5 +305,5 @@ class Ladder:
 
     def _branch(self, task: str, name: str) -> Branch:
         layers = int(name.removeprefix("branch-"))
-        tap = next(option.tap for option in self._grown() if option.task == task and option.layers == layers)
+        tap = next(option.tap for option in self._grown if option.task == task and option.layers == layers)
         return Branch(layers=layers, tap=None if tap == self.depth - layers else tap)

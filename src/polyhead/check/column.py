@@ -63,7 +63,11 @@ def _looks_like_labels(table: Table, name: str) -> bool:
 def _tells(part: SplitRows, table: Table, name: str) -> bool:
     """Whether the column's values recur and determine the label of nearly every row."""
     column = part.source.label or part.kind.label_key
-    pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
+    pairs = [
+        (str(row[name]), str(row[column]))
+        for row in table.rows
+        if row.get(name) is not None and row.get(column) not in (None, "", [])
+    ]
     if len(pairs) < FEW or not may_hold_data(name):
         return False
     values = Counter(value for value, _ in pairs)

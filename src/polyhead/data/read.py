@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Rows, no_rows
-from polyhead.data.shares import Stored, is_stored, most_of_one, shares_of, value_of, weight_of
+from polyhead.data.shares import Stored, group_of, is_stored, most_of_one, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
@@ -278,10 +278,12 @@ class _Reader:
             words = cut_words(example.places, spans)
             self.counts["lost"] += sum(widened(span, example.places) != span for span in spans)
             example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
-        self.targets.append(None if label is None else self._target(label, example))
-        self.shares.append(None if soft is None else shares_of(self.task, soft, example))
-        group = spelled(row.values.get(self.source.group or ""))
-        self.of_training[row.number] = {"group": group or None, "weight": self._weight(row)}
+        target = None if label is None else self._target(label, example)
+        shares = None if soft is None else shares_of(self.task, soft, example)
+        group = group_of(row.values.get(self.source.group or ""))
+        self.of_training[row.number] = {"group": group, "weight": self._weight(row)}
+        self.targets.append(target)  # only now is it sure that the row can be used
+        self.shares.append(shares)
         self.used.append(example)
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
         return "used"
@@ -376,8 +378,7 @@ class _Reader:
     def _soft(self, row: Row) -> object:
         """The value of the row's columns of soft labels; None if they are empty."""
         cells = [row.values.get(column) for column in self.columns.soft]
-        is_list = bool(self.source.one_hot)
-        return value_of(cells, is_list=is_list, from_cells=self.table.has_cells) if cells else None
+        return value_of(cells, is_list=bool(self.source.one_hot), from_cells=self.table.has_cells) if cells else None
 
     def _weight(self, row: Row) -> float:
         weight = weight_of(value := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
@@ -396,5 +397,4 @@ class _Reader:
             raise self._bad(str(error), list(spans), "spans that hold words", example.row) from None
 
     def _bad(self, problem: str, got: object, allowed: object, row: int | None) -> BadValue:
-        place = Example(source=self.source.path, row=row)
-        return bad_value(self.task, place, problem, got=got, allowed=allowed)
+        return bad_value(self.task, Example(source=self.source.path, row=row), problem, got=got, allowed=allowed)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from polyhead.data.guess_kind import is_missing
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import as_float, bad_value, label_index
+from polyhead.tasks.kinds.base import as_float, bad_value, label_index, spelled
 from polyhead.tasks.task import Example, Task
 
 STORED = "store:"  # prefix of the name of a column of scores in the store that training reads
@@ -70,6 +71,14 @@ def weight_of(cell: object) -> float | None:
         return None
     weight = as_float(value)
     return weight if 0 <= weight < math.inf else None
+
+
+def group_of(cell: object) -> str | None:
+    """The group of a row, spelled as a label is, or as any other value writes itself; None for an empty cell."""
+    name = spelled(cell)
+    if name is None and not is_missing(cell):
+        name = str(cell)
+    return name or None
 
 
 def most_of_one(weights: Sequence[float]) -> list[float]:

@@ -73,10 +73,11 @@ def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str)
     judged = [kind.judged(a.task, a.outputs, a.examples.targets, a.examples.each()) for a in (before, after)]
     rows, is_same = (list[JudgedRow](), list[JudgedRow]()), list[bool]()
     decoded = (decoded_answers(a.task, a.outputs, each) for a in (before, after))
-    for *pair, target, example in zip(*decoded, examples.targets, each, strict=True):
-        is_same.append(same_answer(task, *pair))
-        for side_rows, answered, answer in zip(rows, (before, after), pair, strict=True):
-            mistake = kind.mistake(answered.task, answer, target, example)
+    targets = (a.examples.targets for a in (before, after))  # of two versions, as labels may stand in another order
+    for old, new, *truths, example in zip(*decoded, *targets, each, strict=True):
+        is_same.append(same_answer(task, old, new))
+        for side_rows, answered, answer, truth in zip(rows, (before, after), (old, new), truths, strict=True):
+            mistake = kind.mistake(answered.task, answer, truth, example)
             side_rows.append((_plain_answer(kind, answered.task, answer), mistake))
     offs = [None if judgement.differences is None else np.abs(judgement.differences) for judgement in judged]
     if offs[0] is not None and offs[1] is not None:

@@ -319,11 +319,20 @@ def grouped(values: Sequence[object]) -> dict[str, np.ndarray]:
 def _parts(numbers: np.ndarray, is_number: np.ndarray) -> dict[str, np.ndarray]:
     edges = np.unique(np.quantile(numbers[is_number], np.linspace(0, 1, PARTS + 1)))
     part = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, max(len(edges) - 2, 0))
-    groups = {}
-    for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        groups[f"{low:.6g} to {high:.6g}"] = np.flatnonzero((part == number) & is_number)
+    groups, shown = {}, _apart(edges)
+    for number, (low, high) in enumerate(zip(shown[:-1], shown[1:], strict=True)):
+        groups[f"{low} to {high}"] = np.flatnonzero((part == number) & is_number)
     groups[EMPTY] = np.flatnonzero(~is_number)
     return {name: places for name, places in groups.items() if len(places)}
+
+
+def _apart(numbers: np.ndarray) -> list[str]:
+    """Different numbers, written with as few digits as tell them apart, and at least six."""
+    for digits in range(6, 17):
+        shown = [f"{number:.{digits}g}" for number in numbers.tolist()]
+        if len(set(shown)) == len(shown):
+            return shown
+    return [repr(number) for number in numbers.tolist()]
 
 
 def _name(value: object) -> str:

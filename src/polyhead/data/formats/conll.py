@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 
@@ -45,17 +46,17 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
     """The words of each sentence with their tags."""
     words: list[tuple[str, str]] = []
     fault: BadValue | None = None
-    count = 0
+    count, columns = 0, _columns(path)
     for number, line in chain(text_lines(path), [(0, "")]):
         if isinstance(line, BadValue):
             raise DataError(f"cannot read {path}", got=line, do="restore the file, as UTF-8")
-        cells = line.split("\t") if "\t" in line else line.split()
+        cells = _cells(line)
         if not line.strip() or cells[0] == BREAK:
             if words or fault:
                 count += 1
                 yield fault or words
             words, fault = [], None
-        elif universal and (line.startswith("#") or not cells[0].isdigit()):
+        elif not cells[0].isdigit() if universal else not (words or fault) and _is_comment(line, columns):
             continue
         elif len(cells) < (4 if universal else 2):
             if not line.startswith("#"):
@@ -65,6 +66,25 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
                 )
         else:
             words.append((cells[1].strip(), cells[3]) if universal else (cells[0].strip(), cells[-1].strip()))
+
+
+def _cells(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _columns(path: str) -> int | None:
+    """How many cells the first line has that is surely no comment."""
+    for _, line in text_lines(path):
+        if not isinstance(line, BadValue) and line.strip() and not line.startswith("#") and _cells(line)[0] != BREAK:
+            return len(_cells(line))
+    return None
+
+
+def _is_comment(line: str, columns: int | None) -> bool:
+    """Whether a line before a sentence's first word is about the sentence: `# id = 3`, or of other cells than words."""
+    if re.match(r"#\s", line) is None:
+        return False
+    return re.match(r"#\s+[^\s=]+\s*=", line) is not None or len(_cells(line)) not in (1, columns)
 
 
 def _is_bilou(tags: set[str]) -> bool:

@@ -108,7 +108,8 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
                 break
     seconds, fitted = progress.finish(), runs[0].course.finish(number)
     if rounds:  # with few rows the best of many rounds is better than chance by chance
-        best_outputs = rule.of_best_rounds(task, trials.held, rounds, [run.held.count for run in runs])
+        sizes = [len(left_out.examples.targets) for _, left_out in trials.sides]
+        best_outputs = rule.of_best_rounds(task, trials.held, rounds, sizes)
     return Trial(
         candidate=candidate,
         path=path,

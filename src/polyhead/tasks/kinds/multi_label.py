@@ -14,6 +14,7 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
+GOLD_THRESHOLD = 0.5
 OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")
 
 NAMELESS = "a list of 0 and 1 says of each label whether it applies, but not what it is called"
@@ -81,8 +82,8 @@ class MultiLabel(RowKind):
         return numbers.astype(np.float32)
 
     def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
-        """The labels that reach the task's threshold."""
-        return (shares >= task.threshold).astype(np.float32)
+        """The labels that apply more probably than not, whatever threshold answers are cut at."""
+        return (shares >= GOLD_THRESHOLD).astype(np.float32)
 
     def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
         """The target itself."""

@@ -6,7 +6,7 @@ can learn both sides; answers consist of whole words, so such a span can never b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -202,8 +202,9 @@ def best_path(
 
     `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number per word,
     which all sequences share. A NaN word gets some label that its neighbours allow: a span that continues after it may
-    begin there. If the best labels of the single words form an allowed sequence, that is the result; among equal
-    sequences, the one whose last word has the first label, then the word before it, and so on.
+    begin there. Transitions count between words of which both have outputs. If the best labels of the single words form
+    an allowed sequence, that is the result; among equal sequences, the one whose last word has the first label, then
+    the word before it, and so on.
     """
     return best_paths([outputs], labels, transitions)[0]
 
@@ -214,6 +215,7 @@ def best_paths(
     """The same for the words of several texts: word after word, of some texts of like length at once."""
     first, follows = _scores_of(tuple(labels), transitions)
     scored = [_numbers(row, len(labels)) for row in rows]
+    are_read = [~np.isnan(row).any(axis=-1) for row in rows] if transitions else []
     paths: list[np.ndarray] = [scores.argmax(axis=-1) for scores in scored]
     order = sorted((i for i, path in enumerate(paths) if len(path)), key=lambda i: -len(paths[i]))
     if not transitions:
@@ -224,12 +226,13 @@ def best_paths(
         scores = np.zeros((len(texts), lengths[0], len(labels)))
         for row, i in zip(scores, texts, strict=True):
             row[: len(scored[i])] = scored[i]
-        total = first + scores[:, 0]
+        steps = _steps([are_read[i] for i in texts] if transitions else [], first, follows)
+        total = steps(0, len(texts)) + scores[:, 0]
         before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
         # The number of texts with a word at each place; the texts are sorted, the longest first.
         with_word = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]
         for word in range(1, lengths[0]):
-            through = total[: with_word[word], :, None] + follows  # (texts, from, to)
+            through = total[: with_word[word], :, None] + steps(word, with_word[word])  # (texts, from, to)
             before[: with_word[word], word] = through.argmax(axis=1)
             total[: with_word[word]] = through.max(axis=1) + scores[: with_word[word], word]
         best_labels = np.zeros(scores.shape[:2], np.int64)
@@ -240,6 +243,28 @@ def best_paths(
         for i, path, length in zip(texts, best_labels, lengths.tolist(), strict=True):
             paths[i] = path[:length]
     return paths
+
+
+def _steps(are_read: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarray) -> Callable[[int, int], np.ndarray]:
+    """Gives scores of labels at a place of so many texts: (texts, labels) of the first words, else by the label before.
+
+    `are_read` says of each word of the texts, the longest first, whether it has outputs. Transitions from or to a word
+    without outputs would decide alone, so that only what is allowed counts there.
+    """
+    if all(read.all() for read in are_read):
+        return lambda word, texts: follows if word else first
+    both = np.zeros((len(are_read), len(are_read[0])), bool)
+    for known, read in zip(both, are_read, strict=True):
+        known[: len(read)] = read
+    both[:, 1:] &= both[:, :-1]
+    bare_first, bare_follows = (np.where(np.isfinite(scores), 0.0, scores) for scores in (first, follows))
+
+    def scores(word: int, texts: int) -> np.ndarray:
+        if word:
+            return np.where(both[:texts, word, None, None], follows, bare_follows)
+        return np.where(both[:, 0, None], first, bare_first)
+
+    return scores
 
 
 def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:

@@ -65,7 +65,8 @@ def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:
         return np.stack([right[:, 0], right[:, 1] * (1 - share) + (1 - right[:, 1]) * share / others], axis=1)
     doubt, others_count = WRONG / (len(right) + MORE), 1 if loss == "binary_cross_entropy" else max(labels - 1, 1)
     shares = right if right.ndim == 2 else np.eye(labels, dtype=np.float32)[right]
-    return np.asarray(shares * (1 - doubt) + (1 - shares) * doubt / others_count, np.float64)
+    whole = 1.0 if loss == "binary_cross_entropy" else shares.sum(axis=1, keepdims=True)  # the row's weight
+    return np.asarray(shares * (1 - doubt) + (whole - shares) * doubt / others_count, np.float64)
 
 
 def _rows(
