@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from polyhead.evaluate.probabilities import best_temperature, error_of, label_scores_of
 from polyhead.tasks.calibration import Calibration
@@ -70,13 +71,19 @@ def test_a_few_rows_say_little_and_some_answers_keep_their_scale():
     assert best_scale(number, [np.ones(1, np.float32)], [np.float32(0.5)]) == 1
 
 
-def test_weights_scale_the_loss_of_a_row_and_not_its_answer():
-    """Two rows of half the weight count as one: the scale is that of the rows repeated."""
-    task = Task(name="t", kind="single_label", labels=LABELS)
-    outputs, targets = answered("single_label", 1000, 4.0)
-    shares = [np.eye(3, dtype=np.float32)[target] for target in targets]
-    once = best_scale(task, outputs, shares)
-    light = best_scale(task, outputs * 20, [np.float32(0.05) * share for share in shares * 20])
-    assert light == pytest.approx(once, rel=0.02)
-    ignored = best_scale(task, outputs + outputs, shares + [0 * share for share in shares])
-    assert ignored == pytest.approx(once, rel=0.02)
+def test_a_weight_scales_the_loss_of_its_row_and_not_its_answer():
+    """Against the formula written out: the scale with the least sum of weighted cross-entropy, and the pull to 1."""
+    task, labels = Task(name="t", kind="single_label", labels=("a", "b")), np.array([0] * 10 + [1] * 190)
+    outputs = 9 * np.eye(2)[labels]  # all right
+    weights = np.where(labels == 0, 1.0, 10 / 190)
+    doubt = 2 / (len(labels) + 4)
+    answers = np.abs(np.eye(2)[labels] - doubt)
+
+    def cost(logarithm):
+        logits = outputs * np.exp(logarithm)
+        log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return -(weights[:, None] * answers * log_shares).sum() + logarithm**2 / 2
+
+    best = minimize_scalar(cost, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x
+    taught = list((weights[:, None] * np.eye(2)[labels]).astype(np.float32))
+    assert np.log(best_scale(task, list(outputs.astype(np.float32)), taught)) == pytest.approx(best, abs=1e-4)
