@@ -10,6 +10,8 @@ on one trunk of mmBERT-base's shape with random weights, beside six encoders of 
 Runtime, which are our own exported files, float32. A request is one text of 500 tokens that all six answer. Each side
 is a process of its own, in turn: requests a second, and bytes in memory after them. About 20 minutes; the files need
 10 GB of disk and the rivals 12 GB of memory. `--layers` and `--vocabulary` make it smaller for a trial.
+
+Goes on where it stopped: rows are in runs/encoders_tasks.jsonl.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from polyhead.plan import cost
 from polyhead.project.pretrained import MINILM, load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.task import Task, owner_of
-from studies.results import Claim
+from studies.results import Claim, Study
 from studies.settings import ROOT, RUNS, command, report, say
 
 NAME, FOLDER = "encoders_tasks", RUNS / "encoders_tasks"
@@ -77,21 +79,25 @@ def main() -> None:
         print(json.dumps(requests_of(*json.loads(options.one))))
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    rows = [row for part in PARTS if part in options.parts for row in RUN[part](options)]
+    study = Study(FOLDER.with_suffix(".jsonl"))
+    for part in PARTS:
+        for row in RUN[part](options, study) if part in options.parts else ():
+            say(str(row))
+    rows = study.rows
     claimed = [claim for claim in (bare_claim(rows), *six_claims(rows)) if claim is not None]
     report(
         NAME,
         command=command(),
         rows=rows,
         claims=claimed,
-        lacking=[part for part in PARTS if part not in options.parts],
+        lacking=[part for part in PARTS if not any(row["part"] == part for row in rows)],
     )
 
 
 # -- 21 tasks on MPNet ------------------------------------------------------------------------------------------------
 
 
-def mpnet(options: argparse.Namespace) -> Iterator[Row]:
+def mpnet(options: argparse.Namespace, study: Study) -> Iterator[Row]:
     """Seconds of all tasks and of the bare trunk over the same texts, in turn."""
     root, texts = FOLDER / "mpnet", FOLDER / "tweets.json"
     bundle_at(root, mpnet_shape(options.layers or 12), TWENTY_ONE)
@@ -108,12 +114,15 @@ def mpnet(options: argparse.Namespace) -> Iterator[Row]:
     }
     for repeat in range(options.repeats + 1):
         for way, worker in workers.items():
-            reply = worker.run("all", options.texts)
-            if repeat:  # the first compiles
-                row = {"part": "mpnet", "way": way, "repeat": repeat, "precision": precision, "texts": options.texts}
-                row |= {"seconds": reply["seconds"]}
-                say(str(row))
-                yield row
+            settings = {"precision": precision, "texts": options.texts}
+
+            def measured(worker: Worker = worker, settings: Row = settings) -> Row:
+                return {**settings, "seconds": worker.run("all", options.texts)["seconds"]}
+
+            if repeat:
+                yield study.row(measured, part="mpnet", way=way, repeat=repeat)
+            else:
+                measured()  # compiles
     for worker in workers.values():
         worker.close()
 
@@ -147,7 +156,7 @@ def bare_claim(rows: Sequence[Row]) -> Claim | None:
 # -- six tasks beside six encoders ------------------------------------------------------------------------------------
 
 
-def six(options: argparse.Namespace) -> Iterator[Row]:
+def six(options: argparse.Namespace, study: Study) -> Iterator[Row]:
     """Requests a second and memory of either side, each time a process of its own."""
     # mmBERT-base is ModernBERT-base with one base of rotation for all layers.
     shape = modernbert_shape(options.layers or 22, vocabulary=options.vocabulary)
@@ -160,19 +169,15 @@ def six(options: argparse.Namespace) -> Iterator[Row]:
             export_bundle(root, alone, tasks=[name], backend="onnxruntime")
     for repeat in range(options.repeats):
         for way in ("polyhead", "six encoders"):
-            settings = json.dumps([way, options.requests, options.threads])
-            asked = [sys.executable, "-m", "benchmarks.encoders_tasks", "--one", settings]
-            done = subprocess.run(asked, capture_output=True, text=True, check=True)
-            precision = fastest_precision() if way == "polyhead" else "float32"
-            row = {
-                "part": "six",
-                "way": way,
-                "repeat": repeat,
-                "precision": precision,
-                **json.loads(done.stdout.splitlines()[-1]),
-            }
-            say(str(row))
-            yield row
+
+            def measured(way: str = way) -> Row:
+                settings = json.dumps([way, options.requests, options.threads])
+                command = [sys.executable, "-m", "benchmarks.encoders_tasks", "--one", settings]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                precision = fastest_precision() if way == "polyhead" else "float32"
+                return {"precision": precision, **json.loads(done.stdout.splitlines()[-1])}
+
+            yield study.row(measured, part="six", way=way, repeat=repeat)
 
 
 def requests_of(way: str, requests: int, threads: int) -> Row:

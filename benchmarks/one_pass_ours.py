@@ -50,13 +50,13 @@ def numbers(column):
 
 
 def trunk_alone(job: Job):
-    """The trunk over padded batches of texts of like length, tokenized ahead in the same pieces as for tasks.
+    """The trunk over padded batches of texts of like length, cut and tokenized ahead as for tasks.
 
     The first position's state is what is taken of each text.
     """
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.batch import ahead, tokenizer_ranges
-    from polyhead.text.batch import Cut, pad_cut
+    from polyhead.engine.batch import TOKEN_BUDGET, ahead, tokenizer_ranges
+    from polyhead.text.batch import cuts, pad_cut
     from polyhead.text.tokenize import Tokenizer
 
     bundle = Bundle.open(job["bundle"])
@@ -69,10 +69,7 @@ def trunk_alone(job: Job):
         inputs = [(text,) for text in texts]
         states = []
         for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(tokenizer_ranges(inputs))):
-            order = np.argsort(-piece.lengths)
-            for start in range(0, len(order), job["batch"]):
-                members = order[start : start + job["batch"]]
-                cut = Cut(members=members, rows=len(members), tokens=int(piece.lengths[members[0]]))
+            for cut in cuts(piece.lengths, token_budget=TOKEN_BUDGET):
                 states.append(run(pad_cut(piece, cut, pad_id=tokenizer.pad_id)))
         return states
 
