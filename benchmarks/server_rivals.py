@@ -100,6 +100,9 @@ def started(who: str, rival: Rival) -> Iterator[tuple[int, int]]:
         process.wait()
 
 
+PRECISION = {"onnxruntime": "", "infinity": " (torch, float32)"}  # of rivals whose names do not say it
+
+
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Polyhead's rate over each rival's: within the limit where a rival has one, and at saturation; and memory."""
     made = []
@@ -110,6 +113,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             return [float(row[key]) for row in beside if row["what"] == what and row["who"] == who]  # type: ignore[arg-type]
 
         ours, theirs = (statistics.mean(values("saturation", "a_second", who)) for who in ("polyhead", rival))
+        runs = [len(values("saturation", "a_second", who)) for who in ("polyhead", rival)]
         mine, limit = (max(values("highest", "rate", who)) for who in ("polyhead", rival))
         within = (
             f"{mine:.0f} and {limit:.0f} a second within 32 ms"
@@ -121,12 +125,13 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         made.append(
             Claim(
                 id=f"server.beside-{name}",
-                text=f"requests a second at saturation, 21 tasks each, over {rival} behind the same stack",
+                text=f"requests a second at saturation, 21 tasks each, int8, over {rival}{PRECISION[name]} behind the "
+                "same stack",
                 target=15,
                 value=round(ours / theirs, 2),
                 unit="ratio",
                 holds=ours >= 15 * theirs,
-                note=f"{ours:.0f} and {theirs:.1f} a second; {within}; "
+                note=f"{ours:.0f} and {theirs:.1f} a second, {runs[0]} runs and {runs[1]}; {within}; "
                 f"{bytes_ours / 2**20:.0f} and {bytes_theirs / 2**20:.0f} MiB",
             )
         )

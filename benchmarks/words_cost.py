@@ -47,6 +47,7 @@ NAME = "heads_cost"
 KINDS = WITHOUT, CHOSEN, EVERY = "without", "chosen", "every"
 REMOVED = "irony"
 MORE, MOST_MIB = 1.1, 8.0  # times as long as without; of a part's arrays
+BARE = 0.92  # of the bare encoder's rate, as for tasks whose heads read no words
 Row = dict[str, object]
 
 
@@ -168,6 +169,9 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             mine = [row for row in rows if row.get("variant") == variant and row.get("how") == how]
             text = f"{variant}, {words}: time of 21 tasks with words and windows as chosen over that without"
             claimed += ratio(f"heads.cost_{how}_{variant.split(':')[1]}", text, mine)
+            if how == "all":
+                text = f"{variant}, {words}: rate of 21 tasks with words and windows as chosen over the bare encoder's"
+                claimed += bare(f"heads.cost_bare_{how}_{variant.split(':')[1]}", text, mine)
     mine = [row for row in rows if row["what"] == "certificate"]
     text = "seconds of a change of 21 tasks with its certificate, as chosen, over those without words and windows"
     claimed += ratio("heads.cost_certificate", text, mine)
@@ -189,6 +193,17 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             )
         )
     return claimed
+
+
+def bare(id: str, text: str, rows: Sequence[Row]) -> list[Claim]:
+    """The claim that the median rate over the bare encoder's in the same repeat is at least BARE; none without rows."""
+    seconds = {(row["kind"], row["repeat"]): float(str(row["seconds"])) for row in rows}
+    ratios = [seconds["bare", repeat] / taken for (kind, repeat), taken in seconds.items() if kind == CHOSEN]
+    if not ratios:
+        return []
+    value = round(statistics.median(ratios), 3)
+    note = f"{min(ratios):.3f} to {max(ratios):.3f} of {len(ratios)} repeats"
+    return [Claim(id=id, text=text, target=BARE, value=value, unit="ratio", holds=value >= BARE, note=note)]
 
 
 def ratio(id: str, text: str, rows: Sequence[Row]) -> list[Claim]:

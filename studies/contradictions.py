@@ -17,6 +17,14 @@ PAIRS = (
     ("evidence.du2020-attention", "workbench.order_pooled-attention_pooled-mean"),
     ("evidence.du2020-attention", "first-light.pooler-order-emotion"),
     ("evidence.du2020-attention", "first-light.pooler-order-offensive"),
+    # memory of 50 tasks over one: where the queue's largest batches are read, and where a call has 2,048 texts
+    ("server.memory-50-tasks", "engine.memory"),
+    # a server at saturation, before answers had six digits and heads read words, and since
+    ("server.saturation-int8", "fast.saturation"),
+    ("server.saturation-int8", "fast.saturation-vnni"),
+    # 21 tasks over the bare encoder: with heads that read no words, and with those of today's default
+    ("engine.bf16-21-tasks", "heads.cost_bare_all_bfloat16"),
+    ("engine.int8-21-tasks", "heads.cost_bare_all_int8"),
     # annealed sampling is better on the tasks that learn, and not on tasks that a trunk never saw
     ("evidence.annealed-pals", "together.annealed"),
 )

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -71,11 +72,11 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]) -> Results:
-    """A results file of today, on this machine, with these packages."""
+    """A results file of today, with these packages, on this machine or those that its rows name."""
     return Results(
         name=name,
         date=datetime.date.today().isoformat(),
-        hardware=hardware(),
+        hardware=hardware_of(rows),
         versions=_versions(),
         command=command,
         rows=list(rows),
@@ -155,7 +156,10 @@ def broken(claim: Claim) -> str:
 
 
 class Study:
-    """Rows of a long study, one JSON line each, so that it goes on where it stopped."""
+    """Rows of a long study, one JSON line each, so that it goes on where it stopped.
+
+    Each says on which machine and day it was run.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -169,7 +173,7 @@ class Study:
         for row in self.rows:
             if all(row.get(name) == value for name, value in key.items()):
                 return row
-        row = {**key, **run()}
+        row = {"hardware": hardware(), "date": datetime.date.today().isoformat(), **key, **run()}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab") as out:
             out.write(self._gap + msgspec.json.encode(row) + b"\n")
@@ -178,6 +182,14 @@ class Study:
         self._gap = b""
         self.rows.append(row)
         return row
+
+
+def hardware_of(rows: Iterable[dict[str, object]]) -> str:
+    """The machines that rows name, with how many rows of each; this one where none names any."""
+    counts = Counter(str(row.get("hardware", "not noted")) for row in rows)
+    if set(counts) <= {"not noted"}:
+        return hardware()
+    return next(iter(counts)) if len(counts) == 1 else "; ".join(f"{name}: {n} rows" for name, n in counts.items())
 
 
 def hardware() -> str:
