@@ -195,7 +195,9 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
     if not any(folder.glob("*.json")):
         return [NOTHING]
     claims = {claim.id: claim for file in read_results(folder) for claim in file.claims}
-    lines = [_row(claims[name], text, note=_against(claims[name])) for name, text in HEADLINES.items() if name in claims]
+    lines = [
+        _row(claims[name], text, note=_against(claims[name])) for name, text in HEADLINES.items() if name in claims
+    ]
     whole = f"In all {tally(claims.values())}. The others say why not, below."
     return [*TABLE, *lines, "", whole]
 

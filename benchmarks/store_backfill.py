@@ -478,7 +478,7 @@ def scan(rows: list[Row]) -> Claim | None:
         target=0.0,
         value=round(value, 3),
         unit="ratio",
-        holds=value > 0,
+        holds=None,
         note=note,
     )
 
