@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -182,6 +182,17 @@ class Study:
         self._gap = b""
         self.rows.append(row)
         return row
+
+    def replaced(
+        self, change: Callable[[dict[str, object]], dict[str, object]], **key: object
+    ) -> Iterator[dict[str, object]]:
+        """Changes the rows of this key, in the file too."""
+        for place, row in enumerate(self.rows):
+            if all(row.get(name) == value for name, value in key.items()):
+                self.rows[place] = change(row)
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self._file, b"".join(msgspec.json.encode(row) + b"\n" for row in self.rows))
+                yield self.rows[place]
 
 
 def hardware_of(rows: Iterable[dict[str, object]]) -> str:
