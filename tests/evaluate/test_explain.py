@@ -101,7 +101,7 @@ def test_words_of_their_own_stand_where_they_belong_without_the_others():
 def test_attention_is_that_of_the_unfolded_pooler(session):
     """Scores of query and keys, computed here from the arrays as the paper writes them."""
     record, arrays = session.records["mood"], session.arrays("mood").arrays
-    found = attention_of(session, "mood", TEXT)
+    found = attention_of(session, ["mood"], TEXT)["mood"]
     (encoded,) = session.tokenizer.encode([TEXT])
     states = states_of(session, record.path, encoded)
     heads, width = record.path.pool.heads, states.shape[-1]
@@ -133,9 +133,24 @@ def states_of(session, path, encoded):
 
 
 def test_tasks_without_such_a_pooler_and_pairs_have_their_attention_or_none(session):
-    assert attention_of(session, "names", TEXT) is None
-    joined = attention_of(session, "same", ("my lamp", "the box is late"))
+    assert attention_of(session, ["names"], TEXT) == {}
+    weights = attention_of(session, ["same", "alike"], ("my lamp", "the box is late"))
+    joined, apart = weights["same"], weights["alike"]
     assert [word.place for word in joined.words] == [0, 0, 1, 1, 1, 1]
     assert sum(word.weight for word in joined.words) + joined.elsewhere == pytest.approx(1.0)
-    apart = attention_of(session, "alike", ("my lamp", "the box is late"))
     assert sum(word.weight for word in apart.words) / 2 + apart.elsewhere == pytest.approx(1.0)
+
+
+def test_tasks_that_read_the_same_layers_share_a_pass(session, monkeypatch):
+    """Three tasks of one text; of two texts one reads both together, and one each separately."""
+    backend, passes = type(session.loaded.backend), []
+    compute = backend.features
+    monkeypatch.setattr(
+        backend, "features", lambda self, paths, batch: passes.append(len(paths)) or compute(self, paths, batch)
+    )
+    tasks = ["mood", "topics", "urgency"]
+    alone = {name: attention_of(session, [name], TEXT)[name] for name in tasks}
+    assert passes == [1, 1, 1]
+    assert attention_of(session, tasks, TEXT) == alone and passes[3:] == [3]
+    attention_of(session, ["same", "alike"], ("my lamp", "the box is late"))
+    assert passes[4:] == [1, 1, 1]

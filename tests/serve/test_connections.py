@@ -159,6 +159,32 @@ def test_headers_that_come_at_once_are_counted_too(patient, is_whole):
     assert status(content) == 431 and body(content)["error"]["allowed"] == "4,096 bytes"
 
 
+CHUNKED = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "part"),
+    [(b"0\r\n", b"x: a\r\n" * 1000), (b"0\r\nx: ", b"a" * 6000), (b"1;x=", b"a" * 6000)],
+    ids=["trailers", "one trailer", "extension"],
+)
+def test_what_comes_in_place_of_a_body_without_end_is_refused(patient, begin, part):
+    """More than one read of the socket holds, of which the first may hold the end of the body too."""
+    with connected(patient) as own:
+        own.sendall(CHUNKED + begin)
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                own.sendall(part)
+        content = read_all(own)
+    assert status(content) == 431 and body(content)["error"]["allowed"] == "4,096 bytes"
+
+
+def test_a_few_trailers_are_none_too_many(patient):
+    content = json.dumps(ASKED).encode()
+    with connected(patient) as own:
+        own.sendall(CHUNKED + b"%x\r\n%s\r\n0\r\nx: a\r\n\r\n" % (len(content), content))
+        assert status(read_answer(own)) == 200
+
+
 @pytest.mark.parametrize(
     "sent", [b"POST /v1/predict HTTP/1.1\r\nHost", request_bytes(ASKED)[:-5]], ids=["header", "body"]
 )

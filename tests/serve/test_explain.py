@@ -1,8 +1,11 @@
 """`explain` as an option of a request: the words that moved each answer, from one request to the queue."""
 
+import asyncio
+
 import pytest
 
-from polyhead.evaluate.explain import explained
+from polyhead.evaluate.explain import attention_of, explained
+from polyhead.serve import explain
 from polyhead.values import few_digits
 from support.client_server import TEXTS, as_json, posted, running, tiny_server_bundle
 
@@ -45,3 +48,25 @@ def test_more_than_a_request_may_hold_is_refused(server):
     assert status == 422 and answer["error"]["got"].startswith("1,500 inputs")
     status, _, answer = ask(server, TEXTS, path="/v1/predict/stream", explain=True)
     assert status == 422 and answer["error"]["do"] == "ask without streaming"
+
+
+@pytest.mark.parametrize("why", ["deadline", "gone"])
+def test_no_weights_are_computed_for_nobody(server, monkeypatch, why):
+    """The first input's weights take until after the deadline, or until its caller has hung up."""
+    inputs, asked, now = [(text,) for text in TEXTS[:3]], [], [0.0]
+
+    def takes_long(session, tasks, entry):
+        asked.append(entry)
+        now[0] += 2 * server.service.settings.timeout if why == "deadline" else 0.0
+        return attention_of(session, tasks, entry)
+
+    monkeypatch.setattr(explain, "attention_of", takes_long)
+    monkeypatch.setattr(explain, "monotonic", lambda: now[0])
+    names = server.service.named(["mood", "urgency"])
+    is_gone = lambda: why == "gone" and bool(asked)  # noqa: E731
+    answered = asyncio.run_coroutine_threadsafe(
+        explain.explain_request(server.service, inputs, names, words=None, deadline=None, is_gone=is_gone),
+        server.service._loop,
+    ).result(60)
+    assert asked == inputs[:1]
+    assert [by_task["mood"].attention is not None for by_task in answered.explanations] == [True, False, False]

@@ -1,9 +1,9 @@
-"""The mapping file of decisions: read, checked against a bundle, and refused with the four facts."""
+"""A server's settings; the mapping file of decisions, checked against a bundle and refused with the four facts."""
 
 import pytest
 
 from polyhead.errors import ConfigError
-from polyhead.serve.settings import Renamed, check_served_labels, read_labels
+from polyhead.serve.settings import Renamed, ServeSettings, check_served_labels, read_labels
 from support.decision_server import TASKS, write_asked
 
 ALL = {task.name: task for task in TASKS}
@@ -72,3 +72,13 @@ def test_server_does_not_start_with_labels_that_the_bundle_does_not_have(tmp_pat
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 1 and "did you mean 'mood'?" in capsys.readouterr().err
+
+
+def test_changes_over_http_need_workers_that_look_for_them():
+    """One of the workers makes a change; the others find it in the folder."""
+    with pytest.raises(ConfigError, match="would not see") as error:
+        ServeSettings(admin=True, workers=2, watch_seconds=0.0)
+    assert "watch-seconds" in error.value.do
+    ServeSettings(admin=True, workers=2)
+    ServeSettings(admin=True, watch_seconds=0.0)
+    ServeSettings(workers=2, watch_seconds=0.0)

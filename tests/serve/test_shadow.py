@@ -297,7 +297,7 @@ def test_what_cannot_have_a_candidate_is_said(root, tmp_path):
             for share in ("0", "1.5", "x", "nan"):
                 await put(client, content, "mood", share=share, status=422)
             assert beside(root) == []
-        several = ServeSettings(admin=True, watch_seconds=0.0, workers=2)
+        several = ServeSettings(admin=True, workers=2)
         async with served(root, several) as (client, _):
             told = await put(client, upload(tmp_path, "mood", 6), status=501)
             assert "--workers" in told["error"]["do"]

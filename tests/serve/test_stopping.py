@@ -1,5 +1,6 @@
 """A server ends within its drain time, whatever still runs in it: threads, the event loop, a change."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from polyhead.serve import run
 
@@ -141,3 +143,47 @@ def test_signals_are_handled_as_before_when_the_server_has_ended():
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)
+
+
+def test_the_application_is_stopped_when_all_ports_have_ended(monkeypatch):
+    """A body on the second port is complete only once the first one has nothing to wait for."""
+    events, asked, first_ended, wait = [], asyncio.Event(), asyncio.Event(), uvicorn.Server._wait_tasks_to_complete
+
+    async def waits(server):
+        await wait(server)
+        first_ended.set()
+
+    async def answer(scope, receive, send):
+        if scope["type"] == "lifespan":
+            for part in ("startup", "shutdown"):
+                await receive()
+                events.append(part)
+                await send({"type": f"lifespan.{part}.complete"})
+            return
+        asked.set()
+        while (await receive())["more_body"]:
+            pass
+        events.append("answer")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def scenario(listening):
+        ready, until = asyncio.Event(), asyncio.Event()
+        listeners = [run.Listener(app=answer, socket=each) for each in listening]
+        serving = asyncio.create_task(run.serve(listeners, drain_seconds=LONGEST, ready=ready.set, until=until))
+        await ready.wait()
+        reader, writer = await asyncio.open_connection(*listening[1].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n")
+        await asked.wait()
+        until.set()
+        await first_ended.wait()
+        writer.write(b"x")
+        assert (await reader.read()).endswith(b"ok")
+        writer.close()
+        await writer.wait_closed()
+        await serving
+
+    monkeypatch.setattr(uvicorn.Server, "_wait_tasks_to_complete", waits)
+    with run.bound(run.LOOPBACK, 0) as first, run.bound(run.LOOPBACK, 0) as second:
+        asyncio.run(scenario([first, second]))
+    assert events == ["startup", "answer", "shutdown"]

@@ -7,12 +7,13 @@ much the support of the answer falls without it, of a probability how much its l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.prefix import is_averaged, layers_read, stored_paths
 from polyhead.engine.compile.heads import folded
 from polyhead.engine.inputs import AnyInput, Passage, Words, task_input
 from polyhead.engine.session import Session
@@ -54,39 +55,63 @@ class WordWeights(Value):
     elsewhere: float  # special tokens, such as [CLS]; the mean if two texts are read separately
 
 
-def attention_of(session: Session, task: str, entry: AnyInput) -> WordWeights | None:
-    """The weights with which the task reads this input; of a long text, its beginning.
+def attention_of(session: Session, tasks: Iterable[str], entry: AnyInput) -> dict[str, WordWeights]:
+    """The weights with which tasks read this input; of a long text, its beginning.
 
-    None for a task without an attention pooler, or with its own layers or prompts, and for questions with options.
+    Tasks without an attention pooler, or with their own layers or prompts, are left out; all are for a question with
+    options. Tasks that read the same layers share a pass of the trunk.
     """
-    record = session.records.get(task)
-    if record is None or record.path.pool.positions != "attention" or isinstance(entry, Question):
-        return None
-    texts, path = texts_of(task_input(entry)), record.path
-    parts: list[Input] = [(text,) for text in texts] if path.head.separate or len(texts) < 2 else [(texts[0], texts[1])]
-    words, elsewhere = list[WordWeight](), list[float]()
+    if isinstance(entry, Question):
+        return {}
+    texts, alike = texts_of(task_input(entry)), dict[Hashable, tuple[list[Input], dict[str, Path]]]()
+    for name in tasks:
+        record = session.records.get(name)
+        if record is None or record.path.pool.positions != "attention":
+            continue
+        try:
+            (stored,) = stored_paths([record.path])
+        except BackendError:  # only states of the trunk's own layers are kept
+            continue
+        is_joined = len(texts) > 1 and not record.path.head.separate
+        parts: list[Input] = [(texts[0], texts[1])] if is_joined else [(text,) for text in texts]
+        key = is_joined, *layers_read(stored), is_averaged(stored.pool)
+        alike.setdefault(key, (parts, {}))[1][name] = record.path
+    weights = dict[str, WordWeights]()
+    for parts, paths in alike.values():
+        weights |= _word_weights(session, paths, parts)
+    return weights
+
+
+def _word_weights(session: Session, paths: Mapping[str, Path], parts: Sequence[Input]) -> dict[str, WordWeights]:
+    """The weights of tasks that read these parts of an input separately."""
+    words, elsewhere = {name: list[WordWeight]() for name in paths}, {name: list[float]() for name in paths}
     for number, part in enumerate(parts):
         (encoded,) = session.tokenizer.encode([part])
-        try:
-            weights = token_weights(session, path, session.arrays(task), encoded)
-        except BackendError:  # only states of the trunk's own layers are kept
-            return None
-        words += _by_word(part, encoded, weights, first=number)
-        elsewhere.append(float(weights[encoded.sequence < 0].sum()))
-    return WordWeights(words=tuple(words), elsewhere=float(np.mean(elsewhere)))
+        for name, weights in token_weights(session, paths, encoded).items():
+            words[name] += _by_word(part, encoded, weights, first=number)
+            elsewhere[name].append(float(weights[encoded.sequence < 0].sum()))
+    return {name: WordWeights(words=tuple(words[name]), elsewhere=float(np.mean(elsewhere[name]))) for name in paths}
 
 
-def token_weights(session: Session, path: Path, loaded: LoadedTask, encoded: Encoded) -> np.ndarray:
-    """The weight of each token of an input, float64 (tokens,), the mean over heads."""
+def token_weights(session: Session, paths: Mapping[str, Path], encoded: Encoded) -> dict[str, np.ndarray]:
+    """The weight of each token of an input by task, float64 (tokens,), the mean over heads; one pass for all tasks."""
     ids = encoded.ids[None].astype(np.int64)
     mask = np.ones(ids.shape, bool)
     batch = TokenBatch(
         ids=ids, mask=mask, segments=encoded.segments[None].astype(np.int64), words=np.full((1, 1), -1, np.int64)
     )
-    (values,) = session.loaded.backend.features([path], batch)  # (tokens, layers, width)
-    pool = path.stored().pool
-    tokens = tokens_of(pool, ids=ids, mask=mask, words=None)[0]
-    states = through(np.ascontiguousarray(values), pool.codec, tokens[:, None])
+    weights = {}
+    features = session.loaded.backend.features(list(paths.values()), batch)  # of each (tokens, layers, width)
+    for (name, path), values in zip(paths.items(), features, strict=True):
+        pool = path.stored().pool
+        tokens = tokens_of(pool, ids=ids, mask=mask, words=None)[0]
+        states = through(np.ascontiguousarray(values), pool.codec, tokens[:, None])
+        weights[name] = _pooler_weights(path, session.arrays(name), states)
+    return weights
+
+
+def _pooler_weights(path: Path, loaded: LoadedTask, states: np.ndarray) -> np.ndarray:
+    """The weight of each token from the states (tokens, layers, width) that the pooler reads."""
     owned = {path.head.part: loaded.arrays, **loaded.others}
     head, hidden, pooler = (
         owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
@@ -145,7 +170,7 @@ class Explanation(Value):
     task: str
     texts: tuple[str, ...]  # texts of the input, to which character offsets refer
     said: tuple[Said, ...]
-    attention: WordWeights | None = None  # for a task with an attention pooler
+    attention: WordWeights | None = None  # for a task with an attention pooler; a server leaves it out when it is late
 
 
 class Variants(Value, eq=False):
@@ -205,12 +230,16 @@ def explained(
     columns = session.columns(variants.inputs, tasks=tasks, words=variant_words)
     answers = {name: dict(zip(columns[name].rows.tolist(), columns[name].answers, strict=True)) for name in tasks}
     return [
-        {
-            name: msgspec.structs.replace(explanation, attention=attention_of(session, name, entry))
-            for name, explanation in by_task.items()
-        }
+        with_attention(by_task, attention_of(session, by_task, entry))
         for entry, by_task in zip(inputs, variants.explanations(session.tasks, answers), strict=True)
     ]
+
+
+def with_attention(by_task: Mapping[str, Explanation], weights: Mapping[str, WordWeights]) -> dict[str, Explanation]:
+    """Explanations of an input with the weights of poolers."""
+    return {
+        name: msgspec.structs.replace(explanation, attention=weights.get(name)) for name, explanation in by_task.items()
+    }
 
 
 def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[TextPart]:

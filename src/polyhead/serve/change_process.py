@@ -46,6 +46,7 @@ class ChangeProcess:
         async with self._alone:
             self._wake()
             if self._running is None or self._running.has_ended:
+                await self._killed()
                 self._running = await _Running.begin()
             running = self._running
             try:

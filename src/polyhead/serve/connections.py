@@ -40,6 +40,7 @@ class Connection(HttpToolsProtocol):
         self._awaits: Literal["header", "body", "nothing"] = "header"
         self._since, self._unread_since = self.loop.time(), float("inf")
         self._header_bytes = self._begun = self._arrived = 0
+        self._has_body = False  # whether the data that came last held any of a body
         protocol, self._is_refused, self._are_too_large = type(self), False, False
         self._is_surplus = protocol.all_open() - protocol.surplus > self.limits.open
         if self._is_surplus:
@@ -55,7 +56,7 @@ class Connection(HttpToolsProtocol):
             type(self).surplus -= 1
 
     def data_received(self, data: bytes) -> None:
-        """Reads more; refuses headers that are too large, and any request on a surplus connection."""
+        """Reads more; refuses headers and trailers that are too large, and any request on a surplus connection."""
         if self._is_refused:
             return
         if self._is_surplus:
@@ -63,16 +64,18 @@ class Connection(HttpToolsProtocol):
             return
         before, begun = self._awaits, self._begun
         is_idle = before == "nothing" or not begun
-        self._arrived = len(data)
+        self._arrived, self._has_body = len(data), False
         super().data_received(data)
         if self._begun - begun > is_idle:  # a request began behind another: its part of the data is not told apart
             return
         if self._awaits == "header":
             self._header_bytes += len(data)
-            if self._header_bytes > self.limits.header_bytes:
-                self._refuse_headers()
-        elif before == self._awaits == "body" and not self.cycle.response_complete:  # else nobody wants the rest
-            self._since = min(self._since + len(data) / RATE, self.loop.time())
+        elif before == self._awaits == "body":
+            self._header_bytes = 0 if self._has_body else self._header_bytes + len(data)  # trailers, or extensions
+            if not self.cycle.response_complete:  # else nobody wants the rest
+                self._since = min(self._since + len(data) / RATE, self.loop.time())
+        if self._header_bytes > self.limits.header_bytes:
+            self._refuse_headers()
 
     def on_message_begin(self) -> None:
         """Called when a request begins, on a new connection or after another request."""
@@ -87,7 +90,12 @@ class Connection(HttpToolsProtocol):
             self._are_too_large = True
             raise ValueError("the headers are too large")
         super().on_headers_complete()
-        self._awaits, self._since = "body", self.loop.time()
+        self._awaits, self._since, self._header_bytes = "body", self.loop.time(), 0
+
+    def on_body(self, body: bytes) -> None:
+        """Called with each part of a body."""
+        super().on_body(body)
+        self._has_body = True
 
     def on_message_complete(self) -> None:
         """Called when the request is complete; uvloop's time is the start of this turn of its loop."""

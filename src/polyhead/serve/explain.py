@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 
-import msgspec
 import numpy as np
 
 from polyhead.engine.inputs import AnyInput, Words
+from polyhead.engine.session import Session
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError
-from polyhead.evaluate.explain import Explanation, Variants, WordWeights, attention_of, least_variants, variants_of
+from polyhead.evaluate.explain import (
+    Explanation,
+    Variants,
+    WordWeights,
+    attention_of,
+    least_variants,
+    variants_of,
+    with_attention,
+)
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.event_loop import LARGE, off_loop
 from polyhead.serve.service import Service, TaskSelection
@@ -34,7 +43,10 @@ async def explain_request(
     deadline: float | None,
     is_gone: Callable[[], bool] | None,
 ) -> Why:
-    """Raises what `Service.ask` raises, and BadValue where all inputs together are more than a request may hold."""
+    """The answers and why; after the deadline, or once the caller is gone, no more weights of poolers are computed.
+
+    Raises what `Service.ask` raises, and BadValue where all inputs together are more than a request may hold.
+    """
     loaded = tasks.loaded
     if writing := [name for name in tasks if kind_of(loaded.tasks[name]).generates]:
         raise BadValue("a task that writes texts is not explained", got=writing, do="name other tasks")
@@ -44,11 +56,17 @@ async def explain_request(
             got=mixed,
             do="ask a server of one of its bundles",
         )
+    timeout = service.settings.timeout
+    end = monotonic() + (timeout if deadline is None else min(deadline, timeout))
+
+    def is_over() -> bool:
+        return monotonic() >= end or (is_gone is not None and is_gone())
+
     # An input makes many variants, so this is never little work.
     variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
     variant_words = variants.words if words is not None else None
     ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
-    explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket)
+    explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket, is_over)
     sizes = [1 + len(parts) for parts in variants.parts]
     return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
 
@@ -74,41 +92,32 @@ def _variants(service: Service, inputs: Sequence[AnyInput], tasks: TaskSelection
 
 
 def _explanations(
-    service: Service, tasks: TaskSelection, variants: Variants, ticket: Ticket
+    service: Service, tasks: TaskSelection, variants: Variants, ticket: Ticket, is_over: Callable[[], bool]
 ) -> list[dict[str, Explanation]]:
     answers: dict[str, dict[int, dict[str, object]]] = {name: {} for name in tasks}
     for row, result in enumerate(ticket.results):
         for name, answer in ({} if result is None else result.answers).items():
             answers[name][row] = answer
     explanations = variants.explanations(tasks.loaded.tasks, answers)
-    return _with_attention(service, tasks, variants.entries, explanations)
-
-
-def _with_attention(
-    service: Service,
-    tasks: TaskSelection,
-    inputs: Sequence[AnyInput],
-    explanations: Sequence[Mapping[str, Explanation]],
-) -> list[dict[str, Explanation]]:
-    """The explanations with weights of poolers, except of tasks that were replaced or removed meanwhile."""
-    records = tasks.loaded.records
-
-    def attention(name: str, entry: AnyInput) -> WordWeights | None:
-        session = service.home(name).session
-        if session.records.get(name) is not records.get(name):
-            return None
-        try:
-            weights = attention_of(session, name, entry)
-        except (PolyheadError, KeyError):
-            if session.records.get(name) is records.get(name):
-                raise
-            return None
-        return weights if session.records.get(name) is records.get(name) else None
-
     return [
-        {
-            name: msgspec.structs.replace(explanation, attention=attention(name, entry))
-            for name, explanation in by_task.items()
-        }
-        for entry, by_task in zip(inputs, explanations, strict=True)
+        with_attention(by_task, {} if is_over() else _attention(service, tasks, by_task, entry))
+        for entry, by_task in zip(variants.entries, explanations, strict=True)
     ]
+
+
+def _attention(service: Service, tasks: TaskSelection, names: Iterable[str], entry: AnyInput) -> dict[str, WordWeights]:
+    """The weights of poolers, except of tasks that were replaced or removed meanwhile."""
+    records, weights = tasks.loaded.records, dict[str, WordWeights]()
+    by_session: dict[Session, list[str]] = {}
+    for name in names:
+        by_session.setdefault(service.home(name).session, []).append(name)
+    for session, its_names in by_session.items():
+        same = [name for name in its_names if session.records.get(name) is records.get(name)]
+        try:
+            its_weights = attention_of(session, same, entry)
+        except (PolyheadError, KeyError):
+            if all(session.records.get(name) is records.get(name) for name in same):
+                raise
+            continue
+        weights |= {name: each for name, each in its_weights.items() if session.records.get(name) is records.get(name)}
+    return weights

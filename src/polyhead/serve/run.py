@@ -157,6 +157,7 @@ async def serve(
     if not running[0].done():
         for server, listener in zip(others, listeners[1:], strict=True):
             running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
+        first.others = running[1:]
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
         ready()
@@ -200,6 +201,7 @@ class _Server(uvicorn.Server):
     """A server whose signals are handled for all ports together."""
 
     def __init__(self, app: ASGIApp, protocol: type[Connection], *, drain_seconds: float, is_first: bool) -> None:
+        self.others: Sequence[asyncio.Task[None]] = ()  # of the first one: those that end before the application does
         super().__init__(
             uvicorn.Config(
                 app,
@@ -235,6 +237,12 @@ class _Server(uvicorn.Server):
             if isinstance(server, Acceptor):
                 await server.wait_closed()
         await super().shutdown(sockets)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Waits also for the other ports, since the application that is stopped then answers on all."""
+        await super()._wait_tasks_to_complete()
+        if self.others:
+            await asyncio.wait(self.others)
 
     async def _accepting(self, listener: socket.socket) -> Acceptor | asyncio.Server:
         try:

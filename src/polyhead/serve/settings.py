@@ -133,6 +133,12 @@ class ServeSettings(Value):
         for name in ("watch_seconds", "drain_seconds", "cache_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"'{name}' of a server is negative", got=getattr(self, name), allowed="0 or more")
+        if self.admin and self.workers > 1 and not self.watch_seconds:
+            raise ConfigError(
+                "one worker makes a change over HTTP, and the others would not see it",
+                got=f"--workers {self.workers} --admin --watch-seconds 0",
+                do="give --watch-seconds more than 0, or --workers 1",
+            )
 
 
 ANSWERING = ("softmax", "sigmoid", "range")  # of `Kind.scores`: kinds whose answers to a text hold probabilities
