@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from polyhead.bundle import write
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
 from polyhead.errors import BadValue, ConfigError, UnknownTask
@@ -117,6 +118,41 @@ def test_a_third_bundle_answers_what_two_are_not_sure_of(tmp_path, bundles):
 def test_a_deadline_that_has_passed_names_every_task_late(bundles):
     (result,) = set_of(bundles, mood=0.5).predict(TEXTS[:1], tasks=["topics", "mood"], deadline=0.0)
     assert not result.answers and sorted(result.late) == ["mood", "topics"]
+
+
+def broken(bundles, monkeypatch, **heads):
+    """The set, where in each of these bundles these heads cannot be computed."""
+    inner, layers = ReferenceBackend._headed, {CHEAP.architecture.layers: "cheap", DEEP.architecture.layers: "deep"}
+
+    def headed(self, task, features):
+        if task in heads.get(layers[self.trunk.architecture.layers], ()):
+            raise RuntimeError(f"the head of {task} is broken")
+        return inner(self, task, features)
+
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    return set_of(bundles, mood=0.0)
+
+
+def test_a_cascade_goes_on_where_a_bundle_fails(bundles, alone, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["mood"])
+    results, deep = several.predict(TEXTS, tasks=["mood"]), alone[1].predict(TEXTS, tasks=["mood"])
+    assert answers(results, "mood") == answers(deep, "mood")
+    for result in results:
+        assert not result.failed and result.receipt.bundles == {"mood": "deep"}
+
+
+def test_a_bundle_whose_tasks_all_fail_stops_no_other(bundles, alone, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["urgency"])
+    results = several.predict(TEXTS, tasks=["urgency", "topics"])
+    assert answers(results, "topics") == answers(alone[1].predict(TEXTS, tasks=["topics"]), "topics")
+    assert all("the head of urgency is broken" in result.failed["urgency"] for result in results)
+
+
+def test_where_no_bundle_has_any_answer_the_error_is_raised(bundles, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["urgency", "mood"], deep=["mood"])
+    for names in (["mood"], ["urgency"], ["urgency", "mood"]):
+        with pytest.raises(RuntimeError, match=f"the head of {names[0]} is broken"):
+            several.predict(TEXTS, tasks=names)
 
 
 def test_unknown_tasks_are_told(bundles):

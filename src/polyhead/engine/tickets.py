@@ -126,13 +126,7 @@ class SharedBatch:
         own_words = words if any(input_words is not None for input_words in words) else None
         request = Request(self.loaded, self.inputs, self.tasks, words=own_words)
         if all(ticket.stage is None for ticket in self.tickets):
-            try:
-                return request.run(self.loaded)
-            except Exception:
-                columns = request.columns()
-                if any(column.late for column in columns.tasks.values()):  # it stopped before its end
-                    raise
-                return columns  # every task failed, and each says so
+            return request.run(self.loaded, raises=False)
         for stage in request.results(self.loaded):
             deliver(list(self._stages(stage)))
         return request.columns()
