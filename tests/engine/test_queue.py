@@ -360,6 +360,12 @@ def test_a_call_that_waits_is_answered_by_the_tasks_of_its_time(root, gate):
     queue.close()
 
 
+def test_a_result_that_is_changed_changes_no_other(queue):
+    first, second = queue.answers(["good", "bad"], tasks=["mood"])
+    first.versions["mood"] = "changed"
+    assert second.versions == queue.answers(["good"], tasks=["mood"])[0].versions == {"mood": "v0001"}
+
+
 def test_a_task_that_fails_fails_alone(root, monkeypatch):
     session = Session(root, backend="reference")
     run, queue = type(session.backend).stages, Queue(session)

@@ -235,7 +235,7 @@ class AnswerTable:
                 skipped=skipped[row],
                 failed=failed[row],
                 late=late[row],
-                versions=self._versions,
+                versions=dict(self._versions),  # the caller's own
             )
             for row, by_task in enumerate(answers)
         ]

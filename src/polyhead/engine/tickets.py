@@ -167,7 +167,7 @@ class SharedBatch:
                 skipped=skipped,
                 failed=failed,
                 late=tuple(late),
-                versions=versions[ticket.tasks],
+                versions=dict(versions[ticket.tasks]),  # the caller's own
             )
             if ticket.give(number, result):
                 ended.append(ticket)
