@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from polyhead.bundle import write
+from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
@@ -222,3 +223,35 @@ def test_a_change_that_breaks_the_set_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="several bundles have a task 'urgency'"):
         several.refresh()
     assert several.predict(TEXTS) == changed
+
+
+@pytest.mark.parametrize("moved", ["topics", "urgency"])
+def test_a_task_may_move_from_one_bundle_to_another(tmp_path, moved):
+    """`topics` from the later bundle to the earlier, `urgency` the other way."""
+    cheap, deep = two_bundles(tmp_path)
+    several = set_of([cheap, deep], mood=2.0)
+    source, target, trunk = (deep, cheap, CHEAP) if moved == "topics" else (cheap, deep, DEEP)
+    Bundle.open(source).remove_task(moved)
+    write.add_tasks(target, [draft(moved, 8, trunk=trunk)])
+    changes = several.refresh()
+    assert list(changes) == ["cheap", "deep"]
+    assert (changes[source.name].detached, changes[target.name].attached) == ((moved,), (moved,))
+    assert several.predict(TEXTS) == set_of([cheap, deep], mood=2.0).predict(TEXTS)
+
+
+@pytest.mark.parametrize("refused", ["cheap", "deep"])
+def test_where_one_bundle_is_refused_none_changes(tmp_path, refused):
+    roots = dict(zip(("cheap", "deep"), two_bundles(tmp_path), strict=True))
+    several, trunks = set_of(roots.values(), mood=2.0), {"cheap": CHEAP, "deep": DEEP}
+    before = several.predict(TEXTS)
+    (other,) = roots.keys() - {refused}
+    taken = {"cheap": "topics", "deep": "urgency"}[refused]  # the other has it, where it changes too
+    write.add_tasks(roots[other], [draft(taken, 8, trunk=trunks[other])], replace=True)
+    write.add_tasks(roots[refused], [draft(taken, 8, trunk=trunks[refused])])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"several bundles have a task '{taken}'"):
+            several.refresh()
+        assert several.predict(TEXTS) == before
+    Bundle.open(roots[refused]).remove_task(taken)
+    assert several.refresh()[other].replaced == (taken,)
+    assert several.predict(TEXTS) == set_of(roots.values(), mood=2.0).predict(TEXTS) != before

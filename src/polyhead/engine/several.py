@@ -119,15 +119,24 @@ class SessionSet:
         return [self._wished(result, loaded, calibrated) for result in results]
 
     def refresh(self) -> dict[str, Changes]:
-        """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and changes nothing."""
+        """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and no bundle changes.
 
-        def check(bundle: str, new: LoadedTasks) -> None:
-            self.loaded.check_with(bundle, new)
+        The bundles are checked together: a task may move from one to another.
+        """
+        new_tasks, all_changes = dict[str, Mapping[str, Task]](), dict[str, Changes]()
 
-        return {
-            bundle: session.refresh(check=lambda old, new, changes, name=bundle: check(name, new))  # type: ignore[misc]
-            for bundle, session in self.sessions.items()
-        }
+        def refresh(bundle: str, *others: str) -> None:
+            def check(old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:
+                new_tasks[bundle], all_changes[bundle] = new.tasks, changes
+                if others:  # within this change, so that their refusal undoes it
+                    refresh(*others)
+                else:
+                    homes_of(new_tasks, self.cascades)
+
+            self.sessions[bundle].refresh(check)
+
+        refresh(*self.sessions)
+        return all_changes
 
     def _wished(self, result: Result, loaded: TasksOfSet, calibrated: Wishes) -> Result:
         """The answers of cascades as the caller wants them calibrated, each by the bundle that gave it."""
