@@ -50,6 +50,12 @@ def by_formula(session, name, entry):
     return [min(max(low + raw[0] * (high - low), low), high)]
 
 
+def test_a_result_that_is_changed_changes_no_other(session):
+    first, second = session.predict(["good", "bad"], tasks=["mood"])
+    first.versions["mood"] = "changed"
+    assert second.versions == session.predict(["good"], tasks=["mood"])[0].versions == {"mood": "v0001"}
+
+
 @pytest.mark.parametrize("name", ["mood", "topics", "urgency", "same", "alike"])
 def test_a_column_holds_the_numbers_of_each_input_and_says_where_there_are_none(session, name):
     column = session.columns(INPUTS)[name]

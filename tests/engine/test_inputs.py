@@ -129,6 +129,8 @@ def test_words_may_be_empty_reach_the_end_and_come_one_by_one(session, kind):
     assert type(found.answers["words"]["words"][0]["start"]) is int
     given, words = [("a", "good lamp"), "bad"], (one for one in [np.array([[-1, -1], [5, 9]]), None])
     assert session.predict(given, words=words)[0].answers
+    (before,), (after,) = (session.predict(given[:1], words=[np.array([[5, 9]], each)]) for each in (np.int32, kind))
+    assert after == before  # nowhere is there too, which has no sign of its own
     with pytest.raises(BadValue, match=r"input 0: .*5, 10.*<= 9"):
         session.predict(given, words=[[[5, 10]], None])
 

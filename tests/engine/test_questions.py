@@ -27,6 +27,7 @@ from support.split_scores import split_scores
 
 TRUNK = tiny_trunk()
 BY_NAME = {task.name: task for task in tiny_tasks()}
+IMPORTED = msgspec.structs.replace(BY_NAME["who"], ends="last")  # as span heads of others read words
 POOL = Pool(layers="mean", of=2, positions="attention", part="task:x", heads=2)
 CHOICE = Question(text="is the lamp good?", options=("not good", "good", "the kettle is late"))
 ABOUT = Question(text="when was it late?", options=("today", "monday"), context="my order was late on monday.")
@@ -252,14 +253,28 @@ def test_no_answer_in_any_window_is_no_answer(tmp_path):
     assert set(result.answers["who"]) == {"text", "start", "end", "score"}
 
 
-def test_cut_counts_each_unread_token_of_a_pair_once(tmp_path):
+@pytest.mark.parametrize("task", [BY_NAME["where"], IMPORTED], ids=["first tokens", "last tokens"])
+def test_cut_counts_each_unread_token_of_a_pair_once(tmp_path, task):
     """A task that cuts beside one that reads windows: what stands in every window, the question, was read."""
-    windowed = msgspec.structs.replace(BY_NAME["where"], long_texts="windows")
+    windowed = msgspec.structs.replace(task, long_texts="windows")
     session = Session(make(tmp_path / "b", windowed, BY_NAME["same"]))
     pair = ("who was broken?", TOO_LONG)
     both, cut = session.predict([pair])[0].receipt, session.predict([pair], tasks=["same"])[0].receipt
     assert both.cut == cut.cut > 0
     assert (both.windows, cut.windows) == (both.passes, 1)
+
+
+def test_a_pair_is_read_again_only_for_words_read_at_their_first_token_beside_the_last(tmp_path):
+    """Of the tasks only `where` and `who` read words otherwise; what is not read is counted once all the same."""
+    session = Session(make(tmp_path / "b", IMPORTED, BY_NAME["same"], BY_NAME["where"]), deterministic=True)
+    pairs = [*PASSAGES, ("who was broken?", TOO_LONG)]
+    alone = {name: session.predict(pairs, tasks=[name]) for name in session.tasks}
+    for names, passes in ((["same", "who"], 1), (["same", "where"], 1), (["where", "who"], 2), (list(alone), 2)):
+        for row, result in enumerate(session.predict(pairs, tasks=names)):
+            assert result.answers == {name: alone[name][row].answers[name] for name in names}
+            receipt, single = result.receipt, alone["same"][row].receipt
+            assert (receipt.passes, receipt.tokens, receipt.cut) == (passes, passes * single.tokens, single.cut)
+    assert single.cut > 0
 
 
 def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_path, monkeypatch):

@@ -210,6 +210,32 @@ def test_a_call_that_nobody_waits_for_is_dropped(session, gate, way):
     assert len(batches) == 1 and queue.is_idle
 
 
+def test_a_caller_whose_function_raises_keeps_nobody_else_from_being_told(session, gate, caplog):
+    batches = []
+    queue = Queue(session, observe=batches.append)
+    asked(queue, ["good"], tasks=["mood"])
+    assert gate.entered.wait(30)
+    queue.submit(["good"], lambda ticket: 1 / 0, tasks=["mood"])
+    other = asked(queue, ["sad"], tasks=["mood"])[1]
+    gate.opened.set()
+    assert other.result(30)[0].answers["mood"]
+    queue.close()
+    assert [batch.tickets for batch in batches] == [1, 2] and "ZeroDivisionError" in caplog.text
+
+
+def test_a_caller_whose_is_gone_raises_fails_alone(session, gate):
+    queue = Queue(session)
+    asked(queue, ["good"], tasks=["mood"])
+    assert gate.entered.wait(30)
+    failing = asked(queue, ["good"], tasks=["mood"], is_gone=lambda: 1 / 0)[1]
+    other = asked(queue, ["sad"], tasks=["mood"])[1]
+    gate.opened.set()
+    with pytest.raises(ZeroDivisionError):
+        failing.result(30)
+    assert other.result(30)[0].answers["mood"]
+    queue.close()
+
+
 def test_what_may_not_wait_any_more_is_refused_with_the_time_to_come_back(session, gate):
     queue = Queue(session, QueueLimits(waiting_inputs=3))
     asked(queue, ["good"])
@@ -332,6 +358,12 @@ def test_a_call_that_waits_is_answered_by_the_tasks_of_its_time(root, gate):
     gate.opened.set()
     assert before.result(30)[0].answers["mood"]
     queue.close()
+
+
+def test_a_result_that_is_changed_changes_no_other(queue):
+    first, second = queue.answers(["good", "bad"], tasks=["mood"])
+    first.versions["mood"] = "changed"
+    assert second.versions == queue.answers(["good"], tasks=["mood"])[0].versions == {"mood": "v0001"}
 
 
 def test_a_task_that_fails_fails_alone(root, monkeypatch):

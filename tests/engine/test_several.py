@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from polyhead.bundle import write
+from polyhead.bundle.read import Bundle
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
 from polyhead.errors import BadValue, ConfigError, UnknownTask
@@ -119,6 +121,41 @@ def test_a_deadline_that_has_passed_names_every_task_late(bundles):
     assert not result.answers and sorted(result.late) == ["mood", "topics"]
 
 
+def broken(bundles, monkeypatch, **heads):
+    """The set, where in each of these bundles these heads cannot be computed."""
+    inner, layers = ReferenceBackend._headed, {CHEAP.architecture.layers: "cheap", DEEP.architecture.layers: "deep"}
+
+    def headed(self, task, features):
+        if task in heads.get(layers[self.trunk.architecture.layers], ()):
+            raise RuntimeError(f"the head of {task} is broken")
+        return inner(self, task, features)
+
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    return set_of(bundles, mood=0.0)
+
+
+def test_a_cascade_goes_on_where_a_bundle_fails(bundles, alone, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["mood"])
+    results, deep = several.predict(TEXTS, tasks=["mood"]), alone[1].predict(TEXTS, tasks=["mood"])
+    assert answers(results, "mood") == answers(deep, "mood")
+    for result in results:
+        assert not result.failed and result.receipt.bundles == {"mood": "deep"}
+
+
+def test_a_bundle_whose_tasks_all_fail_stops_no_other(bundles, alone, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["urgency"])
+    results = several.predict(TEXTS, tasks=["urgency", "topics"])
+    assert answers(results, "topics") == answers(alone[1].predict(TEXTS, tasks=["topics"]), "topics")
+    assert all("the head of urgency is broken" in result.failed["urgency"] for result in results)
+
+
+def test_where_no_bundle_has_any_answer_the_error_is_raised(bundles, monkeypatch):
+    several = broken(bundles, monkeypatch, cheap=["urgency", "mood"], deep=["mood"])
+    for names in (["mood"], ["urgency"], ["urgency", "mood"]):
+        with pytest.raises(RuntimeError, match=f"the head of {names[0]} is broken"):
+            several.predict(TEXTS, tasks=names)
+
+
 def test_unknown_tasks_are_told(bundles):
     with pytest.raises(UnknownTask, match="no task 'nothing'"):
         set_of(bundles, mood=0.5).predict(TEXTS, tasks=["mood", "nothing"])
@@ -186,3 +223,35 @@ def test_a_change_that_breaks_the_set_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="several bundles have a task 'urgency'"):
         several.refresh()
     assert several.predict(TEXTS) == changed
+
+
+@pytest.mark.parametrize("moved", ["topics", "urgency"])
+def test_a_task_may_move_from_one_bundle_to_another(tmp_path, moved):
+    """`topics` from the later bundle to the earlier, `urgency` the other way."""
+    cheap, deep = two_bundles(tmp_path)
+    several = set_of([cheap, deep], mood=2.0)
+    source, target, trunk = (deep, cheap, CHEAP) if moved == "topics" else (cheap, deep, DEEP)
+    Bundle.open(source).remove_task(moved)
+    write.add_tasks(target, [draft(moved, 8, trunk=trunk)])
+    changes = several.refresh()
+    assert list(changes) == ["cheap", "deep"]
+    assert (changes[source.name].detached, changes[target.name].attached) == ((moved,), (moved,))
+    assert several.predict(TEXTS) == set_of([cheap, deep], mood=2.0).predict(TEXTS)
+
+
+@pytest.mark.parametrize("refused", ["cheap", "deep"])
+def test_where_one_bundle_is_refused_none_changes(tmp_path, refused):
+    roots = dict(zip(("cheap", "deep"), two_bundles(tmp_path), strict=True))
+    several, trunks = set_of(roots.values(), mood=2.0), {"cheap": CHEAP, "deep": DEEP}
+    before = several.predict(TEXTS)
+    (other,) = roots.keys() - {refused}
+    taken = {"cheap": "topics", "deep": "urgency"}[refused]  # the other has it, where it changes too
+    write.add_tasks(roots[other], [draft(taken, 8, trunk=trunks[other])], replace=True)
+    write.add_tasks(roots[refused], [draft(taken, 8, trunk=trunks[refused])])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"several bundles have a task '{taken}'"):
+            several.refresh()
+        assert several.predict(TEXTS) == before
+    Bundle.open(roots[refused]).remove_task(taken)
+    assert several.refresh()[other].replaced == (taken,)
+    assert several.predict(TEXTS) == set_of(roots.values(), mood=2.0).predict(TEXTS) != before

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from polyhead.text.hashing import (
+    LONGEST,
     OVERLAP,
     HashedRows,
+    _forms,
+    _grams,
     hashed_in_context,
     hashed_in_contexts,
     hashed_pair,
@@ -107,6 +110,16 @@ def test_a_word_is_hashed_with_its_neighbours_by_the_formula() -> None:
         np.testing.assert_allclose(row, expected, atol=1e-6)
     alone = hashed_in_context(words[:3], COLUMNS)
     np.testing.assert_array_equal(alone[1].values, rows[1].values)  # what stands further on makes no difference
+
+
+@pytest.mark.parametrize(("known", "read"), [(_forms, hashed_in_context), (_grams, hashed_text)])
+def test_hashes_of_long_words_are_not_remembered(known, read) -> None:
+    """Tokens of a request may be of any length, and so many words are remembered."""
+    read("a" if read is hashed_text else ["a"], COLUMNS)
+    before = known.cache_info()
+    word = "a" * (LONGEST + 1)
+    read(word if read is hashed_text else [word], COLUMNS)
+    assert known.cache_info().misses == before.misses
 
 
 def test_a_pair_has_the_words_of_one_alone_and_what_is_shared() -> None:

@@ -194,6 +194,15 @@ class AnswerTable:
             )
         return self.tasks[task]
 
+    @property
+    def failure(self) -> Exception | None:
+        """The first error, where no task has an answer and none is late."""
+        columns = self.tasks.values()
+        errors = next((column.errors for column in columns if column.errors), None)
+        if errors is None or any(len(column.rows) or column.late for column in columns):
+            return None
+        return next(iter(errors.values()))
+
     def receipt(self, row: int) -> Receipt:
         """The cost of one input."""
         return self.receipts.at(row, self._flops)
@@ -226,7 +235,7 @@ class AnswerTable:
                 skipped=skipped[row],
                 failed=failed[row],
                 late=late[row],
-                versions=self._versions,
+                versions=dict(self._versions),  # the caller's own
             )
             for row, by_task in enumerate(answers)
         ]

@@ -107,7 +107,9 @@ class TypeReaders(NamedTuple):
     separate: tuple[str, ...] = ()  # those that read pairs as two texts
     windowed: tuple[str, ...] = ()  # those of `tasks` that read long texts in windows
     per_word: bool = False  # whether any of `tasks` answers each word
-    to_last: TypeReaders | None = None  # tasks, none of them above, that read the last token of each word too
+    ends: bool = False  # whether those read the last token of each word too
+    # Tasks, none of them above, that do so in a pass of their own: others of `tasks` read words at the first token.
+    to_last: TypeReaders | None = None
 
 
 Readers = Mapping[InputType, TypeReaders]
@@ -123,8 +125,9 @@ def readers_by_type(tasks: Mapping[str, Task]) -> Readers:
     for input_type, type_tasks in by_type.items():
         whole = {name: task for name, task in type_tasks.items() if task.pair != "separate"}
         first = {name: task for name, task in whole.items() if task.ends != "last"}
-        to_last = {name: task for name, task in whole.items() if name not in first}
-        readers[input_type] = _type_readers(first)._replace(
+        together = first if any(kind_of(task).per_word for task in first.values()) else whole
+        to_last = {name: task for name, task in whole.items() if name not in together}
+        readers[input_type] = _type_readers(together)._replace(
             separate=tuple(name for name in type_tasks if name not in whole),
             to_last=_type_readers(to_last) if to_last else None,
         )
@@ -136,6 +139,7 @@ def _type_readers(tasks: Mapping[str, Task]) -> TypeReaders:
         tasks=tuple(tasks),
         windowed=tuple(name for name, task in tasks.items() if task.long_texts == "windows"),
         per_word=any(kind_of(task).per_word for task in tasks.values()),
+        ends=any(task.ends == "last" for task in tasks.values()),
     )
 
 
@@ -214,7 +218,7 @@ def readings_of(
         if source.texts:
             readings += source.readings(tokenizer, words, start)
         if reading.to_last is not None:
-            readings += _Source(input_type, inputs, reading.to_last, types).readings(tokenizer, words, start, ends=True)
+            readings += _Source(input_type, inputs, reading.to_last, types).readings(tokenizer, words, start)
     return readings
 
 
@@ -252,9 +256,7 @@ class _Source:
         self.options, self.separate = [0] * len(self.rows), tasks
         self.pairs = np.array(triples, np.int64)
 
-    def readings(
-        self, tokenizer: Tokenizer, words: Words, start: int, *, ends: bool = False
-    ) -> Iterator[EncodedInputs]:
+    def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[EncodedInputs]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
         tasks, windowed, per_word = self.reading.tasks, self.reading.windowed, self.reading.per_word
         windows = windows_of(tokenizer.max_tokens) if windowed else None
@@ -270,7 +272,7 @@ class _Source:
             row=(rows if is_whole else rows[encodings.row]) + start,
             option=options if is_whole else options[encodings.row],
             encodings=encodings,
-            reads=read_words(encodings, self._words(words), ends=ends) if per_word else None,
+            reads=read_words(encodings, self._words(words), ends=self.reading.ends) if per_word else None,
             unread=unread,
             pairs=self.pairs + np.array([start, 0, 0]) if len(self.pairs) else self.pairs,
             separate=self.separate,

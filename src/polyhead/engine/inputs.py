@@ -220,9 +220,10 @@ def _words(words: np.ndarray, entry: AnyInput, number: int) -> np.ndarray:
     if not is_place.all():
         wrong = spans[~is_place][0].tolist()
         raise _no_words(number, wrong, f"0 <= beginning <= end <= {len(texts[-1])}, the length of its text")
+    spans = spans.astype(np.int32, copy=False)
     if is_pair and not (spans[0] == NOWHERE).all():
-        spans = np.concatenate([np.array([NOWHERE], spans.dtype), spans])
-    return spans.astype(np.int32, copy=False)
+        spans = np.concatenate([np.array([NOWHERE], np.int32), spans])
+    return spans
 
 
 def _no_words(number: int, got: object, allowed: str) -> BadValue:

@@ -159,7 +159,6 @@ class Gathered:
     def add(self, batch: EncodedInputs, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch of these readings."""
         is_word, rows, are_finite = None, len(batch.entries), _are_finite(outputs.values())
-        of_words, has_ends = batch.texts.of_words, batch.texts.reads is not None and batch.texts.reads.ends is not None
         for task in batch.tasks:
             if task not in outputs:
                 continue
@@ -170,7 +169,9 @@ class Gathered:
                 values = values[is_word]  # drops padding positions
             if not are_finite:
                 values = self._finite(task, batch, values, is_word)
-            self._by_task.setdefault(task, []).append((batch, of_words(values) if has_ends else values))
+            if task in self._per_word:
+                values = batch.texts.of_words(values)
+            self._by_task.setdefault(task, []).append((batch, values))
 
     def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
         """The values with 0 in place of numbers that are not finite, whose inputs are noted."""

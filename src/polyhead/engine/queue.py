@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -101,10 +101,10 @@ class Queue:
         """Adds a call to the queue. `done` is called once with its ticket: `results`, in order, or its `error`.
 
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
-        is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
-        `Session.predict`; `loaded` is the session's moment in which they are answered, by default this one. After
-        `deadline` seconds nothing more of it is begun, and its tasks are late. If more waits than one batch holds,
-        calls whose deadline falls before the expected end of the next batch are late as well. Raises BadValue,
+        is not begun by then is dropped, and its error is a CancelledError, or what `is_gone` raised. Inputs and `tasks`
+        are those of `Session.predict`; `loaded` is the session's moment in which they are answered, by default this
+        one. After `deadline` seconds nothing more of it is begun, and its tasks are late. If more waits than one batch
+        holds, calls whose deadline falls before the expected end of the next batch are late as well. Raises BadValue,
         UnknownTask and, if too much waits already, or so much that the deadline will probably pass, Overloaded, whose
         `retry_after` is the number of seconds until that is done.
         """
@@ -311,8 +311,8 @@ class Queue:
         ended = list[Ticket]()
         for piece in pieces:
             (ticket,) = piece.tickets
-            if ticket.is_cancelled:
-                is_over = ticket.fail(CancelledError("nobody waits for this any longer"))
+            if ticket.dropped is not None:
+                is_over = ticket.fail(ticket.dropped)
             else:
                 nothing = Result(answers={}, receipt=Receipt(passes=0, layers=0, tokens=0), late=ticket.tasks)
                 is_over = max(ticket.give(number, nothing) for _, number in piece.places)
@@ -341,8 +341,8 @@ class Queue:
     def _end(self, tell: Callable[[], None]) -> None:
         try:
             tell()
-        except Exception:  # of a caller's own function
-            log.exception("a call's end could not be told")
+        except Exception:  # of `deliver`, or of `observe`
+            log.exception("a batch's end could not be told")
         finally:
             with self._ready:
                 self._under_way -= 1

@@ -29,6 +29,9 @@ class Receipt(Value):
     adapter has its text run through layers of the trunk once more, which adds layers and no pass; so do the layers of a
     decoder, once for each token that it wrote.
 
+    A pair read jointly takes two passes where some span tasks read words at their first token alone, and others, which
+    were imported, at the last one too. `cut` is then the larger of theirs.
+
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
     very text and that some task reads, else for the first pair that holds it, and for no other pair; `cut`, `repaired`
@@ -84,6 +87,7 @@ class _Read(NamedTuple):
     windows: np.ndarray | None = None  # the number of each among the windows of its input
     layers: int = 0
     is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
+    to_last: bool = False  # where the last token of each word is read: another pass may have read the same texts
 
     @property
     def is_alone(self) -> bool:
@@ -148,6 +152,7 @@ class Receipts:
                 repaired=encodings.repaired[entries] > 0,
                 windows=encodings.window[entries],
                 layers=layers,
+                to_last=texts.reads is not None and texts.reads.ends is not None,
             )
         )
         if separate and not set(separate).isdisjoint(batch.tasks):
@@ -198,7 +203,7 @@ class Receipts:
             "passes": np.bincount(rows, minlength=size),
             "layers": _sums(rows, layers, size),
             "tokens": _sums(rows, end_to_end([read.sizes for read in passes]), size),
-            "cut": _sums(all_rows, end_to_end([read.cut for read in self._read]), size),
+            "cut": self._cut(),
             "repaired": np.zeros(size, np.int64),
             "windows": windows + 1,
         }
@@ -209,6 +214,17 @@ class Receipts:
         for row, _, run, _ in self._written:
             totals["layers"][row] += run
         return totals
+
+    def _cut(self) -> np.ndarray:
+        """The tokens that were not read, int64 (inputs,): of two passes over the same texts the larger number."""
+
+        def cut(reads: Sequence[_Read]) -> np.ndarray:
+            rows, counts = end_to_end([read.rows for read in reads]), end_to_end([read.cut for read in reads])
+            return _sums(rows, counts, len(self._inputs))
+
+        passes = [read for read in self._read if not read.is_half]
+        to_first, to_last = (cut([read for read in passes if read.to_last == which]) for which in (False, True))
+        return np.asarray(np.maximum(to_first, to_last) + cut([read for read in self._read if read.is_half]))
 
     @lazy
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -86,16 +86,13 @@ class Request:
         """Whether the deadline has passed."""
         return self._end is not None and monotonic() >= self._end
 
-    def run(self, loaded: LoadedTasks) -> AnswerTable:
-        """Runs to the end; raises the first failure if no task has an answer and none is late."""
+    def run(self, loaded: LoadedTasks, *, raises: bool = True) -> AnswerTable:
+        """Runs to the end; if it `raises`, the first error where no task has an answer and none is late."""
         for _ in self._steps(loaded, loaded.stages if self._end is None else loaded.backend.stages, streams=False):
             pass
         columns = self.columns()
-        if any(self._failed.values()):
-            failures = [error for name in columns.tasks for error in self._failed[name].values()]
-            is_answered = any(len(outputs.rows) for name in columns.tasks for outputs in self._outputs[name])
-            if failures and not is_answered and not any(column.late for column in columns.tasks.values()):
-                raise failures[0]
+        if raises and any(self._failed.values()) and columns.failure is not None:
+            raise columns.failure
         return columns
 
     def results(self, loaded: LoadedTasks) -> Iterator[TaskResults]:

@@ -146,11 +146,15 @@ class Session:
         words: Words = None,
         deadline: float | None = None,
         familiar: bool = False,
+        raises: bool = True,
     ) -> AnswerTable:
-        """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
+        """The same answers as arrays, a column a task: for many inputs, without a Python value for each.
+
+        Unless it `raises`, the error where no task has any answer stands in the table's `failure`.
+        """
         vectors = self._attached_vectors() if familiar else None
         now = self.loaded
-        return Request(now, inputs, tasks, words=words, deadline=deadline, vectors=vectors).run(now)
+        return Request(now, inputs, tasks, words=words, deadline=deadline, vectors=vectors).run(now, raises=raises)
 
     def stream(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None

@@ -94,35 +94,49 @@ class SessionSet:
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
         check_none_below(none_below, loaded.tasks)
-        turns = Turns(loaded, loaded.task_names(tasks), len(listed))
+        turns, failures = Turns(loaded, loaded.task_names(tasks), len(listed)), list[Exception]()
         for bundle, session in self.sessions.items():
             for rows, names in turns.questions(bundle):
                 limits = none_below
                 if isinstance(limits, Mapping):
                     limits = {name: limit for name, limit in limits.items() if name in names}
+                wishes = {name: name in self.cascades or wish_of(calibrated, name) for name in names}
                 with errors_of_call(rows):
-                    results = session.predict(
+                    columns = session.columns(
                         [listed[row] for row in rows],
                         tasks=names,
                         words=None if own_words is None else [own_words[row] for row in rows],
                         deadline=None if end is None else max(0.0, end - monotonic()),
-                        calibrated={name: name in self.cascades or wish_of(calibrated, name) for name in names},
-                        familiar=familiar,
-                        none_below=limits,
+                        familiar=session.tells_familiar(names, familiar=familiar, none_below=limits),
+                        raises=False,
                     )
+                    results = columns.results(wishes, familiar=familiar, none_below=limits)
+                failures += [] if columns.failure is None else [columns.failure]
                 turns.take(bundle, rows, names, results)
-        return [self._wished(result, loaded, calibrated) for result in turns.results()]
+        results = turns.results()
+        if failures and not any(result.answers or result.late for result in results):
+            raise failures[0]
+        return [self._wished(result, loaded, calibrated) for result in results]
 
     def refresh(self) -> dict[str, Changes]:
-        """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and changes nothing."""
+        """Reads every bundle.json again: see `Session.refresh`. What breaks the set is refused, and no bundle changes.
 
-        def check(bundle: str, new: LoadedTasks) -> None:
-            self.loaded.check_with(bundle, new)
+        The bundles are checked together: a task may move from one to another.
+        """
+        new_tasks, all_changes = dict[str, Mapping[str, Task]](), dict[str, Changes]()
 
-        return {
-            bundle: session.refresh(check=lambda old, new, changes, name=bundle: check(name, new))  # type: ignore[misc]
-            for bundle, session in self.sessions.items()
-        }
+        def refresh(bundle: str, *others: str) -> None:
+            def check(old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:
+                new_tasks[bundle], all_changes[bundle] = new.tasks, changes
+                if others:  # within this change, so that their refusal undoes it
+                    refresh(*others)
+                else:
+                    homes_of(new_tasks, self.cascades)
+
+            self.sessions[bundle].refresh(check)
+
+        refresh(*self.sessions)
+        return all_changes
 
     def _wished(self, result: Result, loaded: TasksOfSet, calibrated: Wishes) -> Result:
         """The answers of cascades as the caller wants them calibrated, each by the bundle that gave it."""

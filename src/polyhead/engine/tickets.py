@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import chain, count
 from time import monotonic
@@ -19,6 +20,7 @@ from polyhead.lazy import lazy
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
+log = logging.getLogger(__name__)
 SMOOTHING = 0.1  # weight of the newest batch in running means
 SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
 TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
@@ -41,7 +43,7 @@ class Ticket:
     ) -> None:
         self.loaded, self.inputs, self.tasks, self.words = loaded, inputs, tasks, words
         self.begun, self.end, self.stage, self._is_gone = monotonic(), end, stage, is_gone
-        self._is_cancelled = False
+        self._dropped: Exception | None = None
         self.results: list[Result | None] = [None] * len(inputs)
         self.outputs: list[dict[str, np.ndarray]] = [{} for _ in inputs]  # of hidden tasks: raw, by name
         self.error: Exception | None = None
@@ -51,14 +53,23 @@ class Ticket:
 
     def cancel(self) -> None:
         """Drops the inputs that are not being read yet."""
-        self._is_cancelled = True
+        self._dropped = self._dropped or CancelledError("nobody waits for this any longer")
+
+    @property
+    def dropped(self) -> Exception | None:
+        """Why inputs that are not being read yet are dropped: it was cancelled, or its `is_gone` raised."""
+        if self._dropped is None and self._is_gone is not None:
+            try:
+                if self._is_gone():
+                    self.cancel()
+            except Exception as error:  # of a caller's own function: no other call is touched
+                self._dropped = error
+        return self._dropped
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        if not self._is_cancelled and self._is_gone is not None and self._is_gone():
-            self._is_cancelled = True
-        return self._is_cancelled
+        """Whether such inputs are dropped."""
+        return self.dropped is not None
 
     def is_late_at(self, moment: float) -> bool:
         """Whether its deadline has passed at `moment`, in seconds of the monotonic clock."""
@@ -115,13 +126,7 @@ class SharedBatch:
         own_words = words if any(input_words is not None for input_words in words) else None
         request = Request(self.loaded, self.inputs, self.tasks, words=own_words)
         if all(ticket.stage is None for ticket in self.tickets):
-            try:
-                return request.run(self.loaded)
-            except Exception:
-                columns = request.columns()
-                if any(column.late for column in columns.tasks.values()):  # it stopped before its end
-                    raise
-                return columns  # every task failed, and each says so
+            return request.run(self.loaded, raises=False)
         for stage in request.results(self.loaded):
             deliver(list(self._stages(stage)))
         return request.columns()
@@ -162,7 +167,7 @@ class SharedBatch:
                 skipped=skipped,
                 failed=failed,
                 late=tuple(late),
-                versions=versions[ticket.tasks],
+                versions=dict(versions[ticket.tasks]),  # the caller's own
             )
             if ticket.give(number, result):
                 ended.append(ticket)
@@ -212,9 +217,12 @@ class Rate:
 
 
 def run_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Calls each, in order."""
+    """Calls each, in order; one that raises stops no other."""
     for call in calls:
-        call()
+        try:
+            call()
+        except Exception:  # of a caller's own function
+            log.exception("a call's answers could not be told")
 
 
 def settle(future: Future[None], work: Callable[[], object]) -> None:

@@ -360,8 +360,7 @@ class Service:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""
         loop = self._loop
         if loop is None or loop.is_closed() or not calls:
-            for call in calls:
-                call()
+            run_all(calls)
             return
         loop.call_soon_threadsafe(self._run_calls, calls, monotonic())
 

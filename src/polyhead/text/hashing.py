@@ -214,7 +214,7 @@ def hashed_in_contexts(texts: Sequence[Sequence[str]]) -> HashedRows:
     flat = array("I")
     for words in texts:
         for word in ("", *words, ""):
-            flat.extend(_forms(word))
+            flat.extend(_forms(word) if len(word) <= LONGEST else _forms.__wrapped__(word))
     forms = np.frombuffer(flat, np.uint32).reshape(-1, FORMS)
     lengths = [len(words) for words in texts]
     count = sum(lengths)
