@@ -1,10 +1,13 @@
 """What every store of a corpus does, checked on each kind of store (`make_store`)."""
 
+import errno
 import hashlib
 import json
 import multiprocessing
+import os
 import shutil
 import threading
+import weakref
 
 import msgspec
 import numpy as np
@@ -488,6 +491,43 @@ def test_damage_is_named_before_anything_wrong_is_read(tmp_path, name, damage):
         store = PlainStore.open(str(tmp_path / "store"))
         same(store, range(4))
         labels(store)
+
+
+def test_fragments_keep_no_file_open_and_joined_ones_no_memory(tmp_path, monkeypatch):
+    """A store of some hundred fragments used up the files that a process may have open."""
+    monkeypatch.setattr(versions, "MAPPED", 0)
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in range(0, 20, 2):
+        store.append(*documents(range(start, start + 2)))
+    before = len(os.listdir("/dev/fd"))
+    reader = PlainStore.open(str(tmp_path / "store"))
+    mapped = [reader.rows(fragment.name, name) for fragment in reader.fragments for name in SCHEMA.names]
+    assert same(reader, range(20)) and len(os.listdir("/dev/fd")) <= before
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0].data[:] = 0
+    first = weakref.ref(mapped[0].data)
+    del mapped
+    assert first() is not None and reader.compact(rows=100) == 9
+    assert first() is None and same(reader, range(20))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+def test_what_the_system_denies_is_no_damage_and_nothing_is_to_be_deleted(tmp_path, monkeypatch, code):
+    location, opened = str(tmp_path / "store"), os.open
+    store = PlainStore.create(location, SCHEMA)
+    store.append(*documents(range(2)))
+    store.put_results(store.fragments[0].name, "topics", {"label": np.arange(2)})
+
+    def denied(path, *arguments, **options):
+        if str(path).startswith(location):
+            raise OSError(code, os.strerror(code), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    for reading in (lambda: held(store), lambda: labels(store), store.verify, lambda: PlainStore.open(location)):
+        with pytest.raises(StoreError, match=os.strerror(code)) as error:
+            reading()
+        assert "cannot be read" in str(error.value) and "delete" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc", "..", ""])

@@ -73,6 +73,7 @@ from polyhead.store.corpus.plain_files import (
     results_facts,
     sealed,
     unpacked_texts,
+    unreadable,
 )
 
 FOLDERS = ("versions", "fragments", "results")
@@ -194,7 +195,7 @@ class PlainStore(CorpusStore):
         try:
             content = read_plain(path, limit=LARGEST_RESULTS)
         except OSError as error:
-            raise damaged(path, error.strerror or str(error)) from None
+            raise unreadable(path, error) from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise damaged(path, "it was changed since it was written")
         return dict(unpacked_texts(load(content)))
@@ -316,7 +317,8 @@ class PlainStore(CorpusStore):
                 put_if_absent(self._path(number), content)
             except FileExistsError:
                 return False
-        self._number, self._records = number, tuple(records)
+        self._number = number
+        self._turn_to(records)
         if number % FORGETTING == 0:
             forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
         return True
