@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import hashlib
-import mmap
 import os
 import re
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +19,7 @@ import numpy as np
 from polyhead.codecs.tables import read_tables, write_tables
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
+from polyhead.machine import MappedFile
 from polyhead.plugins import unregistered
 from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, is_name
 from polyhead.values import Value, to_json, to_value
@@ -99,25 +96,9 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
                 return np.empty(shape, kind)  # an empty file cannot be mapped
             if size <= MAPPED:
                 return np.frombuffer(file.read(), kind).reshape(shape)
-            return np.asarray(_Mapping(file, size)).view(kind).reshape(shape)
+            return np.asarray(MappedFile(file.fileno(), size)).view(kind).reshape(shape)
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-class _Mapping:
-    """A file's bytes in memory, (size,) uint8. Python's own `mmap` would keep a file open for each (until 3.13)."""
-
-    def __init__(self, file: BufferedReader, size: int) -> None:
-        system = ctypes.CDLL(None, use_errno=True)
-        system.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-        system.mmap.restype = ctypes.c_void_p
-        address = system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-        if address == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        # An array may be in use until the process ends, which unmaps it.
-        weakref.finalize(self, system.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size)).atexit = False
-        # numpy reads this; True means that nothing is written there.
-        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def numbers_in(folder: Path) -> list[int]:
