@@ -182,6 +182,38 @@ def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp
     assert labels(store) == [None, None]
 
 
+def test_columns_of_a_fragment_are_put_together_or_not_at_all(kind, store, tmp_path):
+    store.append(*documents(range(3)))
+    name, before = store.fragments[0].name, store.version
+    columns = {"topics": {"label": np.arange(3)}, "mood": {"label": np.ones(3), "score": np.zeros(3)}}
+    store.put_columns(name, columns)
+    reader = kind.open(str(tmp_path / "store"))
+    assert reader.version == before + 1 and set(reader.fragments[0].results) == set(columns)
+    for column, arrays in columns.items():
+        assert {key: array.tolist() for key, array in reader.results(name, column).items()} == {
+            key: array.tolist() for key, array in arrays.items()
+        }
+    with pytest.raises(StoreError, match="another number of rows"):
+        store.put_columns(name, {"other": {"label": np.arange(3)}, "short": {"label": np.arange(2)}})
+    assert set(kind.open(str(tmp_path / "store")).fragments[0].results) == set(columns)
+
+
+def test_a_version_that_could_not_be_read_again_is_refused_until_fragments_are_joined(tmp_path, monkeypatch):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in range(0, 8, 2):
+        store.append(*documents(range(start, start + 2)))
+    monkeypatch.setattr(plain, "LARGEST_CONFIG", len(versions.sealed(store._records)) + 100)
+    for change in (
+        lambda: store.append(*documents(range(8, 10))),
+        lambda: store.put_results(store.fragments[0].name, "topics", {"label": np.arange(2)}),
+    ):
+        with pytest.raises(StoreError, match="too many fragments and columns.*polyhead features compact"):
+            change()
+    assert same(PlainStore.open(str(tmp_path / "store")), range(8))
+    assert store.compact(rows=100) == 3
+    assert store.append(*documents(range(8, 10))) == 2 and same(PlainStore.open(str(tmp_path / "store")), range(10))
+
+
 def test_a_store_that_others_write_to_without_end_says_so(kind, store, tmp_path, monkeypatch):
     """Every attempt is lost to another writer; none is made here."""
     store.append(*documents(range(3)))
