@@ -117,19 +117,19 @@ def run(job: str, location: str, folder: str, pipe: Connection) -> None:
 
 
 def tell_commits(kind: type[CorpusStore], pipe: Connection) -> None:
-    """Stores of this kind say after each append and each column which documents are kept and answered."""
-    append, put_results = kind.append, kind.put_results
+    """Stores of this kind say after each append and each fragment's columns which documents are kept and answered."""
+    append, put_columns = kind.append, kind.put_columns
 
     def told_append(store, ids, features):
         count = append(store, ids, features)
         pipe.send(("documents", [bytes(each) for each in ids]))
         return count
 
-    def told_results(store, fragment, column, results):
-        put_results(store, fragment, column, results)
+    def told_columns(store, fragment, columns):
+        put_columns(store, fragment, columns)
         pipe.send(("answers", [bytes(each) for each in store.ids(fragment)]))
 
-    kind.append, kind.put_results = told_append, told_results
+    kind.append, kind.put_columns = told_append, told_columns
 
 
 def extracted(made: Made, location: str) -> None:

@@ -1,4 +1,4 @@
-"""The processor's properties that decide how libraries compute, and freed memory returned to the system.
+"""The processor's properties that decide how libraries compute, freed memory returned to the system, and mapped files.
 
 Libraries look at the processor themselves; a numerics label has to say what they find, and the width of 8-bit weights
 has to fit it. An environment variable can cap oneDNN, with which OpenVINO and torch multiply, to older instructions; a
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import platform
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -128,6 +130,29 @@ def trim() -> None:
     """Returns freed memory to the system, where the C library is glibc."""
     if (malloc_trim := _of_glibc("malloc_trim")) is not None:
         malloc_trim(ctypes.c_size_t(0))
+
+
+class MappedFile:
+    """A file's bytes in memory, an array (size,) uint8 for numpy that nothing is written to.
+
+    Python's own `mmap` would keep the file open, until Python 3.13.
+    """
+
+    def __init__(self, handle: int, size: int) -> None:
+        self._system, self._size = ctypes.CDLL(None, use_errno=True), ctypes.c_size_t(size)
+        self._system.mmap.restype = ctypes.c_void_p
+        self._system.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+        address = self._system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+        self._address = ctypes.c_void_p(address)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        # At the end of the process the system does it: an array may be in use until then.
+        weakref.finalize(self, self._system.munmap, self._address, self._size).atexit = False
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+
+    def madvise(self, advice: int) -> None:
+        """Tells the system how the bytes are used."""
+        self._system.madvise(self._address, self._size, advice)
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:

@@ -170,6 +170,20 @@ def test_two_columns_are_joined_or_compared(trunk):
         joined.predict(TEXTS)
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_columns_of_a_frame_are_those_of_the_fit_in_their_order(trunk, kind):
+    """Swapped columns were answered, and names stayed from an earlier fit."""
+    frame = pytest.importorskip(kind).DataFrame({"title": list(map(str, TEXTS)), "body": list(map(str, TEXTS[::-1]))})
+    fitted = PolyheadClassifier(trunk, training=SHORT, pair="separate", backend="reference").fit(frame, MOODS)
+    assert fitted.feature_names_in_.tolist() == ["title", "body"] and len(fitted.predict(frame)) == len(TEXTS)
+    with pytest.raises(ValueError, match="should match those that were passed during fit(.|\n)*same order"):
+        fitted.predict(frame[["body", "title"]])
+    with pytest.raises(ValueError, match="should match(.|\n)*- head(.|\n)*now missing(.|\n)*- title"):
+        fitted.predict(frame.rename(**{"columns" if kind == "pandas" else "mapping": {"title": "head"}}))
+    fitted.fit(frame.to_numpy(), MOODS)
+    assert not hasattr(fitted, "feature_names_in_")
+
+
 def test_a_fitted_estimator_is_pickled(trunk):
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, MOODS)
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(TEXTS), fitted.predict(TEXTS))
@@ -218,6 +232,7 @@ def test_what_is_no_text_is_refused_with_its_rows(trunk, fitted, kind, what):
             assert raised.value.rows == (3, 7)
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names")  # it was fitted on an array
 def test_missing_values_of_pandas_are_refused(trunk, fitted):
     pandas = pytest.importorskip("pandas")
     texts = pandas.array([*map(str, TEXTS[:-1]), pandas.NA], dtype="string")

@@ -1,10 +1,10 @@
-"""Sets of the `datasets` library as tables: classes by their names, and one split at a time."""
+"""Sets of the `datasets` library, and frames, as tables: classes and columns by their names, one split at a time."""
 
 import pytest
 
 from polyhead.api.given import frame_of, texts_of_rows
 from polyhead.api.rows import LabelledTexts
-from polyhead.errors import BadValue
+from polyhead.errors import BadValue, MissingColumn
 
 
 class Feature:
@@ -49,3 +49,13 @@ def test_a_set_of_splits_is_refused_with_the_split_to_give():
 def test_a_set_that_is_read_as_it_comes_is_refused_with_the_way_out():
     with pytest.raises(BadValue, match="Dataset.from_list"):
         frame_of(Streamed())
+
+
+def test_columns_that_pandas_numbers_are_named_by_their_digits():
+    """A frame without names of columns was a bare TypeError."""
+    frame = pytest.importorskip("pandas").DataFrame(["where is my parcel?", None])
+    with pytest.raises(MissingColumn, match="no column 'text'.*Allowed: 0"):
+        texts_of_rows(frame)
+    rows, table = texts_of_rows(frame, text="0")
+    assert rows == ["where is my parcel?", None]
+    assert table.answered({"mood": ["good", "bad"]})["mood"].tolist() == ["good", "bad"]

@@ -1,4 +1,5 @@
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from polyhead.bundle.files import read_arrays, release, write_arrays
 from polyhead.errors import BundleError, CorruptFile
+from polyhead.store.corpus.plain_files import mapped
 
 ARRAYS = {
     "b": np.sin(np.arange(6, dtype=np.float32)).reshape(2, 3),
@@ -61,6 +63,18 @@ def test_released_arrays_take_no_memory_until_they_are_read_again(tmp_path):
     assert resident(tmp_path / "file") == 0
     np.testing.assert_array_equal(part, given["a"][1:].T)
     np.testing.assert_array_equal(arrays["b"], given["b"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what is resident")
+def test_released_rows_of_a_store_take_no_memory_either(tmp_path):
+    path, content = tmp_path / "file", np.arange(1 << 18, dtype=np.uint32)
+    path.write_bytes(content.tobytes())
+    rows = mapped(path, content.dtype, content.shape, digest=sha256(content).hexdigest(), root=tmp_path)
+    np.testing.assert_array_equal(rows, content)
+    assert resident(path) > 500
+    release([rows[5:]])
+    assert resident(path) == 0
+    np.testing.assert_array_equal(rows, content)
 
 
 def test_no_arrays_make_a_file_without_arrays(tmp_path):

@@ -101,3 +101,4 @@ def test_what_cannot_be_is_refused(work, moods):
     run(*WORDS, "--answers", "filled.jsonl", cwd=work).refuses("UnknownLabel", "fine")
     run(*WORDS, "--output", "texts.jsonl", cwd=work).refuses("cannot write texts.jsonl")
     assert len(lines(work / "texts.jsonl")) == 60
+    run(*WORDS, "-o", "labels.csv", cwd=work, stdin="1\nq\n").refuses("it ends in .jsonl", code=2)  # what it writes

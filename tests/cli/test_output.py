@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from polyhead.cli.output import Printer, counted, in_bytes, text_table, writing_file
+from polyhead.cli.output import Printer, counted, in_bytes, text_table, write_rows, writing_file
+from polyhead.data.rows import Rows
 from polyhead.errors import ConfigError
 from support.cases import cases
 from support.commands import run
@@ -34,6 +35,12 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
         file.write(b"newer")
         assert path.read_text() == "older"
     assert path.read_text() == "newer"
+
+
+def test_rows_of_csv_are_read_back_whatever_ends_lines_in_their_texts(tmp_path):
+    rows = [{"row": 1, "text": text, "label": None} for text in ("good\rnews", "a\nb", 'a, "b"')]
+    write_rows(str(tmp_path / "x.csv"), ("row", "text", "label"), rows)
+    assert [row.values["text"] for row in Rows(str(tmp_path / "x.csv"))] == [row["text"] for row in rows]
 
 
 def test_what_was_written_before_a_failure_stays_beside_the_older_file(tmp_path, capsys):

@@ -1,10 +1,13 @@
 """What every store of a corpus does, checked on each kind of store (`make_store`)."""
 
+import errno
 import hashlib
 import json
 import multiprocessing
+import os
 import shutil
 import threading
+import weakref
 
 import msgspec
 import numpy as np
@@ -177,6 +180,38 @@ def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp
     assert list(labels(reader)[0]) == ["label"] and labels(reader)[0]["label"].tolist() == [1, 1, 1]
     store.drop_results("topics")
     assert labels(store) == [None, None]
+
+
+def test_columns_of_a_fragment_are_put_together_or_not_at_all(kind, store, tmp_path):
+    store.append(*documents(range(3)))
+    name, before = store.fragments[0].name, store.version
+    columns = {"topics": {"label": np.arange(3)}, "mood": {"label": np.ones(3), "score": np.zeros(3)}}
+    store.put_columns(name, columns)
+    reader = kind.open(str(tmp_path / "store"))
+    assert reader.version == before + 1 and set(reader.fragments[0].results) == set(columns)
+    for column, arrays in columns.items():
+        assert {key: array.tolist() for key, array in reader.results(name, column).items()} == {
+            key: array.tolist() for key, array in arrays.items()
+        }
+    with pytest.raises(StoreError, match="another number of rows"):
+        store.put_columns(name, {"other": {"label": np.arange(3)}, "short": {"label": np.arange(2)}})
+    assert set(kind.open(str(tmp_path / "store")).fragments[0].results) == set(columns)
+
+
+def test_a_version_that_could_not_be_read_again_is_refused_until_fragments_are_joined(tmp_path, monkeypatch):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in range(0, 8, 2):
+        store.append(*documents(range(start, start + 2)))
+    monkeypatch.setattr(plain, "LARGEST_CONFIG", len(versions.sealed(store._records)) + 100)
+    for change in (
+        lambda: store.append(*documents(range(8, 10))),
+        lambda: store.put_results(store.fragments[0].name, "topics", {"label": np.arange(2)}),
+    ):
+        with pytest.raises(StoreError, match="too many fragments and columns.*polyhead features compact"):
+            change()
+    assert same(PlainStore.open(str(tmp_path / "store")), range(8))
+    assert store.compact(rows=100) == 3
+    assert store.append(*documents(range(8, 10))) == 2 and same(PlainStore.open(str(tmp_path / "store")), range(10))
 
 
 def test_a_store_that_others_write_to_without_end_says_so(kind, store, tmp_path, monkeypatch):
@@ -488,6 +523,43 @@ def test_damage_is_named_before_anything_wrong_is_read(tmp_path, name, damage):
         store = PlainStore.open(str(tmp_path / "store"))
         same(store, range(4))
         labels(store)
+
+
+def test_fragments_keep_no_file_open_and_joined_ones_no_memory(tmp_path, monkeypatch):
+    """A store of some hundred fragments used up the files that a process may have open."""
+    monkeypatch.setattr(versions, "MAPPED", 0)
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in range(0, 20, 2):
+        store.append(*documents(range(start, start + 2)))
+    before = len(os.listdir("/dev/fd"))
+    reader = PlainStore.open(str(tmp_path / "store"))
+    mapped = [reader.rows(fragment.name, name) for fragment in reader.fragments for name in SCHEMA.names]
+    assert same(reader, range(20)) and len(os.listdir("/dev/fd")) <= before
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0].data[:] = 0
+    first = weakref.ref(mapped[0].data)
+    del mapped
+    assert first() is not None and reader.compact(rows=100) == 9
+    assert first() is None and same(reader, range(20))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+def test_what_the_system_denies_is_no_damage_and_nothing_is_to_be_deleted(tmp_path, monkeypatch, code):
+    location, opened = str(tmp_path / "store"), os.open
+    store = PlainStore.create(location, SCHEMA)
+    store.append(*documents(range(2)))
+    store.put_results(store.fragments[0].name, "topics", {"label": np.arange(2)})
+
+    def denied(path, *arguments, **options):
+        if str(path).startswith(location):
+            raise OSError(code, os.strerror(code), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", denied)
+    for reading in (lambda: held(store), lambda: labels(store), store.verify, lambda: PlainStore.open(location)):
+        with pytest.raises(StoreError, match=os.strerror(code)) as error:
+            reading()
+        assert "cannot be read" in str(error.value) and "delete" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc", "..", ""])

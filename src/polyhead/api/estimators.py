@@ -25,7 +25,13 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.class_weight import compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
-    from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+    from sklearn.utils.validation import (
+        check_array,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "an estimator") from None
 
@@ -79,6 +85,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         names = getattr(X, "columns", None)
         if isinstance(X, str | bytes):
             raise ValueError("X is one text, where a list of texts is expected")
+        validate_data(self, X, reset=reset, skip_check_array=True, ensure_2d=False)  # the names of columns
         if hasattr(X, "to_pylist") and names is None:
             X = X.to_pylist()  # a column of pyarrow
         if isinstance(X, list | tuple):
@@ -89,8 +96,6 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         columns = 1 if array.ndim == 1 else array.shape[1]
         if reset:
             self.n_features_in_ = columns
-            if names is not None and all(isinstance(name, str) for name in names):
-                self.feature_names_in_ = np.asarray(names, object)
         elif columns != self.n_features_in_:
             raise ValueError(
                 f"X has {columns} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "

@@ -71,7 +71,8 @@ def frame_of(value: object) -> Frame | None:
             allowed="lists, arrays, a frame of pandas, polars or pyarrow, a Dataset",
             do="collect a lazy frame first",
         )
-    return Frame(frame.columns, lambda name: frame[name].to_list(), frame)
+    names = list(map(str, frame.columns))  # those of pandas may be numbers
+    return Frame(names, lambda name: frame[:, names.index(name)].to_list(), frame)
 
 
 def _is_set(value: object) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 from polyhead.bundle.format import LARGEST_JSON, LOCK, MOST_ARRAYS
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import held, open_plain, refuse_links, write_file
+from polyhead.machine import MappedFile
 
 
 def open_inside(root: FilePath, *names: str) -> BufferedReader:
@@ -159,11 +160,11 @@ def release(arrays: Iterable[np.ndarray]) -> None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def _map_of(array: np.ndarray) -> mmap.mmap | None:
+def _map_of(array: np.ndarray) -> mmap.mmap | MappedFile | None:
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) else None
+    return base if isinstance(base, mmap.mmap | MappedFile) else None
 
 
 def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:

@@ -31,7 +31,9 @@ def command(
     labels: str = option("The labels to choose from, with commas between them.", metavar="NAMES", required=True),
     text: Column = option("Column of the text [default: text, sentence, message, ...]."),
     label: Column = option("Column of labels that DATA has already; its empty cells are open."),
-    output: str = option("File of the labels.", "labelled.jsonl", "--output", "-o", metavar="FILE", type=OutputFile()),
+    output: str = option(
+        "File of the labels (.jsonl).", "labelled.jsonl", "--output", "-o", metavar="FILE", type=OutputFile(".jsonl")
+    ),
     answers: File = option("Take labels from this file, which --ask wrote and you filled in."),
     ask: Output = option(
         "Write the next texts to FILE (.csv or .jsonl), and ask nothing here.", type=OutputFile(".csv", ".jsonl")

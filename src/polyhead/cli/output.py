@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import os
 import sys
@@ -215,16 +213,15 @@ def writing_file(name: str) -> Iterator[IO[bytes]]:
 
 def write_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """Writes these columns of rows as CSV or JSON Lines, as the file's name says; in CSV a list is JSON in a cell."""
+    from polyhead.data.tables.delimited import record_bytes
+
     with writing_file(name) as file:
         if name.lower().endswith(".jsonl"):
             kept = ({column: row[column] for column in columns if column in row} for row in rows)
             file.writelines(msgspec.json.encode(row) + b"\n" for row in kept)
             return
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_in_cell(row.get(column)) for column in columns] for row in rows)
-        file.write(text.getvalue().encode("utf-8", "replace"))
+        file.write(record_bytes(columns))
+        file.writelines(record_bytes([_in_cell(row.get(column)) for column in columns]) for row in rows)
 
 
 def _in_cell(value: object) -> object:

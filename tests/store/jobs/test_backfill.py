@@ -23,6 +23,7 @@ from polyhead.store.jobs.answers import answer_columns, column_arrays
 from polyhead.store.jobs.backfill import Backfill, BackfillRequest, backfill
 from polyhead.tasks.calibration import Calibration, SetRule
 from support.backfills import ANSWERED, POOL, TASKS, TRUNK, add, append, make_bundle, schema, texts
+from support.stores import make_store
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,24 @@ def test_what_is_asked_wrongly_is_refused(location, bundle):
         BackfillRequest(executor="thread")
     with pytest.raises(StoreError, match="no store"):
         backfill(location + "x", bundle, BackfillRequest())
+
+
+def test_documents_whose_tasks_read_two_columns_count_once_and_get_their_answers_at_once(tmp_path):
+    """They counted for each column, and each task's answers were another version of the store."""
+    root = make_bundle(tmp_path / "bundle", ["mood", "urgency"])
+    add(Bundle.open(root), "topics", pool=msgspec.structs.replace(POOL, codec=Codec(name="float32")))
+    paths = [Bundle.open(root).tasks[name].path.stored() for name in ("mood", "topics")]
+    store = make_store(tmp_path / "store", texts(range(20)), *paths, trunk=TRUNK)
+    before = store.version
+    done = backfill(tmp_path / "store", root, BackfillRequest())
+    assert len({digest(path) for path in paths}) == 2 and len(done.columns) == 3
+    assert (done.documents, done.filled, done.fragments, done.price.documents) == (20, 20, 1, 20)
+    assert open_corpus(tmp_path / "store").version == before + 1
+    answers = Session(root, backend="reference").columns(texts(range(20)), tasks=ANSWERED)
+    for each in done.columns:
+        name = {"mood": "label", "topics": "labels", "urgency": "value"}[each.task]
+        found = column(tmp_path / "store", each.name)[name]
+        np.testing.assert_allclose(found, getattr(answers[each.task], name), rtol=1e-3)
 
 
 def test_documents_without_a_token_have_no_answer(location, bundle):

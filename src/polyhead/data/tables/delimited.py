@@ -157,11 +157,11 @@ class _Lines:
         self._back.extendleft(reversed(self.taken[1:]))
 
 
-def record_bytes(cells: Sequence[str]) -> bytes:
+def record_bytes(cells: Sequence[object]) -> bytes:
     """A record that ends in LF; cells with CR or LF are quoted, for which the csv module needs both as the line end."""
     record = io.StringIO(newline="")
     csv.writer(record, lineterminator="\r\n").writerow(cells)
-    return record.getvalue().removesuffix("\r\n").encode() + b"\n"
+    return record.getvalue().removesuffix("\r\n").encode("utf-8", "replace") + b"\n"
 
 
 def _cell(value: object) -> str:

@@ -229,8 +229,8 @@ class CorpusStore(ABC):
         """The index of a fragment's ids."""
 
     @abstractmethod
-    def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
-        """Adds or replaces a fragment's column of results: arrays (rows, ...) by name; StoreError if it is gone."""
+    def put_columns(self, fragment: str, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Adds or replaces a fragment's columns of results: arrays (rows, ...) by name; StoreError if it is gone."""
 
     @abstractmethod
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
@@ -294,6 +294,10 @@ class CorpusStore(ABC):
             if self._commit((*self._records, written)):
                 return len(rows)
         raise self._busy()
+
+    def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
+        """Adds or replaces one column: see `put_columns`."""
+        self.put_columns(fragment, {column: results})
 
     def compact(self, *, rows: int) -> int:
         """Joins neighbouring fragments into ones of up to about so many rows; returns the number removed.

@@ -150,19 +150,24 @@ class LanceStore(CorpusStore):
             self._rows = kept | {(fragment, digest): rows}
         return self._rows[fragment, digest]
 
-    def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
-        """Adds a column of results to a fragment, or replaces it."""
-        check_results(column, results, self._record(fragment).rows)
-        table = self._arrow.table({f"{column}__{name}": array_of(self._arrow, a) for name, a in results.items()})
-        self._schema_with(column, table.schema)  # refused before anything is written
-        with lance_errors(self._location, table):
-            file = write_columns(self._location, table)
+    def put_columns(self, fragment: str, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Adds columns of results to a fragment, or replaces them."""
+        tables, files = {}, []
+        for column, results in columns.items():
+            check_results(column, results, self._record(fragment).rows)
+            arrays = {f"{column}__{name}": array_of(self._arrow, each) for name, each in results.items()}
+            tables[column] = self._arrow.table(arrays)
+        self._schema_with(tables)  # refused before anything is written
+        for table in tables.values():
+            with lance_errors(self._location, table):
+                files.append(write_columns(self._location, table))
 
         def added() -> tuple[Sequence[LanceFragment], Any]:
-            schema, old = self._schema_with(column, table.schema), list(self._columns().get(column, {}).values())
+            schema, known = self._schema_with(tables), self._columns()
+            old = [name for column in tables for name in known.get(column, {}).values()]
             self._record(fragment)  # still exists
             return [
-                msgspec.structs.replace(each, files=(*each.without(old), file)) if each.name == fragment else each
+                msgspec.structs.replace(each, files=(*each.without(old), *files)) if each.name == fragment else each
                 for each in self._records
             ], schema
 
@@ -238,10 +243,10 @@ class LanceStore(CorpusStore):
                 columns.setdefault(column, {})[name] = field.name
         return columns
 
-    def _schema_with(self, column: str, added: Any) -> Any:
-        """The schema with fields for a column's arrays; raises StoreError if one exists with another type."""
+    def _schema_with(self, tables: Mapping[str, Any]) -> Any:
+        """The schema with fields for columns' arrays; raises StoreError if one exists with another type."""
         schema = self._dataset.schema
-        for field in added:
+        for column, field in ((column, field) for column, table in tables.items() for field in table.schema):
             if field.name not in schema.names:
                 schema = schema.append(field)
             elif schema.field(field.name).type != field.type:

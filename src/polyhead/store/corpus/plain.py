@@ -33,6 +33,7 @@ from safetensors.numpy import load, save
 
 from polyhead.errors import NoStore, StoreError
 from polyhead.files import (
+    LARGEST_CONFIG,
     is_temporary,
     make_folder,
     put_if_absent,
@@ -73,6 +74,7 @@ from polyhead.store.corpus.plain_files import (
     results_facts,
     sealed,
     unpacked_texts,
+    unreadable,
 )
 
 FOLDERS = ("versions", "fragments", "results")
@@ -167,22 +169,21 @@ class PlainStore(CorpusStore):
             self._indices[fragment] = IdIndex(self.ids(fragment), prefixes, rows)
         return self._indices[fragment]
 
-    def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
-        """Adds a column of results to a fragment, or replaces it."""
+    def put_columns(self, fragment: str, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Adds columns of results to a fragment, or replaces them."""
         stored = self._record(fragment)
-        check_results(column, results, stored.rows)
-        written = self._write_results(stored, column, results)
+        for column, results in columns.items():
+            check_results(column, results, stored.rows)
+        written = {column: self._write_results(stored, column, results) for column, results in columns.items()}
 
         def added() -> tuple[list[Stored], None]:
             self._record(fragment)  # still there
             return [
-                msgspec.structs.replace(each, results=each.results | {column: written})
-                if each.name == fragment
-                else each
+                msgspec.structs.replace(each, results=each.results | written) if each.name == fragment else each
                 for each in self._records
             ], None
 
-        self._change(added)  # if that fails the file stays: a version may name it, or `sweep` removes it
+        self._change(added)  # if that fails the files stay: a version may name them, or `sweep` removes them
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None if it is not done yet."""
@@ -194,7 +195,7 @@ class PlainStore(CorpusStore):
         try:
             content = read_plain(path, limit=LARGEST_RESULTS)
         except OSError as error:
-            raise damaged(path, error.strerror or str(error)) from None
+            raise unreadable(path, error) from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise damaged(path, "it was changed since it was written")
         return dict(unpacked_texts(load(content)))
@@ -311,12 +312,20 @@ class PlainStore(CorpusStore):
     def _commit(self, records: Sequence[Stored], about: None = None) -> bool:
         """Puts a version under the next number; False if another writer was first."""
         number, content = self._number + 1, sealed(records)
+        if len(content) > LARGEST_CONFIG:  # which no reader would open
+            raise StoreError(
+                f"{self._folder} would have too many fragments and columns",
+                got=f"a version of {len(content):,} bytes",
+                allowed=f"{LARGEST_CONFIG:,} bytes",
+                do="join its fragments: polyhead features compact; nothing was kept of this change",
+            )
         with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:
                 put_if_absent(self._path(number), content)
             except FileExistsError:
                 return False
-        self._number, self._records = number, tuple(records)
+        self._number = number
+        self._turn_to(records)
         if number % FORGETTING == 0:
             forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
         return True

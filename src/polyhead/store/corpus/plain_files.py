@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
@@ -18,6 +19,7 @@ import numpy as np
 from polyhead.codecs.tables import read_tables, write_tables
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
+from polyhead.machine import MappedFile
 from polyhead.plugins import unregistered
 from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, is_name
 from polyhead.values import Value, to_json, to_value
@@ -25,6 +27,7 @@ from polyhead.values import Value, to_json, to_value
 FORMAT = 1
 UTF8 = ".utf8"  # the end of the name of texts
 MAPPED = 64 * 1024  # minimum bytes of a memory-mapped file
+DENIED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # to this process, by the system
 Stamp = tuple[int, int, int]  # attributes that change with a file's content: inode, size and time
 
 
@@ -79,7 +82,7 @@ def memory(array: np.ndarray) -> memoryview:
 def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, root: Path) -> np.ndarray:
     """An array from a file, its bytes checked once per process; no step below `root` may be a link.
 
-    It is memory-mapped, which keeps the file open, or read if it is small.
+    It is memory-mapped, or read if it is small; no file stays open.
     """
     size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
     try:
@@ -93,9 +96,9 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
                 return np.empty(shape, kind)  # an empty file cannot be mapped
             if size <= MAPPED:
                 return np.frombuffer(file.read(), kind).reshape(shape)
-            return np.asarray(np.memmap(file, kind, "r", shape=shape))
+            return np.asarray(MappedFile(file.fileno(), size)).view(kind).reshape(shape)
     except OSError as error:
-        raise damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+        raise unreadable(path, error) from None
 
 
 def numbers_in(folder: Path) -> list[int]:
@@ -103,7 +106,7 @@ def numbers_in(folder: Path) -> list[int]:
     try:
         names = os.listdir(folder / "versions")
     except OSError as error:
-        raise damaged(folder / "versions", error.strerror or str(error)) from None
+        raise unreadable(folder / "versions", error) from None
     return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
 
 
@@ -151,6 +154,14 @@ def damaged(path: Path, why: str) -> StoreError:
     return StoreError(f"{path} is damaged: {why}", do=do)
 
 
+def unreadable(path: Path, error: OSError) -> StoreError:
+    """The error for a file that cannot be opened: it is damaged, unless the system denies it to this process."""
+    if error.errno in DENIED:
+        do = "let this process read it: see the file's permissions, or its limits of open files and memory (ulimit -a)"
+        return StoreError(f"{path} cannot be read", got=error.strerror, do=do)
+    return damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error))
+
+
 @functools.lru_cache(maxsize=2**16)
 def check_once(path: Path, digest: str, stamp: Stamp) -> None:
     """Hashes a file once per process, and again if its inode, size or time changes (90 MB take 50 ms)."""
@@ -163,7 +174,7 @@ def check_content(path: Path, digest: str) -> None:
         with open_plain(path) as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise damaged(path, str(error)) from None
+        raise unreadable(path, error) from None
     if content != digest:
         raise damaged(path, "it was changed since it was written")
 
@@ -182,7 +193,9 @@ def read_sealed(path: Path, kind: type[T]) -> T:
     """A JSON file of the store; raises StoreError that names it if it was changed since it was written."""
     try:
         data = msgspec.json.decode(read_plain(path, limit=LARGEST_CONFIG))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, str(error)) from None
     content = data.get("content") if isinstance(data, dict) else None
     if content is None or data != {"digest": _digest(content), "content": content}:

@@ -214,31 +214,31 @@ class Backfill:
             if not units:
                 return
             rows = {fragment.name: fragment.rows for fragment in self.store.fragments}
-            waiting = Counter((unit.fragment, unit.digest) for unit in units)
-            parts: dict[tuple[str, str], dict[int, Results]] = {key: {} for key in waiting}
+            waiting = Counter(unit.fragment for unit in units)
+            parts: dict[str, dict[tuple[str, int], Results]] = {name: {} for name in waiting}
             total = before + sum(unit.stop - unit.start for unit in units)
             for unit, answered in executor.results(units):
-                key = unit.fragment, unit.digest
-                parts[key][unit.start] = answered.results
-                waiting[key] -= 1
+                parts[unit.fragment][unit.digest, unit.start] = answered.results
+                waiting[unit.fragment] -= 1
                 before += unit.stop - unit.start
-                if not waiting[key]:
-                    self._put(unit.fragment, rows[unit.fragment], parts.pop(key))
+                if not waiting[unit.fragment]:
+                    self._put(unit.fragment, rows[unit.fragment], parts.pop(unit.fragment))
                 seconds = time.monotonic() - began
                 show(progress_line("backfill", done=before, total=total, unit="documents", seconds=seconds))
 
-    def _put(self, fragment: str, rows: int, parts: Mapping[int, Results]) -> None:
+    def _put(self, fragment: str, rows: int, parts: Mapping[tuple[str, int], Results]) -> None:
         """Puts the columns of a fragment; one that was joined with others meanwhile is left to the next round."""
         if not all(parts.values()):
             return
-        results = concatenate_columns([parts[start] for start in sorted(parts)])
-        for column, arrays in results.items():
-            try:
-                self.store.put_results(fragment, column, arrays)
-            except StoreError:
-                if has(self.store, fragment):
-                    raise
-                return
+        columns: Results = {}
+        for digest in dict.fromkeys(digest for digest, _ in parts):
+            columns |= concatenate_columns([parts[key] for key in sorted(parts) if key[0] == digest])
+        try:
+            self.store.put_columns(fragment, columns)
+        except StoreError:
+            if has(self.store, fragment):
+                raise
+            return
         self.filled += rows
         self.fragments += 1
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import msgspec
 
 from polyhead.data.tables.arrow import arrow_for
+from polyhead.data.tables.delimited import record_bytes
 from polyhead.data.tables.written import text_of_cell
 from polyhead.engine.familiar import KEY
 from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
@@ -51,23 +50,18 @@ def _to_jsonl(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -
 
 
 def _to_csv(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
-    first = next(rows, {})
-    columns = [name for name in _columns(tasks) if name in first] or [ID]
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="", write_through=True)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in itertools.chain([first] if first else [], rows):
-        writer.writerow(["" if row.get(name) is None else text_of_cell(row[name]) for name in columns])
-    text.detach()
+    first = list(itertools.islice(rows, 1))
+    columns = _columns(tasks, first)
+    file.write(record_bytes(list(columns)))
+    for row in itertools.chain(first, rows):
+        file.write(record_bytes(["" if row.get(name) is None else text_of_cell(row[name]) for name in columns]))
 
 
 def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
     arrow = arrow_for()
     first = list(itertools.islice(rows, ROWS))
-    present = {ID} if not first else first[0].keys()
-    kinds = {name: kind for name, kind in _columns(tasks).items() if name in present}
     types = {str: arrow.string(), float: arrow.float64(), list: arrow.list_(arrow.string())}
-    schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    schema = arrow.schema([(name, types[kind]) for name, kind in _columns(tasks, first).items()])
     with arrow.parquet.ParquetWriter(file, schema) as writer:
         chunk = first
         while chunk:
@@ -75,13 +69,15 @@ def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task])
             chunk = list(itertools.islice(rows, ROWS))
 
 
-def _columns(tasks: Mapping[str, Task]) -> dict[str, type]:
-    """Every column that a row may have, and what its cells hold."""
+def _columns(tasks: Mapping[str, Task], first: Sequence[Row]) -> dict[str, type]:
+    """Every column of rows that begin so, and what its cells hold; pairs may follow a single text."""
     columns: dict[str, Any] = {ID: str, **dict.fromkeys(TEXTS, str)}
     for name, task in tasks.items():
         columns[name] = float if task.range is not None else list if kind_of(task).scores == "sigmoid" else str
         columns[name + SCORE] = columns[f"{name}.{KEY}"] = float
-    return columns
+    names = {name for row in first for name in row}
+    names |= {ID, *(TEXTS if TEXTS[0] in names else ())}
+    return {name: kind for name, kind in columns.items() if name in names}
 
 
 _WRITERS: Mapping[str, Callable[[IO[bytes], Iterator[Row], Mapping[str, Task]], None]] = {

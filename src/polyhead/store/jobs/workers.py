@@ -159,9 +159,11 @@ class Price(Value):
 def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollars_an_hour: float | None) -> Price:
     """The estimated cost of these units, from concurrent trials of all workers.
 
-    A worker that first opens a fragment checks it, which takes time proportional to its bytes.
+    A worker that first opens a fragment checks it, which takes time proportional to its bytes. A document is read once
+    for each column of features that tasks need.
     """
-    workers, documents = executor.workers, sum(unit.stop - unit.start for unit in units)
+    workers, reads = executor.workers, sum(unit.stop - unit.start for unit in units)
+    documents = sum({(unit.fragment, unit.start): unit.stop - unit.start for unit in units}.values())
     warm = [answered for _, answered in executor.results(spaced_parts(units, workers, WARM_ROWS))]
     tried = list(executor.results(spaced_parts(units, workers * TRIED, TRIED_ROWS)))
     rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
@@ -171,7 +173,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
     sizes = {(unit.fragment, unit.digest): answered.fragment_bytes for unit, answered in tried}
     opened = {key: sum(unit.stop - unit.start for unit in units if _key(unit) == key) for key in sizes}
     document_bytes = sum(sizes.values()) / max(1, sum(opened.values()))
-    seconds = (each * documents + a_byte * document_bytes * _opened_rows(units, workers)) / workers
+    seconds = (each * reads + a_byte * document_bytes * _opened_rows(units, workers)) / workers
     puts = PUT_SECONDS * sum(len(unit.columns) for unit in units if not unit.start)
     # Several workers continue while a column is put.
     seconds = seconds + puts if workers == 1 else max(seconds, puts)
@@ -180,7 +182,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
         documents=documents,
         workers=workers,
         seconds=seconds,
-        read_bytes=round(document_bytes * documents),
+        read_bytes=round(document_bytes * reads),
         written_bytes=sum(kept[name] * (unit.stop - unit.start) for unit in units for name in unit.columns),
         documents_a_second=documents / seconds,
         dollars=None if dollars_an_hour is None else dollars_an_hour * seconds / 3600,
