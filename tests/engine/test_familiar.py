@@ -17,10 +17,13 @@ from polyhead.store.jobs import ScoreRequest, score
 from polyhead.tasks.task import Task
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.admin_server import TASKS as TINY
+from support.admin_server import add, make
 from support.commands import run
 from support.shared import made_once
 
 TASKS = ("mood", "urgency", "same")
+LONG = "good lamp is late " * 60  # more tokens than the tiny trunk reads
 SIGNS = ("?!?!", "!!", "...", "??")
 
 
@@ -109,6 +112,15 @@ def test_answers_are_the_same_bits_with_it(root, backend):
     assert list(told.tasks) == asked
     for row in range(len(texts)):  # one pass, and the receipt names no task that was not asked
         assert told.receipt(row) == plain.receipt(row)
+
+
+def test_receipt_of_a_text_in_windows_is_the_same_with_it(tmp_path):
+    root = make(tmp_path / "b", "mood", "same", "alike")
+    add(root, "topics", 5, task=msgspec.structs.replace(TINY["topics"], long_texts="windows"))
+    session, texts = Session(root, backend="reference"), [LONG, "good lamp", ("good", LONG), LONG]
+    for tasks in (["topics"], ["mood", "topics"], ["mood"], ["topics", "same", "alike"]):
+        plain, told = (session.columns(texts, tasks=tasks, familiar=familiar) for familiar in (False, True))
+        assert [told.receipt(row) for row in range(4)] == [plain.receipt(row) for row in range(4)]
 
 
 def test_only_tasks_of_one_text_with_kept_rows_say_it(session):

@@ -70,16 +70,20 @@ class Cache:
         inputs: Sequence[AnyInput],
         tasks: tuple[str, ...],
         *,
+        unseen: tuple[str, ...],
         words: Sequence[np.ndarray | None] | None,
         stage: Callable[[TaskResults], None] | None,
     ) -> Ticket:
-        """A ticket of these inputs, with results from the cache if it has them, else from `submit`."""
-        digests = self._digests(loaded)
-        if not all(name in digests for name in tasks):
+        """A ticket of these inputs, with results from the cache if it has them, else from `submit`.
+
+        `unseen` are the tasks that `submit` asks beside `tasks`, and that no receipt counts.
+        """
+        digests, every = self._digests(loaded), (*tasks, *unseen)
+        if not all(name in digests for name in every):
             return await submit(inputs, words=words, stage=stage)
         ways = _WAYS(loaded, tasks)
         keys = [_digest(entry, None if words is None else words[i], ways) for i, entry in enumerate(inputs)]
-        ticket = Ticket(loaded, inputs, tasks, words, end=None, done=lambda ticket: None, stage=stage)
+        ticket = Ticket(loaded, inputs, every, words, end=None, done=lambda ticket: None, stage=stage)
         missing = [number for number, key in enumerate(keys) if not self._give(ticket, number, key, digests)]
         if missing and (stage is not None or len(missing) == len(inputs)):
             # Stages are reported before the versions of the other answers are known: all are answered anew, or none.
