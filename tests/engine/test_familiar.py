@@ -8,7 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.write import add_tasks
 from polyhead.cli import predict
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
@@ -18,7 +20,7 @@ from polyhead.tasks.task import Task
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.admin_server import TASKS as TINY
-from support.admin_server import add, make
+from support.admin_server import add, draft, make
 from support.commands import run
 from support.shared import made_once
 
@@ -121,6 +123,31 @@ def test_receipt_of_a_text_in_windows_is_the_same_with_it(tmp_path):
     for tasks in (["topics"], ["mood", "topics"], ["mood"], ["topics", "same", "alike"]):
         plain, told = (session.columns(texts, tasks=tasks, familiar=familiar) for familiar in (False, True))
         assert [told.receipt(row) for row in range(4)] == [plain.receipt(row) for row in range(4)]
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read before", "not read before"])
+def test_rows_are_those_of_now_also_where_a_version_has_the_name_of_a_removed_one(tmp_path, is_read):
+    root = make(tmp_path / "b")
+    session = Session(root, backend="reference", deterministic=True)
+    vectors = attach_vectors(session)
+
+    def begin_anew(texts, seed):
+        if session.bundle.lines:
+            remove_tasks(root, ["mood"])
+        rows = directions(np.stack(session.outputs(vectors, texts)))
+        add_tasks(root, [msgspec.structs.replace(draft("mood", seed), seen=seen(rows).content())])
+        session.refresh()
+        assert session.bundle.version("mood") == "v0001"
+
+    def told(session):
+        return shares(session.predict(messages(6, seed=5), tasks=["mood"], familiar=True))
+
+    begin_anew(gibberish(40), 1)
+    before = told(session) if is_read else np.zeros(6)
+    begin_anew(messages(40, seed=9), 2)
+    now = told(session)
+    np.testing.assert_array_equal(now, told(Session(root, backend="reference", deterministic=True)))
+    assert (now > before).all()
 
 
 def test_only_tasks_of_one_text_with_kept_rows_say_it(session):
