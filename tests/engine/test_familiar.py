@@ -8,7 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.write import add_tasks
 from polyhead.cli import predict
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
@@ -17,10 +19,13 @@ from polyhead.store.jobs import ScoreRequest, score
 from polyhead.tasks.task import Task
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.admin_server import TASKS as TINY
+from support.admin_server import add, draft, make
 from support.commands import run
 from support.shared import made_once
 
 TASKS = ("mood", "urgency", "same")
+LONG = "good lamp is late " * 60  # more tokens than the tiny trunk reads
 SIGNS = ("?!?!", "!!", "...", "??")
 
 
@@ -109,6 +114,40 @@ def test_answers_are_the_same_bits_with_it(root, backend):
     assert list(told.tasks) == asked
     for row in range(len(texts)):  # one pass, and the receipt names no task that was not asked
         assert told.receipt(row) == plain.receipt(row)
+
+
+def test_receipt_of_a_text_in_windows_is_the_same_with_it(tmp_path):
+    root = make(tmp_path / "b", "mood", "same", "alike")
+    add(root, "topics", 5, task=msgspec.structs.replace(TINY["topics"], long_texts="windows"))
+    session, texts = Session(root, backend="reference"), [LONG, "good lamp", ("good", LONG), LONG]
+    for tasks in (["topics"], ["mood", "topics"], ["mood"], ["topics", "same", "alike"]):
+        plain, told = (session.columns(texts, tasks=tasks, familiar=familiar) for familiar in (False, True))
+        assert [told.receipt(row) for row in range(4)] == [plain.receipt(row) for row in range(4)]
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read before", "not read before"])
+def test_rows_are_those_of_now_also_where_a_version_has_the_name_of_a_removed_one(tmp_path, is_read):
+    root = make(tmp_path / "b")
+    session = Session(root, backend="reference", deterministic=True)
+    vectors = attach_vectors(session)
+
+    def begin_anew(texts, seed):
+        if session.bundle.lines:
+            remove_tasks(root, ["mood"])
+        rows = directions(np.stack(session.outputs(vectors, texts)))
+        add_tasks(root, [msgspec.structs.replace(draft("mood", seed), seen=seen(rows).content())])
+        session.refresh()
+        assert session.bundle.version("mood") == "v0001"
+
+    def told(session):
+        return shares(session.predict(messages(6, seed=5), tasks=["mood"], familiar=True))
+
+    begin_anew(gibberish(40), 1)
+    before = told(session) if is_read else np.zeros(6)
+    begin_anew(messages(40, seed=9), 2)
+    now = told(session)
+    np.testing.assert_array_equal(now, told(Session(root, backend="reference", deterministic=True)))
+    assert (now > before).all()
 
 
 def test_only_tasks_of_one_text_with_kept_rows_say_it(session):

@@ -91,6 +91,21 @@ def told(result):
     return fields, fields.pop("receipt")
 
 
+def test_receipt_says_nothing_of_tasks_that_are_asked_unseen(session, queue, gate):
+    """Calls that share a batch: one asks a task, or it is asked unseen beside the other; `topics` reads windows."""
+    asked(queue, ["sad"])
+    assert gate.entered.wait(30)
+    inputs, tasks = [LONG, ("good",), ("good", "lamp")], ["mood", "topics"]
+    both = asked(queue, inputs, tasks=tasks)
+    unseen = [asked(queue, inputs, tasks=[name], unseen=[other]) for name, other in (tasks, tasks[::-1])]
+    gate.opened.set()
+    for (_, waiting), names in zip((both, *unseen), (tasks, *([name] for name in tasks)), strict=True):
+        alone = session.predict(inputs, tasks=names)
+        for result, expected in zip(waiting.result(), alone, strict=True):
+            layers = max(result.receipt.layers, expected.receipt.layers)  # those of the other task ran in the same pass
+            assert result.receipt == msgspec.structs.replace(expected.receipt, layers=layers)
+
+
 def test_calls_of_all_forms_from_many_threads_are_answered_as_each_alone(session):
     """Answers and receipts to the bit, whatever shares their batches: texts, pairs, options, windows, own words."""
     batches, chance = [], random.Random(5)

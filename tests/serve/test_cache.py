@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
@@ -15,6 +16,7 @@ from polyhead.serve.cache import OVERHEAD
 from polyhead.serve.exchange import versions_served
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.question import Question
+from support import admin_server
 from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
 from support.tiny_project import messages
 
@@ -108,6 +110,39 @@ def test_another_set_of_tasks_is_a_hit_only_where_each_is_known(root):
     )
     assert (fewer.cached, more.cached, again.cached) == (1, 0, 1)
     assert set(fewer.results[0].answers) == {"topics"} and set(again.results[0].answers) == set(TEXT_TASKS[:3])
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
+    """A bundle of which `mood` cuts long texts, and `topics` reads them in windows."""
+    root = admin_server.make(tmp_path_factory.mktemp("ways") / "b", "mood")
+    windowed = msgspec.structs.replace(admin_server.TASKS["topics"], long_texts="windows")
+    admin_server.add(root, "topics", 5, task=windowed)
+    return root
+
+
+def test_a_receipt_says_how_the_asked_tasks_read_a_text_whatever_was_asked_before(both_ways):
+    """Each set of tasks in every order, each order with a long text of its own."""
+
+    def read(service):
+        sets = (["mood"], ["topics"], ["mood", "topics"], ["topics", service.vectors])
+        orders = enumerate(itertools.permutations(sets))
+        calls = [([(f"{LONG} {number}",)], tasks) for number, order in orders for tasks in (*order, *order)]
+        receipts = [ticket.results[0].receipt for ticket in asking(service, *calls)]
+        return [(receipt.tokens, receipt.cut, receipt.windows) for receipt in receipts]
+
+    service = service_of(both_ways, CACHED)
+    known, computed = read(service), read(service_of(both_ways))
+    assert known == computed and service.cache.hits >= len(known) // 2
+    assert {(cut > 0, windows > 1) for _, cut, windows in known} == {(True, False), (False, True), (True, True)}
+
+
+def test_a_long_text_is_refused_for_tasks_that_cut_it_whatever_is_known_of_others(both_ways):
+    service = service_of(both_ways, ServeSettings(cache_bytes=2**20, long_texts="refuse"))
+    asked = [["mood"], ["topics"], ["mood"], ["mood", "topics"], ["topics"]]
+    with TestClient(application(service)) as client:
+        bodies = [{"inputs": [LONG], "tasks": tasks} for tasks in asked]
+        assert [client.post("/v1/predict", json=body).status_code for body in bodies] == [422, 200, 422, 422, 200]
 
 
 def test_vectors_are_kept_beside_answers_and_are_those_of_the_pass(root):

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.seen import seen_of
 from polyhead.client import Client
 from polyhead.engine.session import Session
@@ -157,12 +158,15 @@ def test_requests_are_looked_at_seldom(home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_new_version_begins_anew(home, tmp_path):
+@pytest.mark.parametrize("is_removed", [False, True], ids=["replaced", "removed, and added by the same name"])
+def test_a_new_version_begins_anew(home, tmp_path, is_removed):
     root = tmp_path / "b"
     shutil.copytree(home / "bundle", root)
     service = service_of(root)
     with listening(service) as port:
         assert ("mood",) in told_after(port, service, messages(160, seed=6))["polyhead_task_unlike"]
+        if is_removed:
+            remove_tasks(root, ["mood"])
         replace_task(root, "mood", seed=3)  # without a summary
         service.session.refresh()
         told = told_after(port, service, messages(64, seed=7))["polyhead_task_unlike"]

@@ -13,6 +13,7 @@ from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.loopback_server import LONG
 from support.shared import made_once
 
 TEXT = "?!?! " * 9
@@ -21,12 +22,13 @@ KNOWN = "the lamp is late, please refund"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A bundle whose task `mood` knows 150 messages and has a limit of its own, and whose task `urgency` has none."""
+    """A bundle whose tasks know 150 messages: `mood` has a limit of its own, `urgency` reads long texts in windows."""
 
     def make(home):
         tiny_project.write_data(home / "data", train=24, other=150)
         made = tiny_project.project(home, "mood", "urgency", "same")
-        tasks = [msgspec.structs.replace(each, none_below=0.05 * (each.name == "mood")) for each in made.tasks]
+        changes = {"mood": {"none_below": 0.05}, "urgency": {"long_texts": "windows"}}
+        tasks = [msgspec.structs.replace(each, **changes.get(each.name, {})) for each in made.tasks]
         train_project(msgspec.structs.replace(made, tasks=tasks), folder=home)
 
     return made_once(tmp_path_factory, "familiar", make) / "bundle"
@@ -102,6 +104,21 @@ def test_decisions_say_it_in_fields_of_an_extension(client):
     }
     answer = client.post("/v1/decisions", json=body).json()["answers"][0]
     assert answer["x_none_of_these"] is True and 0 < answer["x_familiar"] < 0.05
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**20])
+def test_long_text_that_is_read_in_windows_is_not_refused_for_it(root, cache_bytes):
+    settings = ServeSettings(long_texts="refuse", cache_bytes=cache_bytes)
+    service = Service(Session(root, backend="reference", deterministic=True), settings)
+    with TestClient(application(service)) as client:
+        for options in ({}, {"familiar": True}) * 2:
+            body = {"inputs": [LONG], "tasks": ["urgency"], "options": options}
+            answer = client.post("/v1/predict", json=body)
+            assert answer.status_code == 200, answer.text
+            (result,) = answer.json()["results"]
+            assert result["receipt"]["windows"] > 1 and result["receipt"]["cut"] == 0
+            assert ("familiar" in result["answers"]["urgency"]) == bool(options)
+        assert client.post("/v1/predict", json=body | {"tasks": ["mood"]}).status_code == 422
 
 
 def test_answers_that_are_explained_do_not_say_it(client):

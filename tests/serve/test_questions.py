@@ -175,6 +175,15 @@ def test_task_of_a_mapping_file_that_was_removed_answers_no_longer():
         reading_of(asked("q", "predicate"), ALL, {"q": Renamed(task="gone")})
 
 
+@pytest.mark.parametrize("option", ["true", "false"])
+@pytest.mark.parametrize("task", ["mood", "urgency"], ids=["other labels", "no labels"])
+def test_label_of_a_mapping_file_that_the_task_lost_answers_no_longer(option, task):
+    renamed = {"q": Renamed(task=task, labels={option: "gone"})}
+    with pytest.raises(BadValue, match=f"question 'q' .* task '{task}'") as refused:
+        reading_of(asked("q", "predicate"), ALL, renamed)
+    assert refused.value.got == "gone"
+
+
 def test_confidence_follows_the_formulas_of_the_conformance_suite():
     pytest.importorskip("jevcompat")
     from jevcompat import validate

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from polyhead.serve.settings import ServeSettings
 from polyhead.serve.shadow import FAILURES, FLIPS, difference_of
 from polyhead.tasks.agreement import same_answer, wilson
 from support.admin_server import (
+    ADMIN,
     TASKS,
     TEXTS,
     add,
@@ -27,6 +29,7 @@ from support.admin_server import (
     sha,
     upload,
 )
+from support.loopback_server import LONG
 
 
 @pytest.fixture
@@ -172,6 +175,26 @@ def test_a_candidate_that_fails_touches_no_answer_and_is_asked_no_more(root, tmp
             assert hidden not in str(told) and told["compared"] == 0
             count = len(calls)
             assert (await asked(client))[1] == versions and len(calls) == count
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("live, candidate", [("windows", "cut"), ("cut", "windows")])
+def test_a_candidate_that_reads_long_texts_otherwise_changes_no_receipt(tmp_path, live, candidate):
+    """A server that refuses to cut texts refuses none for the candidate's sake."""
+    by_way = {way: msgspec.structs.replace(TASKS["mood"], long_texts=way) for way in (live, candidate)}
+    root = make(tmp_path / "b")
+    add(root, "mood", 1, task=by_way[live])
+    settings = msgspec.structs.replace(ADMIN, long_texts="refuse" if live == "windows" else "cut")
+
+    async def scenario():
+        async with served(root, settings) as (client, service):
+            before = await client.post("/v1/predict", json={"inputs": [LONG, "good"]})
+            await put(client, upload(tmp_path, "mood", 6, task=by_way[candidate]))
+            after = await client.post("/v1/predict", json={"inputs": [LONG, "good"]})
+            assert after.json() == before.json() and after.status_code == 200
+            await settle(service)
+            assert (await state(client))["compared"] == 2
 
     asyncio.run(scenario())
 

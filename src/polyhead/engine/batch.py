@@ -42,7 +42,9 @@ class Texts(Value, eq=False):
     option: np.ndarray  # int64 (entries,): which of a question's options
     encodings: Encodings  # its `row` counts the texts here
     reads: WindowWords | None  # of tasks that answer each word
-    unread: np.ndarray  # int64 (entries,): tokens of the input that some task does not read
+    cut: np.ndarray  # int64 (entries,): tokens of the input that no window holds
+    beyond: np.ndarray  # int64 (entries,): those that tasks which read no windows do not read
+    windowed: tuple[str, ...]  # the tasks that read windows
     pairs: np.ndarray  # int64 (pairs, 3): input, first and second text of pairs that are read as two texts
     separate: tuple[str, ...]  # the tasks that read these pairs
 
@@ -258,22 +260,24 @@ class _Source:
 
     def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[EncodedInputs]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
-        tasks, windowed, per_word = self.reading.tasks, self.reading.windowed, self.reading.per_word
+        windowed, per_word = self.reading.windowed, self.reading.per_word
         windows = windows_of(tokenizer.max_tokens) if windowed else None
         encodings = tokenizer.encodings(self.texts, windows=windows, offsets=per_word)
-        unread = encodings.cut if len(windowed) == len(tasks) else encodings.beyond
+        cut, beyond = encodings.cut, encodings.beyond
         rows, options = np.array(self.rows, np.int64), np.array(self.options, np.int64)
         is_own = None  # which entries are of inputs; None: all
         if self.own < len(self.texts):
             is_own = encodings.row < self.own
-            unread = np.where(is_own, unread, 0)
+            cut, beyond = np.where(is_own, cut, 0), np.where(is_own, beyond, 0)
         is_whole = len(encodings.row) == len(self.texts)  # one window each, in order
         texts = Texts(
             row=(rows if is_whole else rows[encodings.row]) + start,
             option=options if is_whole else options[encodings.row],
             encodings=encodings,
             reads=read_words(encodings, self._words(words), ends=self.reading.ends) if per_word else None,
-            unread=unread,
+            cut=cut,
+            beyond=beyond,
+            windowed=windowed,
             pairs=self.pairs + np.array([start, 0, 0]) if len(self.pairs) else self.pairs,
             separate=self.separate,
         )

@@ -88,7 +88,7 @@ class KnownTask:
     """The rows that a bundle keeps of one version of a task, read when they are first asked for."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
-        self.version = bundle.version(name)
+        self.live = bundle.lines[name]
         self._bundle, self._name = bundle, name
 
     @lazy
@@ -105,12 +105,12 @@ class KnownTask:
 def known_tasks(
     bundle: Bundle, records: Mapping[str, TaskRecord], before: Mapping[str, KnownTask]
 ) -> dict[str, KnownTask]:
-    """The tasks that can say how familiar a text is; those of `before` where the version is the same."""
+    """The tasks that can say how familiar a text is; those of `before` where bundle.json has the same line."""
     known = {}
     for name, record in records.items():
         if SEEN in record.files and bundle.tasks.get(name) == record and reads_one_text(record.task):
             old = before.get(name)
-            known[name] = old if old is not None and old.version == bundle.version(name) else KnownTask(bundle, name)
+            known[name] = old if old is not None and old.live == bundle.lines[name] else KnownTask(bundle, name)
     return known
 
 

@@ -92,6 +92,7 @@ class Queue:
         done: Callable[[Ticket], None],
         *,
         tasks: Iterable[str] | None = None,
+        unseen: Iterable[str] = (),
         words: Iterable[np.ndarray | None] | None = None,
         deadline: float | None = None,
         stage: Callable[[TaskResults], None] | None = None,
@@ -102,17 +103,18 @@ class Queue:
 
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError, or what `is_gone` raised. Inputs and `tasks`
-        are those of `Session.predict`; `loaded` is the session's moment in which they are answered, by default this
-        one. After `deadline` seconds nothing more of it is begun, and its tasks are late. If more waits than one batch
-        holds, calls whose deadline falls before the expected end of the next batch are late as well. Raises BadValue,
-        UnknownTask and, if too much waits already, or so much that the deadline will probably pass, Overloaded, whose
-        `retry_after` is the number of seconds until that is done.
+        are those of `Session.predict`; `unseen` tasks are asked too, and stand in no receipt. `loaded` is the session's
+        moment in which they are answered, by default this one. After `deadline` seconds nothing more of it is begun,
+        and its tasks are late. If more waits than one batch holds, calls whose deadline falls before the expected end
+        of the next batch are late as well. Raises BadValue, UnknownTask and, if too much waits already, or so much that
+        the deadline will probably pass, Overloaded, whose `retry_after` is the number of seconds until that is done.
         """
         loaded, listed = self.session.loaded if loaded is None else loaded, checked_inputs(inputs)
         seconds, checked = checked_deadline(deadline), checked_words(words, listed)
         end = None if seconds is None else monotonic() + seconds
-        names = loaded.task_names(tasks)
-        ticket = Ticket(loaded, listed, names, checked, end=end, done=done, stage=stage, is_gone=is_gone)
+        names, more = loaded.task_names(tasks), loaded.task_names(unseen)
+        every, hides = (*names, *more), frozenset(more)
+        ticket = Ticket(loaded, listed, every, checked, end=end, done=done, stage=stage, is_gone=is_gone, unseen=hides)
         sizes = [sum(map(len, texts_of(task_input(entry)))) for entry in listed]
         waiting = self._answered_at_once(ticket)
         if not waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -81,13 +81,26 @@ class _Read(NamedTuple):
 
     rows: np.ndarray  # the inputs
     sizes: np.ndarray  # tokens
+    readers: tuple[str, ...]  # the tasks that read it
+    cutting: tuple[str, ...]  # those of them that read no windows
     tasks: tuple[str, ...]  # that got outputs of it
-    cut: np.ndarray
+    windows_cut: np.ndarray  # tokens that no window holds
+    beyond: np.ndarray  # tokens that those of `cutting` did not read
     repaired: np.ndarray  # bool: whether the text was
     windows: np.ndarray | None = None  # the number of each among the windows of its input
     layers: int = 0
     is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
     to_last: bool = False  # where the last token of each word is read: another pass may have read the same texts
+
+    @property
+    def cut(self) -> np.ndarray:
+        """The tokens that some task did not read."""
+        return self.beyond if self.cutting else self.windows_cut
+
+    def of(self, tasks: Collection[str]) -> _Read:
+        """The same as only these tasks read it."""
+        readers, cutting = (tuple(name for name in names if name in tasks) for names in (self.readers, self.cutting))
+        return self._replace(readers=readers, cutting=cutting)
 
     @property
     def is_alone(self) -> bool:
@@ -139,16 +152,26 @@ class Receipts:
         receipts._read, receipts._written = list(self._read), list(self._written)
         return receipts
 
+    def of(self, tasks: Collection[str]) -> Receipts:
+        """The receipts of this moment, had only these tasks been asked; a pass keeps all layers that were run in it."""
+        receipts = Receipts(self._inputs)
+        receipts._read = [read for read in (read.of(tasks) for read in self._read) if read.readers]
+        receipts._written = [entry for entry in self._written if entry[1] in tasks]
+        return receipts
+
     def add(self, batch: EncodedInputs, tasks: tuple[str, ...], layers: int) -> None:
         """Counts a batch with its number of layers run and the tasks that got outputs."""
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
-        encodings, separate = texts.encodings, texts.separate
+        encodings, separate, beyond = texts.encodings, texts.separate, texts.beyond[entries]
         self._read.append(
             _Read(
                 rows=rows,
                 sizes=sizes,
+                readers=batch.tasks,
+                cutting=tuple([name for name in batch.tasks if name not in texts.windowed and name not in separate]),
                 tasks=tuple([name for name in tasks if name not in separate]) if separate else tasks,
-                cut=texts.unread[entries],
+                windows_cut=texts.cut[entries] if texts.windowed else beyond,
+                beyond=beyond,
                 repaired=encodings.repaired[entries] > 0,
                 windows=encodings.window[entries],
                 layers=layers,
@@ -159,12 +182,16 @@ class Receipts:
             compared = tuple([name for name in tasks if name in separate])
             for places in texts.halves(entries):
                 halves = places[places >= 0]
+                half_beyond = encodings.beyond[entries[halves]]
                 self._read.append(
                     _Read(
                         rows=texts.pairs[places >= 0, 0],
                         sizes=sizes[halves],
+                        readers=separate,
+                        cutting=separate,
                         tasks=compared,
-                        cut=encodings.beyond[entries[halves]],
+                        windows_cut=half_beyond,
+                        beyond=half_beyond,
                         repaired=encodings.repaired[entries[halves]] > 0,
                         is_half=True,
                     )

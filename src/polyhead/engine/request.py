@@ -106,8 +106,10 @@ class Request:
             receipts.add(*self._running)
         tasks = {task: self._column(task) for task in self.tasks}
         vectors = None if self._vectors is None else tasks.pop(self._vectors)
-        for name, column in tasks.items() if vectors is not None else ():
-            column.known, column.vectors = self._known_tasks.get(name), vectors
+        if vectors is not None:
+            receipts = receipts.of(tasks)
+            for name, column in tasks.items():
+                column.known, column.vectors = self._known_tasks.get(name), vectors
         return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._asked.versions)
 
     def error(self, task: str) -> Exception | None:

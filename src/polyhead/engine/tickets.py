@@ -40,8 +40,11 @@ class Ticket:
         done: Callable[[Ticket], None],
         stage: Callable[[TaskResults], None] | None,
         is_gone: Callable[[], bool] | None = None,
+        unseen: frozenset[str] = frozenset(),
     ) -> None:
+        """`unseen` are those of `tasks` whose reading stands in no receipt."""
         self.loaded, self.inputs, self.tasks, self.words = loaded, inputs, tasks, words
+        self.unseen = unseen
         self.begun, self.end, self.stage, self._is_gone = monotonic(), end, stage, is_gone
         self._dropped: Exception | None = None
         self.results: list[Result | None] = [None] * len(inputs)
@@ -145,7 +148,10 @@ class SharedBatch:
         loaded, ended = self.loaded, list[Ticket]()
         place_of = {name: dict(zip(columns[name].rows.tolist(), count())) for name in self.tasks}
         versions = {ticket.tasks: loaded.versions_of(ticket.tasks) for ticket in self.tickets}
-        flops = {tasks: loaded.flops_of(frozenset(tasks) - loaded.hidden) for tasks in versions}
+        counted = {ticket: frozenset(ticket.tasks) - ticket.unseen for ticket in self.tickets}
+        flops = {tasks: loaded.flops_of(tasks - loaded.hidden) for tasks in counted.values()}
+        parts = {counted[ticket] for ticket in self.tickets if ticket.unseen}
+        receipts = {tasks: columns.receipts.of(tasks) if tasks in parts else columns.receipts for tasks in flops}
         for row, (ticket, number) in enumerate(self.places):
             answers, skipped, failed, late = dict[str, Answer](), dict[str, str](), dict[str, str](), list[str]()
             for name in ticket.tasks:
@@ -163,7 +169,7 @@ class SharedBatch:
                     late.append(name)
             result = Result(
                 answers=answers,
-                receipt=columns.receipts.at(row, flops[ticket.tasks]),
+                receipt=receipts[counted[ticket]].at(row, flops[counted[ticket]]),
                 skipped=skipped,
                 failed=failed,
                 late=tuple(late),

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, input_type_of, task_input
-from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.inputs import AnyInput, InputType, input_type_of, task_input
+from polyhead.engine.loaded import FactOfTasks, LoadedTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.engine.tickets import Ticket
@@ -30,7 +30,7 @@ Submit = Callable[..., Awaitable[Ticket]]
 
 
 class _Entry(Value, eq=False):
-    """The stored answers to one input."""
+    """The stored answers to one input, by tasks that read it in the same ways."""
 
     tasks: tuple[bytes, ...]  # digests, in the order of `answers`
     answers: bytes  # msgpack of a list: an answer, or the words why there is none
@@ -48,7 +48,8 @@ class Cache:
 
     An answer is found by the digests of the input and of the task's record, which names its arrays, its path, its
     trunk and its settings: another version of a task never finds what an earlier one said. Tasks that are not as the
-    bundle has them are always computed. An input is read again for all tasks if the answer of one is not known.
+    bundle has them are always computed. An input is read again for all tasks if the answer of one is not known, or if
+    together they read it in other ways than those that were asked before: its receipt would be another.
     """
 
     def __init__(self, limit: int, *, vectors: str) -> None:
@@ -69,15 +70,20 @@ class Cache:
         inputs: Sequence[AnyInput],
         tasks: tuple[str, ...],
         *,
+        unseen: tuple[str, ...],
         words: Sequence[np.ndarray | None] | None,
         stage: Callable[[TaskResults], None] | None,
     ) -> Ticket:
-        """A ticket of these inputs, with results from the cache if it has them, else from `submit`."""
-        digests = self._digests(loaded)
-        if not all(name in digests for name in tasks):
+        """A ticket of these inputs, with results from the cache if it has them, else from `submit`.
+
+        `unseen` are the tasks that `submit` asks beside `tasks`, and that no receipt counts.
+        """
+        digests, every = self._digests(loaded), (*tasks, *unseen)
+        if not all(name in digests for name in every):
             return await submit(inputs, words=words, stage=stage)
-        keys = [_digest(entry, None if words is None else words[i]) for i, entry in enumerate(inputs)]
-        ticket = Ticket(loaded, inputs, tasks, words, end=None, done=lambda ticket: None, stage=stage)
+        ways = _WAYS(loaded, tasks)
+        keys = [_digest(entry, None if words is None else words[i], ways) for i, entry in enumerate(inputs)]
+        ticket = Ticket(loaded, inputs, every, words, end=None, done=lambda ticket: None, stage=stage)
         missing = [number for number, key in enumerate(keys) if not self._give(ticket, number, key, digests)]
         if missing and (stage is not None or len(missing) == len(inputs)):
             # Stages are reported before the versions of the other answers are known: all are answered anew, or none.
@@ -175,11 +181,23 @@ class Cache:
             self._orders.clear()
 
 
-def _digest(entry: AnyInput, words: np.ndarray | None) -> bytes:
-    """The digest of an input's type, texts and given words."""
-    parts = [input_type_of(entry), *texts_of(task_input(entry))]
-    if isinstance(entry, Question):
-        parts = ["question", entry.text, entry.context, *entry.options]
+def _ways_of_reading(loaded: LoadedTasks, names: tuple[str, ...]) -> dict[InputType, str]:
+    """By type of input, the ways in which these tasks read it."""
+    asked, ways = loaded.asked(names), dict[InputType, set[str]]()
+    for name, task in asked.tasks.items():
+        for input_type in asked.reads[name]:
+            ways.setdefault(input_type, set()).add(f"{task.pair} {task.long_texts} {task.ends}")
+    return {input_type: ", ".join(sorted(read)) for input_type, read in ways.items()}
+
+
+_WAYS = FactOfTasks(_ways_of_reading)
+
+
+def _digest(entry: AnyInput, words: np.ndarray | None, ways: Mapping[InputType, str]) -> bytes:
+    """The digest of an input's type, texts and given words, and of the ways in which it is read."""
+    input_type = input_type_of(entry)
+    texts = [entry.text, entry.context, *entry.options] if isinstance(entry, Question) else texts_of(task_input(entry))
+    parts = [ways.get(input_type, ""), input_type, *texts]
     digest = blake2b(digest_size=16)
     for part in parts:
         content = part.encode("utf-8", "surrogatepass")

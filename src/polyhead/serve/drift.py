@@ -17,6 +17,7 @@ from weakref import ref
 import numpy as np
 
 from polyhead.bundle.format import SEEN
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.engine.familiar import LEAST as KNOWN
 from polyhead.engine.familiar import directions, reads_one_text
@@ -60,15 +61,18 @@ class LiveText(Value, eq=False):
 
 
 class _Window:
-    """The newest texts of one version of a task."""
+    """The newest texts of one version of a task; after a removal another one may have its name."""
 
-    def __init__(self, version: str) -> None:
-        self.version, self.new = version, 0
+    def __init__(self, version: str, record: TaskRecord) -> None:
+        self.version, self.record, self.new = version, record, 0
         self.rows: deque[tuple[int, np.ndarray, np.ndarray]] = deque(maxlen=WINDOW)  # lengths, vectors, scores
 
     def add(self, task: Task, text: LiveText) -> None:
         self.rows.append((text.length, text.vector, scores_in(task, text.answers[task.name])))
         self.new += 1
+
+    def is_of(self, version: str | None, record: TaskRecord | None) -> bool:
+        return (version, record) == (self.version, self.record)
 
     @property
     def is_due(self) -> bool:
@@ -96,7 +100,7 @@ class DriftWatch:
         self._thread: threading.Thread | None = None
         self._windows: dict[str, _Window] = {}  # by task; these and what follows are the thread's
         self._due: deque[str] = deque()
-        self._states: dict[str, LiveDrift] = {}
+        self._states: dict[str, tuple[_Window, LiveDrift]] = {}
         self._rests_until = 0.0
 
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
@@ -130,8 +134,13 @@ class DriftWatch:
 
     def states(self) -> list[LiveDrift]:
         """The latest comparison of each task's live version."""
-        versions = self._session.loaded.versions
-        return [state for name, state in sorted(self._states.copy().items()) if versions.get(name) == state.version]
+        loaded = self._session.loaded
+        versions, records = loaded.versions, loaded.records
+        return [
+            state
+            for name, (window, state) in sorted(self._states.copy().items())
+            if window.is_of(versions.get(name), records.get(name))
+        ]
 
     @property
     def is_idle(self) -> bool:
@@ -174,9 +183,9 @@ class DriftWatch:
 
     def _add(self, loaded: LoadedTasks, texts: Sequence[LiveText]) -> None:
         for name in self._watched(loaded):
-            version, window = loaded.versions[name], self._windows.get(name)
-            if window is None or window.version != version:
-                window = self._windows[name] = _Window(version)
+            version, record, window = loaded.versions[name], loaded.records[name], self._windows.get(name)
+            if window is None or not window.is_of(version, record):
+                window = self._windows[name] = _Window(version, record)
             for text in texts:
                 if name in text.answers:
                     window.add(loaded.tasks[name], text)
@@ -187,17 +196,18 @@ class DriftWatch:
         window, bundle, began = self._windows[name], self._session.bundle, monotonic()
         window.new = 0
         try:
-            is_live = name in bundle.lines and bundle.version(name) == window.version
+            is_live = name in bundle.lines and window.is_of(bundle.version(name), bundle.tasks[name])
             known, rows = (seen_of(bundle, name) if is_live else None), window.seen()
             if known is not None and len(known.lengths) >= KNOWN:
                 share, _, _ = unlike_rows(known, rows)
-                self._states[name] = LiveDrift(
+                state = LiveDrift(
                     task=name,
                     version=window.version,
                     texts=len(rows.lengths),
                     unlike=share,
                     distances=distances(known, rows),
                 )
+                self._states[name] = window, state
         except PolyheadError as error:
             log.warning("the texts of task '%s' cannot be compared with those that it knows: %s", name, error)
         except Exception:

@@ -110,7 +110,14 @@ def _named(question: DecisionQuestion, tasks: Mapping[str, Task]) -> tuple[str, 
 
 
 def _predicate(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
-    scores = kind_of(task).scores
+    scores, told = kind_of(task).scores, labels.get("true", labels.get("false"))
+    if told is not None and told not in task.labels:
+        raise BadValue(
+            f"the label of question '{question.name}' is no longer one of task '{task.name}'",
+            got=told,
+            allowed=task.labels or "no labels: the task answers with a number",
+            do="name one of its labels in the mapping file",
+        )
     if scores == "range":
         low, high = task.range or (0.0, 0.0)
         if low < 0 or high > 1:

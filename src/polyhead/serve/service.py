@@ -240,22 +240,21 @@ class Service:
         limits = settings.limits
         await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
-        by_name, requested = {name: loaded.tasks[name] for name in names}, names
+        by_name = {name: loaded.tasks[name] for name in names}
         tells = is_wanted(loaded.known, by_name, familiar=familiar, asked=none_below)
-        if tells and self.vectors not in names:
-            names = (*names, self.vectors)
-        submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
+        unseen = (self.vectors,) if tells and self.vectors not in names else ()
+        submit = partial(self._submitted, loaded=loaded, tasks=names, unseen=unseen, seconds=seconds, is_gone=is_gone)
         held, tell = list[TaskResults](), stage
         if stage is not None:
             tell = partial(self._staged, stage if settings.long_texts == "cut" else held.append, loaded, monotonic())
         if self.cache is None:
-            ticket = await submitted(inputs, words=words, stage=tell)
+            ticket = await submit(inputs, words=words, stage=tell)
         else:
-            ticket = await self.cache.ask(submitted, loaded, inputs, names, words=words, stage=tell)
+            ticket = await self.cache.ask(submit, loaded, inputs, names, unseen=unseen, words=words, stage=tell)
         if tells:
-            size = FAMILIAR_SIZE * len(inputs) * len(names)
+            size = FAMILIAR_SIZE * len(inputs) * (len(names) + len(unseen))
             await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, below=none_below)
-            forget_hidden(ticket, frozenset(names) - frozenset(requested))
+            forget_hidden(ticket, frozenset(unseen))
         if settings.long_texts == "refuse":
             check_cut(ticket)
         if stage is not None:
@@ -281,6 +280,7 @@ class Service:
         *,
         loaded: LoadedTasks,
         tasks: tuple[str, ...],
+        unseen: tuple[str, ...],
         words: Sequence[np.ndarray | None] | None,
         seconds: float,
         stage: Callable[[TaskResults], None] | None,
@@ -295,12 +295,13 @@ class Service:
             if not answered.done():
                 answered.set_result(ticket)
 
-        added = AddedTasks(self.hidden_tasks if stage is None else (), tasks, loaded)
+        added = AddedTasks(self.hidden_tasks if stage is None else (), (*tasks, *unseen), loaded)
         submitting = partial(
             self.queue.submit,
             inputs,
             done,
-            tasks=(*tasks, *added.hidden),
+            tasks=tasks,
+            unseen=(*unseen, *added.hidden),
             words=words,
             deadline=self._left(seconds),
             stage=stage,
