@@ -261,3 +261,21 @@ def test_no_text_is_one_stage():
     empty = TokenBatch(ids=nothing, mask=nothing.astype(bool), segments=nothing, words=nothing)
     [stage] = backend_of()[0].stages(MERGED, empty)
     assert {values.shape for values in stage.outputs.values()} == {(0, 3)} and stage.layers_left == 0
+
+
+@pytest.mark.parametrize("width", [22, 24])
+def test_padding_behind_prompts_may_lie_beyond_the_positions(width):
+    """Twenty tokens and three prompt rows fit into twenty-four positions, whatever the width of the batch."""
+    prompted = {"p": prompted_path(TRUNK, "p", [Prompt(part="task:p", rows=3)], shift=True)}
+    backend, _ = backend_of(prompted)
+    narrow, reference = tiny_batch(TRUNK, (20, 3)), ReferenceBackend(TRUNK, tiny_owned(prompted, TRUNK.architecture))
+    columns = ((0, 0), (0, width - 20))
+    wide = TokenBatch(
+        ids=np.pad(narrow.ids, columns),
+        mask=np.pad(narrow.mask, columns),
+        segments=np.pad(narrow.segments, columns),
+        words=narrow.words,
+    )
+    expected = reference.run(plan.merge(prompted), narrow)["p"]
+    for runner in (backend, reference):
+        np.testing.assert_allclose(runner.run(plan.merge(prompted), wide)["p"], expected, atol=1e-5, rtol=0)

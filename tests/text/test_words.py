@@ -278,3 +278,10 @@ def _overlaps(one, word):
     """Which tokens of an encoding hold a character of the word."""
     holds = (one.offsets[:, 0] < word[1]) & (one.offsets[:, 1] > word[0]) & (one.offsets[:, 1] > one.offsets[:, 0])
     return holds & (one.sequence == one.texts - 1)
+
+
+def test_words_of_a_text_do_not_depend_on_a_letter_beyond_ascii_elsewhere():
+    """A text of ASCII alone is read by a pattern of its own."""
+    for character in map(chr, range(128)):
+        for text in (f"the{character}lamp", f"a1{character}2b", f"{character} x{character}"):
+            assert words_of(text).tolist() == words_of(f"{text} \u00e9")[:-1].tolist(), text

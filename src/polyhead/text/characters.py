@@ -26,7 +26,7 @@ _JOINERS = "\u00ad\u180e\u200c\u200d\u2060"  # soft hyphen, Mongolian vowel sepa
 # never words: zero-width space, direction marks
 _HIDDEN = _JOINERS + "\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
 _STACKING = "\u1039\u17d2"  # marks of Burmese and Khmer that put the next letter under the current one
-_PLAIN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]", re.ASCII)
+_PLAIN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s\x1c-\x1f]", re.ASCII)  # Python's \s of ASCII lacks four blanks
 
 
 def word_pattern(text: str) -> re.Pattern[str]:

@@ -198,7 +198,7 @@ class InputState(Value, eq=False):
 
     def values(self, batch: TokenBatch) -> Values:
         """All inputs; BackendError for texts too long."""
-        tokens, rows = batch.ids.shape[1], len(self.prompts) - 1
+        tokens, rows = int(batch.mask.sum(axis=1).max(initial=0)), len(self.prompts) - 1
         if self.shape.first_position + tokens > self.most:
             raise BackendError(
                 "the trunk has no positions for this text behind its prompts",
@@ -208,6 +208,8 @@ class InputState(Value, eq=False):
             )
         laid = RowLayout(batch, self.shape)
         values: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
+        if "positions" in self.reads:  # those of padding may lie beyond the trunk's
+            values["positions", self.step, ""] = np.minimum(laid.positions, self.most - 1)
         values["prompts", self.step, ""] = self.prompts
         for state in self.own:
             values |= state.values(self.step, laid.before)

@@ -114,12 +114,15 @@ def backfill(
 ) -> BackfillSummary:
     """Answers tasks of a bundle for every document of the store that lacks their columns.
 
-    `show` receives lines of progress, `tell` the estimate before the work begins.
+    `show` receives lines of progress; `tell` the estimate before the work begins, and in what answers may differ from
+    those to the texts themselves.
 
     Raises StoreError for a store of another trunk, for features that it does not keep, and for tasks that need more
     than features; UnknownTask; JobError.
     """
     job = Backfill(str(location), Bundle.open(bundle), wish)
+    for line in job.differences():
+        tell(line)
     units = list(job.units(job.store.fragments))
     name, workers = _who(wish, sum(unit.stop - unit.start for unit in units))
     with EXECUTORS[name](job.work, workers=workers, address=wish.address) as executor:
@@ -186,6 +189,16 @@ class Backfill:
         self._bundle = bundle
         self.work = Answering(location, groups, tasks, self.columns, known=vectors)
         self.filled = self.fragments = 0
+
+    def differences(self) -> Iterator[str]:
+        """What of the tasks' inputs the store does not know, a line for each."""
+        tasks = self.work.tasks.values()
+        if pairs := [task.name for task in tasks if task.pair != "none"]:
+            yield f"every document is answered as a pair, single texts too, by {', '.join(pairs)}"
+        if windowed := [task.name for task in tasks if task.long_texts == "windows"]:
+            is_cut = self.store.schema.source.get("long_texts") != "windows"
+            what = "of a long text the first window alone is read" if is_cut else "each window is answered by itself"
+            yield f"{what} by {', '.join(windowed)}"
 
     def describe(self) -> None:
         """Writes descriptions of the columns into the store, for people and other programs."""

@@ -203,16 +203,18 @@ class ReferenceBackend:
         prompts = [self._owned(task, prompt.part)["prompt.weight"] for prompt in node.prompts]
         count, (rows, tokens) = sum(map(len, prompts)), batch.ids.shape
         first = shape.first_position + (count if node.shift else 0)
-        if first + tokens > shape.positions:
+        longest = int(batch.mask.sum(axis=1).max(initial=0))
+        if first + longest > shape.positions:
             raise BackendError(
                 "the trunk has no positions for this text behind its prompts",
-                got=f"{tokens} tokens behind {count} prompt rows",
+                got=f"{longest} tokens behind {count} prompt rows",
                 allowed=f"{shape.max_tokens} together",
                 do="give shorter texts, or leave `shift` out",
             )
         text = arrays["embeddings.word.weight"][batch.ids]
         if shape.position_table:
-            text = text + arrays["embeddings.position.weight"][first : first + tokens]
+            numbers = np.minimum(np.arange(first, first + tokens), shape.positions - 1)  # padding may lie beyond
+            text = text + arrays["embeddings.position.weight"][numbers]
         before = [np.broadcast_to(prompt, (rows, *prompt.shape)) for prompt in prompts]
         out = np.concatenate([*before, text], axis=1)
         if shape.segments:
