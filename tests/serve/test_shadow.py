@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
 from polyhead.certify import verify
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.serve.settings import ServeSettings
@@ -145,6 +146,49 @@ def test_a_candidate_that_is_being_promoted_keeps_its_files(root, tmp_path):
             while lines(root)["mood"] == "v0001":
                 await asyncio.sleep(0.01)
         assert lines(root)["mood"] == "v0002" and beside(root) == [] and verify(root) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_outside", [False, True], ids=["by this server", "by another program"])
+def test_a_candidate_goes_with_its_task(root, tmp_path, is_outside):
+    async def scenario():
+        async with served(root) as (client, service):
+            for name in ("mood", "topics"):
+                await put(client, upload(tmp_path, name, 6), name)
+            if is_outside:
+                remove_tasks(root, ["mood"])
+                await service.changes.take()
+            else:
+                assert (await client.delete("/v1/tasks/mood")).status_code == 200
+            assert list(service.hidden_tasks[-1].candidates) == ["topics"]
+            add(root, "mood", 7)
+            await service.changes.take()
+            while len(beside(root)) > 1:
+                await asyncio.sleep(0.01)
+            assert len(service.loaded.hidden) == 2
+            told = await client.get("/v1/tasks/mood/shadow")
+            assert told.status_code == 404 and "has no candidate" in told.json()["error"]["message"]
+            assert (await state(client, "topics"))["is_asked"]
+        assert beside(root) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_candidate_whose_task_is_removed_while_it_comes_is_refused(root, tmp_path):
+    content = upload(tmp_path, "mood", 6)
+
+    async def scenario():
+        async with served(root) as (client, service):
+
+            async def parts():
+                yield content[:1000]
+                remove_tasks(root, ["mood"])
+                await service.changes.take()
+                yield content[1000:]
+
+            told = await put(client, parts(), status=404)
+            assert "'mood'" in told["error"]["message"] and beside(root) == [] and len(service.loaded.hidden) == 1
 
     asyncio.run(scenario())
 

@@ -163,12 +163,13 @@ class Receipts:
         """Counts a batch with its number of layers run and the tasks that got outputs."""
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
         encodings, separate, beyond = texts.encodings, texts.separate, texts.beyond[entries]
+        not_cutting = {*texts.windowed, *separate}
         self._read.append(
             _Read(
                 rows=rows,
                 sizes=sizes,
                 readers=batch.tasks,
-                cutting=tuple([name for name in batch.tasks if name not in texts.windowed and name not in separate]),
+                cutting=tuple([name for name in batch.tasks if name not in not_cutting]),
                 tasks=tuple([name for name in tasks if name not in separate]) if separate else tasks,
                 windows_cut=texts.cut[entries] if texts.windowed else beyond,
                 beyond=beyond,

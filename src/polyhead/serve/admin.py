@@ -19,6 +19,7 @@ from polyhead.engine.compile.compiled import COMPILED
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
+from polyhead.serve.changes import ChangeState
 from polyhead.serve.http import HttpError, body_of
 from polyhead.serve.orders import ChangeOperation, ChangeResult, Order, as_http, status_of_change
 from polyhead.serve.service import Service
@@ -48,6 +49,7 @@ class Admin:
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeResult]] = set()
         self._preparing: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # once there was a candidate
         self._promoted: set[str] = set()  # tasks whose candidates are being made live
         self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)), pace=service.pace)
         service.opening.append(self._begin_to_prepare)
@@ -77,9 +79,11 @@ class Admin:
         return await self._changed(order, staging)
 
     async def remove(self, name: str, *, actor: str) -> ChangeResult:
-        """Removes a task with all its versions."""
+        """Removes a task with all its versions, and its candidate."""
         await self.in_thread(self._check_there, name)
-        return await self._changed(self._order("remove", name, actor))
+        answer = await self._changed(self._order("remove", name, actor))
+        await self._drop_gone()
+        return answer
 
     async def roll_back(self, name: str, version: str | None, *, actor: str) -> ChangeResult:
         """Makes an earlier version live, by default the one before the live one."""
@@ -107,12 +111,15 @@ class Admin:
             await asyncio.to_thread(staging.close)
             raise
         try:
-            self._check_stays(name)  # it may be promoted by now
+            self._known(name)  # it may be removed by now
+            self._check_stays(name)  # or promoted
         except HttpError:
             await self.in_thread(self.shadows.detach, candidate)
             raise
         if self.shadows not in self.service.hidden_tasks:
             self.service.hidden_tasks.append(self.shadows)
+            self._loop = asyncio.get_running_loop()
+            self.service.changes.observers.append(self._follow)
         before = self.shadows.add(candidate)
         if before is not None:
             await self.in_thread(self.shadows.detach, before)
@@ -142,6 +149,17 @@ class Admin:
             await self.drop_shadow(name)
         return answer
 
+    def _follow(self, state: ChangeState) -> None:
+        """The bundle's changes were taken over, whoever made them; called in the thread that did."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._drop_gone(), self._loop)
+
+    async def _drop_gone(self) -> None:
+        """Forgets the candidates of tasks that are gone."""
+        gone = self.shadows.candidates.keys() - self.service.tasks.keys() - self._promoted
+        for candidate in list(filter(None, map(self.shadows.remove, gone))):
+            await self.in_thread(self.shadows.detach, candidate)
+
     def _begin_to_prepare(self) -> None:
         """Lets the process of changes ask all probes, so that the first change takes no longer than others.
 
@@ -170,6 +188,7 @@ class Admin:
         await self._process.close()
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)
+            self.service.changes.observers.remove(self._follow)
         for name in list(self.shadows.candidates):
             candidate = self.shadows.remove(name)
             if candidate is not None:
