@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Rows, no_rows
-from polyhead.data.shares import Stored, group_of, is_stored, most_of_one, shares_of, value_of, weight_of
+from polyhead.data.shares import Stored, row_group, is_stored, most_of_one, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
@@ -280,7 +280,7 @@ class _Reader:
             example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
         target = None if label is None else self._target(label, example)
         shares = None if soft is None else shares_of(self.task, soft, example)
-        group = group_of(row.values.get(self.source.group or ""))
+        group = row_group(row.values.get(self.source.group or ""))
         self.of_training[row.number] = {"group": group, "weight": self._weight(row)}
         self.targets.append(target)  # only now is it sure that the row can be used
         self.shares.append(shares)

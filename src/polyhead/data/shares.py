@@ -73,7 +73,7 @@ def weight_of(cell: object) -> float | None:
     return weight if 0 <= weight < math.inf else None
 
 
-def group_of(cell: object) -> str | None:
+def row_group(cell: object) -> str | None:
     """The group of a row, spelled as a label is, or as any other value writes itself; None for an empty cell."""
     name = spelled(cell)
     if name is None and not is_missing(cell):
