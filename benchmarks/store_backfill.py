@@ -463,7 +463,8 @@ def scan(rows: list[Row]) -> Claim | None:
         )
     )
     value, note = statistics.median(ratios), spread(ratios, ".3f")
-    note = f"not shown: no target was set; {note}; the first scan of a process, which checks the files' SHA-256, {first:.3f}; "
+    note = f"not shown: no target was set; {note}; "
+    note += f"the first scan of a process, which checks the files' SHA-256, {first:.3f}; "
     note += f"{cold_ratio:.3f} of the disk's rate; the page cache gives {cache_rate / 1e9:.2f} GB/s, "
     note += f"the disk {disk_rate / 1e9:.2f}"
     if lance := chosen(rows, what="scan", kind="lance"):

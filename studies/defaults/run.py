@@ -8,8 +8,8 @@ The default is a project that names nothing but its files, columns and labels. B
 of the same trunk and the same labelled rows: logistic regression on mean vectors of the last layer, and on TF-IDF of
 words and pairs of words; for pairs on `[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's
 vector, and without the trunk on the words around it; for numbers ridge regression, and the cosine as it is. Where each
-label has three rows, three folds choose the penalty of logistic regression on texts, mean vectors and the cosine; over
-words it is fixed. Goes on where it stopped: rows are in runs/heads_defaults.jsonl, or else in the results. With
+label has three rows, three folds choose the penalty of logistic regression on TF-IDF; on mean vectors and the cosine
+there is one with scikit-learn's penalty and one with a searched one; over words it is fixed. Goes on where it stopped: rows are in runs/heads_defaults.jsonl, or else in the results. With
 `--baselines` the baselines of rows that are there are learned anew, and nothing else.
 """
 
@@ -231,6 +231,7 @@ def written(source: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]
 
 
 SCORERS = {"accuracy": "accuracy", "macro_f1": "f1_macro", "matthews": "matthews_corrcoef"}  # scikit-learn's names
+SEARCHED = ", searched"  # of the name of a baseline
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # C, for vectors with mean square 1 and for one cosine
 SCORES = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1, "matthews": metrics.matthews}
 Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example of each row
@@ -260,8 +261,10 @@ def of_labels(
         sides["cosine"] = (cosine(train[0])[:, None], cosine(test[0])[:, None])
     for side, (learned, held) in sides.items():
         for balance in balances:
-            model = searched(logistic(balance), train[1], metric, C=PENALTIES).fit(learned, train[1])
-            scored[side + (", balanced" if balance else "")] = score(test[1], model.predict(held))
+            name, model = side + (", balanced" if balance else ""), logistic(balance)
+            scored[name] = score(test[1], model.fit(learned, train[1]).predict(held))
+            model = searched(logistic(balance), train[1], metric, C=PENALTIES)
+            scored[f"{name}{SEARCHED}"] = score(test[1], model.fit(learned, train[1]).predict(held))
     scored["constant"] = constant(train[1], test[1], score)
     return scored
 

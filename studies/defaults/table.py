@@ -14,7 +14,7 @@ ROWS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "entities, four sets, span F1": (("wnut17", "snips_slots", "mit_movie", "restaurant8k_slots"), "words around"),
 }
-VECTORS = ("mean vectors", "word vectors")
+VECTORS = ("mean vectors", "mean vectors, searched", "word vectors")  # the best of those that a set has is shown
 
 
 def quality_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -36,5 +36,5 @@ def _points(rows: Sequence[Mapping[str, Any]], size: str, name: str, words: str)
     def mean(values: Sequence[float]) -> float:
         return 100 * statistics.mean(values)
 
-    vectors = [next(row["baselines"][key] for key in VECTORS if key in row["baselines"]) for row in own]
-    return mean([row["baselines"][words] for row in own]), mean(vectors), mean([row["default"] for row in own])
+    vectors = max(mean([row["baselines"][key] for row in own]) for key in VECTORS if key in own[0]["baselines"])
+    return mean([row["baselines"][words] for row in own]), vectors, mean([row["default"] for row in own])

@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Rows, no_rows
-from polyhead.data.shares import Stored, row_group, is_stored, most_of_one, shares_of, value_of, weight_of
+from polyhead.data.shares import Stored, is_stored, most_of_one, row_group, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
