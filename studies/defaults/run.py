@@ -9,8 +9,9 @@ of the same trunk and the same labelled rows: logistic regression on mean vector
 words and pairs of words; for pairs on `[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's
 vector, and without the trunk on the words around it; for numbers ridge regression, and the cosine as it is. Where each
 label has three rows, three folds choose the penalty of logistic regression on TF-IDF; on mean vectors and the cosine
-there is one with scikit-learn's penalty and one with a searched one; over words it is fixed. Goes on where it stopped: rows are in runs/heads_defaults.jsonl, or else in the results. With
-`--baselines` the baselines of rows that are there are learned anew, and nothing else.
+there is one with scikit-learn's penalty and one with a searched one; over words it is fixed. Goes on where it stopped:
+rows are in runs/heads_defaults.jsonl, or else in the results. With `--baselines` the baselines of rows that are there
+are learned anew, and nothing else.
 """
 
 from __future__ import annotations
