@@ -246,7 +246,8 @@ class Curriculum:
             if "begun" in state:
                 updates, total, self._spent, random = state["begun"]
                 self._begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
-        check_same(self.devices.place, self.done, self._begun.updates if self._begun else 0)
+        begun = self._begun.updates if self._begun else 0
+        check_same(self.devices.place, f"after {self.done} epochs and {begun} updates")
 
     def _stream(self, *numbers: int) -> int:
         """The seed of this process's random draws there."""
