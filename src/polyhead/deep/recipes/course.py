@@ -77,7 +77,7 @@ class JointCourse:
     If epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name any
     trunk; the resulting ones name the new one. `module`, `loss` and `examples` are public for measurements.
 
-    On several devices, every process makes one, inside `devices.joined`, and calls the same methods.
+    On several devices, every process makes one, inside `process_group`, and calls the same methods.
     """
 
     together: type[JointModel] = JointModel  # the trained model; a paper's model may replace it
