@@ -323,6 +323,20 @@ def test_a_run_stopped_inside_an_epoch_goes_on_to_the_same_numbers(pair, home, t
     assert [row["loss"] for row in again["history"]] == [row["loss"] for row in straight["history"]]
 
 
+@pytest.mark.slow
+def test_processes_of_which_one_alone_finds_a_checkpoint_are_refused_before_heads_are_trained(pair, home, tmp_path):
+    """As where each has a cache of its own: the others would train heads first, and updates would not meet."""
+    (tmp_path / "first.checkpoint").touch()
+    found = pair.run(refused_apart, job(home, recipe=recipe(head_epochs=1)), str(tmp_path))
+    assert found[0] == found[1] and found[0][0] == "TrainError"
+    assert all(said in found[0][1] for said in ("different checkpoints", "one, none", "folder that all of them read"))
+
+
+def refused_apart(place, one, folder):
+    name = "first" if place.is_first else "second"
+    return refused(place, msgspec.structs.replace(one, checkpoint=f"{folder}/{name}.checkpoint"))
+
+
 def _run(pair, one, *, alone):
     return learn(ProcessRank(), one) if alone else pair.run(learn, one)[0]
 

@@ -218,13 +218,23 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
     assert drop[0] == drop[1] and found.best_epoch == wanted.best_epoch
 
 
+class NoisyPoints(Points):
+    """Each batch draws, as one does that a teacher with dropout answers."""
+
+    def batch(self, members):
+        made = super().batch(members)
+        values = nn.functional.dropout(made.arguments[0], 0.3)
+        return msgspec.structs.replace(made, arguments=(values,))
+
+
+@pytest.mark.parametrize("points", [Points, NoisyPoints])
 @pytest.mark.parametrize("epoch", [0, 3], ids=["in the first epoch", "in a later one"])
 @pytest.mark.parametrize("updates", [1, 4])
-def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch, epoch, updates):
+def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch, points, epoch, updates):
     """Its loss, which is a mean over the epoch, too; dropout goes on where it was."""
     heard, update = [], Meter.update
     monkeypatch.setattr(Meter, "update", lambda this, **done: (heard.append(done), update(this, **done))[1])
-    whole, wanted = run()
+    whole, wanted = run(points())
     straight, saved = list(heard), fitting.Curriculum.save_inside
 
     def save(this, begun):
@@ -235,10 +245,10 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     with monkeypatch.context() as patched:
         patched.setattr(fitting.Curriculum, "save_inside", save)
         with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=tmp_path / "c.checkpoint")
+            run(points(), checkpoint=tmp_path / "c.checkpoint")
     heard.clear()
-    resumed, found = run(checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
-    steps = Points().steps(4)
+    resumed, found = run(points(), checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
+    steps = points().steps(4)
     assert heard == straight[epoch * steps + updates :]  # what was done is not done again, the rest to the bit
     assert state(resumed) == state(whole) and found.best_epoch == wanted.best_epoch
     assert [row["loss"] for row in found.history] == [row["loss"] for row in wanted.history]

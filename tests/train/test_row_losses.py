@@ -15,20 +15,25 @@ def drawn(name):
     """The loss, outputs, targets and how many labels its mean in torch is over."""
     chance = np.random.default_rng(3)
     count = 1 if name in ("ranking", "squared_error") else 4
+    soft = chance.dirichlet(np.ones(4), size=ROWS)
     targets = {
         "cross_entropy": np.arange(ROWS) % 4,
-        "soft": chance.dirichlet(np.ones(4), size=ROWS),
+        "soft": soft,
+        "weighed": soft * (np.arange(ROWS) % 3 / 2)[:, None],  # rows that count nothing, half and fully
         "binary_cross_entropy": (chance.random((ROWS, 4)) < 0.3).astype(float),
         "squared_error": chance.random(ROWS),
         "ranking": np.stack([np.arange(ROWS) // 3, np.arange(ROWS) % 3 == 0], axis=1).astype(np.int64),
     }[name]
-    loss = "cross_entropy" if name == "soft" else name
+    loss = "cross_entropy" if name in ("soft", "weighed") else name
     return loss, chance.normal(scale=3, size=(ROWS, count)), targets, count if "binary" in name else 1
 
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [*((name, None) for name in NAMES), *((name, np.array([1.0, 3.0, 0.5, 2.0])) for name in NAMES[:3])],
+    [
+        *((name, None) for name in (*NAMES, "weighed")),
+        *((name, np.array([1.0, 3.0, 0.5, 2.0])) for name in (*NAMES[:3], "weighed")),
+    ],
 )
 def test_loss_and_gradient_are_those_of_torch(name, weights):
     loss, outputs, targets, labels = drawn(name)

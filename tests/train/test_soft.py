@@ -73,6 +73,23 @@ def test_a_linear_head_answers_the_mean_of_what_it_learned(loss):
         assert solution.losses(inputs).shape == (80,)
 
 
+def test_a_rows_weight_scales_its_term_whoever_is_in_its_batch():
+    """With weights of labels as without: where all rows count a hundredth, so does the gradient; nothing is none."""
+    outputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    certain, ones = torch.eye(3)[[0, 1, 1, 2]], torch.ones(3)
+
+    def gradient(targets, weights):
+        return torch.autograd.grad(cross_entropy(outputs, targets, weights), outputs)[0]
+
+    for weights in (ones, torch.tensor([0.5, 1.0, 2.0])):
+        whole = gradient(certain, weights)
+        for counts in (torch.tensor([1.0, 0.5, 0.01, 1.0]), torch.full((4,), 0.01)):
+            torch.testing.assert_close(gradient(certain * counts[:, None], weights), whole * counts[:, None])
+        assert not gradient(torch.zeros(4, 3), weights).any()
+    some = certain * torch.tensor([1.0, 0.0, 0.5, 0.0])[:, None]
+    torch.testing.assert_close(cross_entropy(outputs, some, ones), cross_entropy(outputs, some, None))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [STRATEGY, Pooled(of=2, hidden=8)], ids=["steps", "chosen"])
 def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):

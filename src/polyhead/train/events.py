@@ -125,7 +125,7 @@ class Meter:
         self, events: Events, heads: Mapping[str, str] | None = None, *, seconds: float = UPDATE_SECONDS
     ) -> None:
         self._events, self._heads, self._seconds = events, dict(heads or {}), seconds
-        self.micro_batches = dict.fromkeys(self._heads, 0)  # examples read of each task so far
+        self.micro_batches = dict.fromkeys(self._heads, 0)  # read of each task so far
         self.effective_steps = dict.fromkeys(self._heads.values(), 0.0)
         self._scores: Mapping[str, Mapping[str, float]] = {}
         self._last: tuple[int, float] | None = None  # step and learning rate of the last unreported update

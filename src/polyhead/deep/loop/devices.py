@@ -259,13 +259,13 @@ def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devic
     return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)
 
 
-def check_same(place: ProcessRank, epochs: int, updates: int) -> None:
-    """Raises TrainError unless all processes resume after the same epoch and update."""
-    counts = gathered(place, (epochs, updates))
-    if len(set(counts)) > 1:
+def check_same(place: ProcessRank, checkpoint: str) -> None:
+    """Raises TrainError unless all processes say the same of the checkpoint that they found."""
+    checkpoints = gathered(place, checkpoint)
+    if len(set(checkpoints)) > 1:
         raise TrainError(
             "the processes of one training found different checkpoints",
-            got=f"after epochs and updates {counts}",
+            got=", ".join(checkpoints),
             do="keep the cache in a folder that all of them read",
         )
 

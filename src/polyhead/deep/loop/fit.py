@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -165,14 +166,14 @@ class Curriculum:
             dropout.seed(self._stream(number))
         total = begun.total
         self.module.train()
-        for index, update in enumerate(self.feed.updates(number)):
+        updates = self.feed.updates(number)
+        for update in islice(updates, begun.updates):
+            self._meter.read([task for task, _ in update])
+        if begun.updates:  # before the feed makes the next batch, which may draw too
+            dropout.seed(self._stream(number, begun.updates))
+            draw_on(begun.random, self.devices.place)  # unless processes or devices have changed
+        for index, update in enumerate(updates, begun.updates):
             tasks = [task for task, _ in update]
-            if index < begun.updates:
-                self._meter.read(tasks)
-                continue
-            if index == begun.updates > 0:
-                dropout.seed(self._stream(number, index))
-                draw_on(begun.random, self.devices.place)  # unless processes or devices have changed
             share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
@@ -245,7 +246,8 @@ class Curriculum:
             if "begun" in state:
                 updates, total, self._spent, random = state["begun"]
                 self._begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
-        check_same(self.devices.place, self.done, self._begun.updates if self._begun else 0)
+        begun = self._begun.updates if self._begun else 0
+        check_same(self.devices.place, f"after {self.done} epochs and {begun} updates")
 
     def _stream(self, *numbers: int) -> int:
         """The seed of this process's random draws there."""

@@ -18,11 +18,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> T
     """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples.
 
     Soft targets (rows, labels) are probabilities: the mean of -sum p log softmax(outputs), each label's term weighted,
-    divided by the mean weight, so that certain ones equal their labels.
+    divided by the mean weight, so that certain ones equal their labels. A row that sums to less than 1 counts less.
     """
     if targets.is_floating_point() and weights is not None:
-        weighted = targets * weights
-        return -(weighted * functional.log_softmax(outputs, dim=-1)).sum() / weighted.sum()
+        counts = targets.sum(dim=-1, keepdim=True)
+        whole = torch.where(counts > 0, targets / counts, 1 / targets.shape[-1])  # as if every row counted fully
+        return -(targets * weights * functional.log_softmax(outputs, dim=-1)).sum() / (whole * weights).sum()
     return functional.cross_entropy(outputs, targets, weight=weights)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from polyhead.data.read import Examples
 from polyhead.deep.examples import TextExamples
-from polyhead.deep.loop.devices import devices_of, gathered
+from polyhead.deep.loop.devices import check_same, devices_of, gathered
 from polyhead.deep.loop.fit import Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.recipes.limits import check_course
@@ -77,7 +77,7 @@ class JointCourse:
     If epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name any
     trunk; the resulting ones name the new one. `module`, `loss` and `examples` are public for measurements.
 
-    On several devices, every process makes one, inside `devices.joined`, and calls the same methods.
+    On several devices, every process makes one, inside `process_group`, and calls the same methods.
     """
 
     together: type[JointModel] = JointModel  # the trained model; a paper's model may replace it
@@ -249,7 +249,9 @@ def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> N
     Training for this happens now, over the course's trunk, frozen; if interrupted it resumes next to `checkpoint`. A
     course that resumes from a checkpoint skips it.
     """
-    if checkpoint is not None and checkpoint.exists():
+    resumes = checkpoint is not None and checkpoint.exists()
+    check_same(course.place, "one" if resumes else "none")  # else some would train heads, the others all
+    if resumes:
         return
     _start_prompts(course, checkpoint)
     if course.recipe.head_epochs and not course.frozen:

@@ -31,7 +31,7 @@ class LearnsTogether(LearnedTrunk):
     """Trunk and tasks are trained together; with heads 'strip' only the trunk is kept.
 
     No text on which one of the tasks is evaluated is trained on, nor one of those that are `held` out. An interrupted
-    run resumes after its last epoch.
+    run resumes where it was last saved, inside an epoch too.
     """
 
     def __init__(

@@ -271,8 +271,8 @@ class FineTune(Value, tag="fine_tune", tag_field="kind"):
     head_learning_rate: float = 1e-3  # of those epochs
     tokens: int | None = None  # maximum in a batch, padding included; None: only `batch` limits it
     smoothing: Smoothing | None = None
-    validation_rows: int | None = None  # recompute layers in the backward pass: less memory, a third more time
-    checkpointing: bool = False  # layers are computed again in the backward pass: less memory, a third more time
+    validation_rows: int | None = None  # of each task, read after every epoch; None: all
+    checkpointing: bool = False  # recompute layers in the backward pass: less memory, a third more time
 
     def __post_init__(self) -> None:
         if self.head == "kept" and self.head_epochs:

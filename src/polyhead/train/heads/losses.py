@@ -55,8 +55,11 @@ def row_losses(name: LossName, outputs: np.ndarray, targets: np.ndarray, weights
 def _cross_entropy(outputs: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> RowLosses:
     shares, logarithms = _softmax(outputs)
     if targets.ndim == 2:
-        counted = targets if weights is None else targets * weights
-        total = float(counted.sum(dtype=np.float64)) if weights is not None else len(outputs)
+        counted, total = targets, float(len(outputs))
+        if weights is not None:
+            counts, even = targets.sum(axis=1, keepdims=True), np.full_like(targets, 1 / targets.shape[1])
+            whole = np.divide(targets, counts, out=even, where=counts > 0)  # as if every row counted fully
+            counted, total = targets * weights, float((whole * weights).sum(dtype=np.float64))
         gradients = shares * counted.sum(axis=1, keepdims=True) - counted
         return RowLosses(-(counted * logarithms).sum(axis=1), gradients, total)
     place = np.arange(len(outputs))
