@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.evaluate.held import held_file, read_held
+from polyhead.data.read import Examples, ReadReport
+from polyhead.evaluate.held import held_file, held_of, read_held
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from support import head_search, tiny_project
@@ -91,6 +92,22 @@ def test_answers_of_folds_are_not_those_of_the_part_that_learned_from_all_rows(t
     fresh = Session(trained / "bundle", backend="torch").outputs("mood", texts)
     assert sorted(held.rows) == [*range(1, 33)]
     assert not np.allclose(np.stack(held.outputs), np.stack(fresh), atol=1e-3)
+
+
+def test_rows_like_those_that_a_version_learned_from_are_known_by_their_texts_and_groups():
+    """Of a person that it learned from no row is new; a row that it answered before it learned from it counts."""
+
+    def examples(*rows):
+        texts, groups = zip(*rows, strict=True)
+        inputs, targets = [(text,) for text in texts], [np.int64(0)] * len(rows)
+        numbers, report = list(range(1, len(rows) + 1)), ReadReport()
+        return Examples(inputs=inputs, targets=targets, words=None, rows=numbers, report=report, groups=[*groups])
+
+    learned, outputs = examples(("One", "ann"), ("two", None), ("three", "bob")), [np.zeros(2)]
+    kept = held_of(learned.take([1]), outputs, folds=0, computed={}, learned=learned)
+    now = examples(("one ", None), ("two", None), ("four", "ann"), ("four", None), ("three", "eve"), ("five", "eve"))
+    assert kept.unlearned(now) == [1, 3, 5]
+    assert held_of(learned.take([1]), outputs, folds=0, computed={}).unlearned(now) is None
 
 
 def test_kept_answers_hold_no_text(trained):

@@ -1,6 +1,7 @@
 """What was decided stays decided: versions that people went back to, tasks that they removed, what is better."""
 
 import json
+import shutil
 
 import msgspec
 import numpy as np
@@ -12,12 +13,15 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
+from polyhead.evaluate.held import held_file, read_held
 from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
+from polyhead.train.data import prepared as prepared_rows
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import run as running
+from polyhead.train.record import compared
 from polyhead.train.record.decided import TrainOptions, VersionDecisions, choices
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -220,13 +224,70 @@ def test_a_better_version_goes_live_and_a_tie_does_not(train):
     assert outcome.compared["mood"].live == outcome.compared["mood"].new and set(outcome.left) == {"mood"}
 
 
-def test_rows_that_the_old_version_may_have_learned_from_are_said(train):
+def earlier_answers(train):
+    """What the live version answered rows held out, by their text."""
+    record = Bundle.open(train.root).record("mood")
+    kept, whole = read_held(held_file(train.home / "cache", "mood", record.arrays)), whole_rows(train)
+    return {whole.inputs[whole.rows.index(row)]: output for row, output in zip(kept.rows, kept.outputs, strict=True)}
+
+
+def whole_rows(train, **changes):
+    return prepare(tiny_project.project(train.home, "mood", validation=0.3, **changes), train.home)[0].whole
+
+
+def test_where_other_rows_are_held_out_both_count_by_their_answers_from_before(train):
     train(validation=0.3, tested=False)
-    _, said = train(validation=0.3, training=OTHER, tested=False)  # another seed holds other rows out
-    assert "may have been trained on some of these" in said
-    _, said = train(validation=0.3, training=msgspec.structs.replace(OTHER, epochs=2), tested=False)
+    outcome, said = train(validation=0.3, training=OTHER, tested=False)  # another seed holds other rows out
+    assert outcome.compared["mood"].held_out and "may have been trained" not in said
+    outcome, said = train(validation=0.3, training=msgspec.structs.replace(OTHER, epochs=2), tested=False)
     assert "answers changed" in said or "1 answer changed" in said
-    assert "may have been trained" not in said
+    assert outcome.compared["mood"].held_out and "may have been trained" not in said
+
+
+def test_where_nobody_knows_what_the_old_version_learned_from_no_score_decides(train):
+    """It was asked for rows that it had learned from, and won nearly always."""
+    few = DataFile(path="data/messages-train.jsonl", limit=20)
+    train(validation=0.3, tested=False, train=few)
+    forget(train)
+    before = content(train.root)
+    for _ in range(2):  # it is no loss: the same way of training is tried again
+        outcome, said = train(validation=0.3, tested=False, training=GOOD, if_better=True)
+        assert "mood: no fair comparison: of the 32 validation rows" in said and "so v0001 stays live" in said
+        assert "give a test or validation file" in said and "not better" not in said and "->" not in said
+        assert not outcome.trained and content(train.root) == before
+    outcome, said = train(validation=0.3, tested=False, training=GOOD)
+    assert "no fair comparison" in said and set(outcome.trained) == {"mood"}
+    forget(train)
+    outcome, _ = train(validation=0.3, training=OTHER, train=few, if_better=True)  # with a test file
+    assert outcome.compared["mood"].split == "test" and outcome.compared["mood"].rows == 12
+
+
+def forget(train):
+    """As if the cache were of another machine."""
+    shutil.rmtree(train.home / "cache" / "held" / "mood")
+
+
+def test_rows_that_the_old_version_learned_from_are_left_out(train, monkeypatch):
+    """Without folds: what it held out or never saw counts, if these rows are 30, or all."""
+    monkeypatch.setattr(prepared_rows, "FOLDED_BELOW", 0)
+    few = DataFile(path="data/messages-train.jsonl", limit=20)
+    train(validation=0.3, tested=False, train=few)
+    old, rows = earlier_answers(train), whole_rows(train)
+    learned = set(rows.inputs[:20]) - set(old)
+    now = prepare(tiny_project.project(train.home, "mood", validation=0.3), train.home)[0].validation.examples
+    fair = [row for row, text in enumerate(now.inputs) if text not in learned]
+    assert 0 < len(fair) < len(now.inputs)
+    outcome, said = train(validation=0.3, tested=False, training=GOOD, if_better=True)
+    assert "no fair comparison" in said and not outcome.trained
+    monkeypatch.setattr(compared, "LEAST_ROWS", 1)
+    live = Session(train.root)
+    task, taken = live.records["mood"].task, now.take(fair)
+    outputs = [old[text] if text in old else live.outputs("mood", [text])[0] for text in taken.inputs]
+    outcome, said = train(validation=0.3, tested=False, training=GOOD)
+    found = outcome.compared["mood"]
+    assert (found.rows, found.of, found.held_out) == (len(fair), len(now.inputs), True)
+    assert found.live == pytest.approx(taken.scores(task, outputs)["accuracy"])
+    assert f"on {len(fair)} of {len(now.inputs)} validation rows" in said
 
 
 def test_versions_that_learned_from_their_validation_rows_are_compared_on_test_rows(train):
@@ -236,36 +297,37 @@ def test_versions_that_learned_from_their_validation_rows_are_compared_on_test_r
     outcome, said = train(validation=0.3, training=OTHER)
     second = Bundle.open(train.root).scores("mood")
     assert first["refitted"] and second["refitted"]
-    compared = outcome.compared["mood"]
-    assert compared.split == "test" and "test rows" in said and "may have been trained" not in said
-    assert compared.live == pytest.approx(first["splits"]["test"]["accuracy"])
-    assert compared.new == pytest.approx(second["splits"]["test"]["accuracy"])
+    found = outcome.compared["mood"]
+    assert found.split == "test" and "test rows" in said and "may have been trained" not in said
+    assert found.live == pytest.approx(first["splits"]["test"]["accuracy"])
+    assert found.new == pytest.approx(second["splits"]["test"]["accuracy"])
 
 
 def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, home):
-    """Rows of train were moved to a test file afterwards."""
+    """Rows of train were moved to a test file afterwards, and nothing is kept of what the old version answered them."""
     train(validation=0.3, tested=False)
+    forget(train)
     moved = DataFile(path="data/messages-train.jsonl", limit=12)
     outcome, said = train(validation=0.3, training=OTHER, test=moved)
-    compared = outcome.compared["mood"]
-    assert compared.split == "test" and not compared.held_out
+    found = outcome.compared["mood"]
+    assert found.split == "test" and not found.held_out
     assert "the old version was scored on other test rows, so it may have been trained on some of these" in said
 
 
 def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
-    """Both were scored by folds, of other rows each."""
+    """The old version by its answers out of fold, and to rows that are new: it was asked for what it had learned."""
     few = DataFile(path="data/messages-train.jsonl", limit=20)
     train(validation=0.3, tested=False, training=GOOD, train=few)
-    live = Session(train.root)
+    live, old, rows = Session(train.root), earlier_answers(train), whole_rows(train)
     outcome, said = train(validation=0.3, tested=False)
-    compared, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
-    assert notes["folds"] and compared.rows == compared.of == 32 and not compared.held_out
-    rows = prepare(tiny_project.project(train.home, "mood", validation=0.3), train.home)[0].whole
-    outputs = live.outputs("mood", rows.inputs)
+    found, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
+    assert notes["folds"] and found.rows == found.of == 32 and found.held_out
+    outputs = [old[text] if text in old else live.outputs("mood", [text])[0] for text in rows.inputs]
     task = Bundle.open(train.root).tasks["mood"].task
-    assert compared.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
-    assert compared.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
-    assert "on 32 validation rows" in said and "may have been trained on some of these" in said
+    assert len(old) == 20 and found.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
+    assert found.live < rows.scores(task, live.outputs("mood", rows.inputs))["accuracy"]
+    assert found.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
+    assert "on 32 validation rows" in said and "may have been trained" not in said
 
 
 def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(train):
@@ -274,8 +336,8 @@ def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(
     longer = msgspec.structs.replace(POOR, epochs=2)
     outcome, _ = train(validation=0.3, training=longer, tested=False)
     second = Bundle.open(train.root).scores("mood")["splits"]["validation"]["accuracy"]
-    compared = outcome.compared["mood"]
-    assert (compared.live, compared.new, compared.held_out) == (first, second, True)
+    found = outcome.compared["mood"]
+    assert (found.live, found.new, found.held_out) == (first, second, True)
 
 
 def test_versions_that_answer_different_questions_are_not_compared(train):

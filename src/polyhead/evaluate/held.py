@@ -6,7 +6,7 @@ relabelled since is scored in its current form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
+from polyhead.data.split import kept_together
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluate.scores import SplitOutputs
 from polyhead.files import read_plain
@@ -48,11 +49,24 @@ class HeldAnswers(Value, eq=False):
     rows: tuple[int, ...]  # numbers in the file
     keys: tuple[bytes, ...]
     arrays: tuple[tuple[str, tuple[int, ...], bytes], ...]  # type, shape and bytes of each output
+    learned: tuple[bytes, ...] | None = None  # marks of the rows that the version learned from; None: not known
 
     @property
     def outputs(self) -> list[np.ndarray]:
         """The output of each row."""
         return [np.frombuffer(content, kind).reshape(shape) for kind, shape, content in self.arrays]
+
+    def places(self, examples: Examples) -> dict[int, int]:
+        """The index of the outputs for each held-out example: by the row's number, else the first equal row."""
+        return _places(self, examples)
+
+    def unlearned(self, examples: Examples) -> list[int] | None:
+        """The examples that the version answered, or can answer, without having learned from them; None: not known."""
+        if self.learned is None:
+            return None
+        answered, learned = self.places(examples), set(self.learned)
+        marks = enumerate(_marks(examples))
+        return [place for place, of_row in marks if place in answered or learned.isdisjoint(of_row)]
 
     def content(self) -> bytes:
         """The bytes of the file."""
@@ -64,13 +78,22 @@ def held_file(cache: Path, task: str, part: str) -> Path:
     return cache / _FOLDER / task / f"{part[:16]}.msgpack"
 
 
-def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, computed: dict[str, str]) -> HeldAnswers:
-    """These outputs in the stored form."""
+def held_of(
+    examples: Examples,
+    outputs: Sequence[np.ndarray],
+    *,
+    folds: int,
+    computed: dict[str, str],
+    learned: Examples | None = None,
+) -> HeldAnswers:
+    """These outputs in the stored form; `learned` are the rows that the version learned from in the end."""
+    marks = None if learned is None else tuple(sorted(set[bytes]().union(*_marks(learned))))
     return HeldAnswers(
         facts=HeldFacts(folds=folds, sha256=examples.digest, computed=computed),
         rows=tuple(examples.rows),
         keys=tuple(_keys(examples)),
         arrays=tuple((each.dtype.str, each.shape, each.tobytes()) for each in map(np.asarray, outputs)),
+        learned=marks,
     )
 
 
@@ -112,7 +135,7 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
 
 def matched(task: Task, source: Source, held: HeldAnswers, examples: Examples) -> AnsweredThen:
     """These outputs with their rows among `examples`, which are those of `source`; DataError if it has none of them."""
-    places = _places(held, examples)
+    places = held.places(examples)
     if not places:
         raise DataError(
             f"task '{task.name}': none of {counted(len(held.rows), 'row')} held out in training is in {source.path}",
@@ -178,3 +201,16 @@ def _keys(examples: Examples) -> list[bytes]:
             total.update(np.ascontiguousarray(examples.words[place], np.int32).tobytes())
         keys.append(total.digest())
     return keys
+
+
+def _marks(examples: Examples) -> list[set[bytes]]:
+    """Digests of each row's texts, ignoring case and spaces, and of its group: rows that share one resemble each other.
+
+    No text can be read from them.
+    """
+    texts = kept_together(msgspec.structs.replace(examples, groups=None))
+    return [{_mark(text), _mark(key)} for text, key in zip(texts, kept_together(examples), strict=True)]
+
+
+def _mark(key: Hashable) -> bytes:
+    return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()

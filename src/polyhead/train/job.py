@@ -48,7 +48,7 @@ from polyhead.train.record.decided import (
 )
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
-from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
+from polyhead.train.record.held import keep_held, live_answers, new_answers, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines, untried
 from polyhead.train.runs import cache_folder, resolved
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
@@ -164,19 +164,22 @@ class TrainingJob:
         parts = [(p, with_baselines(p, trained, self.source)) for p, trained in parts]
         numerics = encoding_numerics(self.source.precision)
         drafts = drafts_of(parts, self.source.facts, self.prints, numerics)
-        drafts = [
-            with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in zip(drafts, parts, strict=True)
-        ]
+        pairs = zip(drafts, parts, strict=True)
+        drafts = [with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in pairs]
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in parts]
-        compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask)
+        held = {p.task.name: new_answers(p, trained, numerics) for p, trained in parts}
+        both = {name: (live_answers(self.cache, bundle, name), held[name]) for name in held if name in bundle.lines}
+        compared = rivals(
+            bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask, held=both
+        )
         self.compared |= compared
         if self._if_better and compared and not unit_is_better(list(compared.values())):
             self._remember(bundle, [p.task.name for p in tasks], compared)
             return
         for p, trained in parts:
-            if trained.held is not None:
-                keep_held(self.cache, p.task.name, trained.arrays, trained.held, numerics)
+            if (answers := held[p.task.name]) is not None:
+                keep_held(self.cache, p.task.name, trained.arrays, answers)
         is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
         write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in parts:
@@ -188,20 +191,17 @@ class TrainingJob:
             if name in compared:
                 self.events.line(f"{name}: {compared[name].line()}")
             if name in bundle.lines and bundle.tasks[name].calibration is not None:
-                again = "run `polyhead calibrate` again"
-                self.events.line(
-                    f"{name}: the calibration of {bundle.version(name)} does not fit other weights: {again}"
-                )
+                unfit = f"the calibration of {bundle.version(name)} does not fit other weights"
+                self.events.line(f"{name}: {unfit}: run `polyhead calibrate` again")
             self.events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
         if checkpoints is not None:
             shutil.rmtree(checkpoints, ignore_errors=True)
 
     def _remember(self, bundle: Bundle, names: list[str], compared: Mapping[str, VersionComparison]) -> None:
-        """Records and reports which tasks lost; checkpoints stay, so that `retrain` is quick."""
-        attempts = {
-            name: rival.attempt(tag(self.prints[name]), bundle.lines[name].record) for name, rival in compared.items()
-        }
-        keep_attempts(self.root, attempts)
+        """Records which tasks lost, if all could be compared, and reports them; checkpoints stay for `retrain`."""
+        if all(rival.rows for rival in compared.values()):
+            lost = {name: (tag(self.prints[name]), bundle.lines[name].record) for name in compared}
+            keep_attempts(self.root, {name: compared[name].attempt(*of_live) for name, of_live in lost.items()})
         for name in names:
             shares = f"it shares arrays with {', '.join(compared)}, of which the live version stays"
             self.left[name] = compared[name].kept_line(bundle.version(name)) if name in compared else shares

@@ -36,7 +36,7 @@ from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
 from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
-from polyhead.train.record.held import keep_held, with_seen_by
+from polyhead.train.record.held import held_answers, keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.runs import SUFFIX
 from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun, candidate_name
@@ -144,7 +144,8 @@ class LearnedTrunk(BundleTraining):
         if self.run.place.is_first:
             scores, held = write_learned(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
             for name, rows in held.items():
-                keep_held(self.run.cache, name, learned.learned.arrays[name], rows, lineage.numerics)
+                answers = held_answers(rows, lineage.numerics)
+                keep_held(self.run.cache, name, learned.learned.arrays[name], answers)
             tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]

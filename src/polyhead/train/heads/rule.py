@@ -15,6 +15,8 @@ from polyhead.train.heads.linear import Swept
 
 GROUPS = 10  # of rows that are left out in turn
 THRESHOLDS = tuple(share / 20 for share in range(1, 20))  # for all labels of a row that may have several
+# Validation rows. Of 5, a branch had all right and was kept; of 500 test rows it had 40 % right, the head 52 %.
+LEAST_ROWS = 30
 FEW = 100  # rows: with fewer, a standard error is itself little more than a guess
 
 

@@ -16,6 +16,7 @@ from polyhead.data.read import Examples
 from polyhead.engine.backends import encoding_backend
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
+from polyhead.evaluate.held import HeldAnswers
 from polyhead.plan import TRUNK, owners_of
 from polyhead.progress import counted
 from polyhead.tasks.agreement import same_answer
@@ -24,6 +25,7 @@ from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, split_rows
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import LEAST_ROWS
 
 MOST = 2000  # rows compared, evenly spaced: each passes through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and allows progress
@@ -32,6 +34,8 @@ ASKED = ("kind", "labels", "range", "null_answers")  # fields that versions of o
 Outputs = list[np.ndarray]
 Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
 """What the live version and the new one put out for examples; the live one is asked first."""
+BothHeld = tuple[HeldAnswers | None, HeldAnswers | None]
+"""What the live version and the new one answered rows held out, before they learned from these."""
 Ask = Callable[[Bundle, Prepared, Draft, Mapping[str, Mapping[str, np.ndarray]], Events], Asked]
 
 
@@ -41,7 +45,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     live: float
     new: float
-    rows: int
+    rows: int  # 0: too few are known that the live version did not learn from
     of: int  # total rows of the split
     changed: int  # number of rows with another answer
     held_out: bool  # whether neither version is known to be trained on its scored rows
@@ -55,6 +59,11 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """`accuracy 0.9083 -> 0.9167 on 120 validation rows, 7 answers changed`."""
+        if not self.rows:
+            return (
+                f"no fair comparison: of the {self.of:,} {self.split} rows, too few are known that the old version did "
+                "not learn from; give a test or validation file of such rows"
+            )
         rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
         more = "" if self.close is None else f" by more than {self.close:g}"
         answers = counted(self.changed, "answer")
@@ -67,7 +76,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def kept_line(self, version: str) -> str:
         """The reason why the live version stays."""
-        return f"{self.line()}: not better, so {version} stays live"
+        return f"{self.line()}{': not better' if self.rows else ''}, so {version} stays live"
 
     def attempt(self, fingerprint: str, record: str) -> Attempt:
         """The record of a losing version."""
@@ -91,10 +100,12 @@ def rivals(
     *,
     strict: bool,
     ask: Ask,
+    held: Mapping[str, BothHeld],
 ) -> dict[str, VersionComparison]:
     """The tasks with a live version, each compared with its new one; reports those that cannot be compared.
 
-    `strict`: an error of the new version is raised; else a version is written even if it could not be compared.
+    `strict`: an error of the new version is raised; else a version is written even if it could not be compared. `held`
+    are, of each of these tasks, the answers of both to rows held out.
     """
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
@@ -111,7 +122,7 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                comparisons[name] = compare_with_live(bundle, p, draft, others, events, ask)
+                comparisons[name] = compare_with_live(bundle, p, draft, others, events, ask, held[name])
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
@@ -128,6 +139,7 @@ def compare_with_live(
     others: Mapping[str, Mapping[str, np.ndarray]],
     events: Events,
     ask: Ask,
+    held: BothHeld = (None, None),
 ) -> VersionComparison:
     """The live version of a task in the bundle compared with a new one that is not written yet.
 
@@ -137,7 +149,7 @@ def compare_with_live(
     live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
     prepared = msgspec.structs.replace(prepared, task=draft.record.task)  # with what was learned of it
     return outputs_of_both(
-        prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores)
+        prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores), held=held
     )
 
 
@@ -166,52 +178,83 @@ def outputs_of_both(
     second: Callable[[Examples], Outputs],
     *,
     notes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    held: BothHeld = (None, None),
 ) -> VersionComparison:
     """Two versions compared by their outputs for some rows of a split, the live one first.
 
     These are the validation rows. If a version was trained on its validation rows after they had chosen it, `notes`
-    (written with each version) say so: then the test rows count. Without test rows, the rows on which the new version
-    was scored before it was trained on them are used; the old version's own such score counts if it was trained on the
-    same rows, else its answers, though it may have been trained on some of them.
+    (written with each version) say so: then the test rows count. Without test rows, each counts by what it answered the
+    rows before it was trained on them. Where the old version was trained on other rows, those that it learned from are
+    left out, unless `held` has its answers from before; where that is not known, a share of the training file decides
+    nothing.
     """
     refitted = any(note.get("refitted") for note in notes)
-    task, split = prepared.task, prepared.validation
-    if refitted and prepared.test is not None:
-        split = prepared.test
-    if split is prepared.validation and notes[1].get("folds") and prepared.whole is not None:
-        split = Split(name=split.name, examples=prepared.whole)
-    examples = _evenly_spaced(split.examples)
-    kind, metric = kind_of(task), kind_of(task).default_metric(task)
+    task, split = prepared.task, _split_of(prepared, notes)
+    same = [prepared.train, prepared.validation] if refitted and split is not prepared.test else [split]
+    known, rows = trained_with.get("data"), split_rows(same)
+    is_same = isinstance(known, dict) and {name: known.get(name) for name in rows} == rows
+    is_same &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
+    unlearned = None if is_same or held[0] is None else held[0].unlearned(split.examples)
+    kind, metric, of = kind_of(task), kind_of(task).default_metric(task), len(split.examples.targets)
+    examples = split.examples if unlearned is None else split.examples.take(unlearned)
+    is_known = is_same or unlearned is not None
+    if len(examples.targets) < min(LEAST_ROWS, of) or not (is_known or _is_given(prepared, split)):
+        return VersionComparison(
+            metric=metric, live=math.nan, new=math.nan, rows=0, of=of, changed=0, held_out=False, split=split.name
+        )
+    examples = _evenly_spaced(examples)
     # Each decides as it does when serving; the new declaration defines the metric.
     asked_task = msgspec.structs.replace(
         task, threshold=live.threshold, decoder=live.decoder, transitions=live.transitions
     )
     old, new = first(examples), second(examples)
-    known = trained_with.get("data")
-    same = [split]
-    if refitted and split is not prepared.test:
-        same = [prepared.train, prepared.validation]
-    held_out = isinstance(known, dict) and {name: known.get(name) for name in split_rows(same)} == split_rows(same)
-    held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
-    close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
     each = examples.each()
     before, after = kind.decode_all(asked_task, old, each), kind.decode_all(task, new, each)
+    if unlearned is not None:
+        old = _answered_before(held[0], examples, old)
+        new = new if split is prepared.test else _answered_before(held[1], examples, new)
     scores = [kind.evaluate(asked_task, old, examples.targets, each)[metric], examples.scores(task, new)[metric]]
-    if split is not prepared.test:
-        for which, note in enumerate(notes):
-            if note.get("refitted") and (which == 1 or held_out):
-                scores[which] = _held_out_score(note, metric, scores[which])
+    if is_same and split is not prepared.test:
+        scores = [
+            _held_out_score(note, metric, score) if note.get("refitted") else score
+            for note, score in zip(notes, scores, strict=True)
+        ]
     return VersionComparison(
         metric=metric,
         live=scores[0],
         new=scores[1],
         rows=len(examples.targets),
-        of=len(split.examples.targets),
+        of=of,
         split=split.name,
         changed=sum(not same_answer(task, *pair) for pair in zip(before, after, strict=True)),
-        held_out=held_out,
-        close=close,
+        held_out=is_known,
+        close=CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None,
     )
+
+
+def _split_of(prepared: Prepared, notes: tuple[Mapping[str, Any], Mapping[str, Any]]) -> Split:
+    """The rows that decide: those of validation, or of test if a version was trained on its validation rows too.
+
+    With folds these are all labelled rows.
+    """
+    if any(note.get("refitted") for note in notes) and prepared.test is not None:
+        return prepared.test
+    if notes[1].get("folds") and prepared.whole is not None:
+        return Split(name=prepared.validation.name, examples=prepared.whole)
+    return prepared.validation
+
+
+def _is_given(prepared: Prepared, split: Split) -> bool:
+    """Whether the rows are a file of their own, and no share of what a version before may have learned from."""
+    return split is prepared.test or prepared.whole is None
+
+
+def _answered_before(held: HeldAnswers | None, examples: Examples, outputs: Outputs) -> Outputs:
+    """The outputs, with those from before the version learned from a row in place of later ones."""
+    if held is None:
+        return outputs
+    places, earlier = held.places(examples), held.outputs
+    return [earlier[places[row]] if row in places else output for row, output in enumerate(outputs)]
 
 
 def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> float:

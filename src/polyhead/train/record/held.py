@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
+from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import MOST, Seen, centre_distances
 from polyhead.bundle.write import Draft
 from polyhead.certify.beside import with_sections
@@ -16,9 +17,9 @@ from polyhead.data.read import Examples
 from polyhead.encoder.data import arrays_digest
 from polyhead.engine.familiar import LEAST, directions, reads_one_text
 from polyhead.engine.session import Session, vector_path
-from polyhead.errors import TrainError
+from polyhead.errors import PolyheadError, TrainError
 from polyhead.evaluate.drift import profile_of
-from polyhead.evaluate.held import held_file, held_of
+from polyhead.evaluate.held import HeldAnswers, held_file, held_of, read_held
 from polyhead.evaluate.profile import ModelView, as_texts, asked, sample, seen_rows, seen_texts
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.plan import Path
@@ -26,17 +27,33 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
-from polyhead.train.record.draft import HeldRows
+from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.runs import cache_folder
 
 
-def keep_held(
-    cache: FilePath, task: str, arrays: Mapping[str, np.ndarray], held: HeldRows, computed: Mapping[str, str]
-) -> None:
-    """Writes them under the digest of the version's arrays; raises TrainError if the disk refuses."""
-    file = held_file(cache, task, arrays_digest(arrays))
+def held_answers(held: HeldRows, computed: Mapping[str, str], learned: Examples | None = None) -> HeldAnswers:
+    """These rows in the stored form; `learned` are those that the part learned from, if that is known."""
     how = {name: computed[name] for name in ("backend", "precision")}
-    content = held_of(held.examples, held.outputs, folds=held.folds, computed=how).content()
+    return held_of(held.examples, held.outputs, folds=held.folds, computed=how, learned=learned)
+
+
+def new_answers(prepared: Prepared, trained: Trained, computed: Mapping[str, str]) -> HeldAnswers | None:
+    """What a part that was trained here answered rows held out; None if it answered none."""
+    learned = prepared.whole if trained.refitted and prepared.whole is not None else prepared.train.examples
+    return None if trained.held is None else held_answers(trained.held, computed, learned)
+
+
+def live_answers(cache: FilePath, bundle: Bundle, task: str) -> HeldAnswers | None:
+    """The same of the live version; None if the cache does not have them."""
+    try:
+        return read_held(held_file(cache, task, bundle.record(task).arrays))
+    except PolyheadError:
+        return None
+
+
+def keep_held(cache: FilePath, task: str, arrays: Mapping[str, np.ndarray], held: HeldAnswers) -> None:
+    """Writes them under the digest of the version's arrays; raises TrainError if the disk refuses."""
+    file, content = held_file(cache, task, arrays_digest(arrays)), held.content()
     cache_folder(cache, file.parent.parent.name, task)
     try:
         make_folder(file.parent, root=cache)
