@@ -14,6 +14,7 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.branch import private_layers
 from polyhead.project.tables import with_effort
+from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
@@ -39,8 +40,8 @@ def short(monkeypatch):
     monkeypatch.setattr(beside, "LEAST_ROWS", 1)
 
 
-def project_of(home, *, training=BEST, **changes):
-    return tiny_project.project(home, "mood", strategy=AUTO, training=training, **changes)
+def project_of(home, name="mood", *, training=BEST, **changes):
+    return tiny_project.project(home, name, strategy=AUTO, training=training, **changes)
 
 
 def trained(home, root, **changes):
@@ -57,7 +58,7 @@ def branches_win(monkeypatch):
         return {options[0].task: next(option for option in options if option.layers == 2)}
 
     monkeypatch.setattr(beside, "by_rule", two_layers)
-    better = SimpleNamespace(choosing_score=rule.choosing_score, best_of=lambda task, held, several: 1)
+    better = SimpleNamespace(choosing_score=rule.choosing_score, best_of=lambda *given, **named: 1)
     monkeypatch.setattr(beside, "rule", better)
     grow = beside.grow
     every = {"search": "grid"}
@@ -98,6 +99,29 @@ def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp
     alone = trained(home, tmp_path / "alone")[0]
     assert tiny_project.part_bytes(tmp_path / "bundle", "mood") == tiny_project.part_bytes(tmp_path / "alone", "mood")
     assert alone.scores("mood")["tried"].keys() < bundle.scores("mood")["tried"].keys()
+
+
+SILENT = {"names": {"transitions": ((0.0, -99.0, -99.0),) * 4}, "topics": {"threshold": 0.9999}}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_head_is_compared_as_it_answers(home, tmp_path, monkeypatch, name):
+    """Here its own transitions, or its threshold, let it give no label: any branch that gives right ones is better."""
+    train_task = heads.train_task
+
+    def silent(*given, **named):
+        part = train_task(*given, **named)
+        return msgspec.structs.replace(part, task=msgspec.structs.replace(part.task, **SILENT[name]))
+
+    monkeypatch.setattr(heads, "train_task", silent)
+    monkeypatch.setattr(beside, "BRANCH_TRAINING", Training(epochs=20, patience=20, batch=8, learning_rate=5e-3))
+    bundle, lines, _ = trained(home, tmp_path / "bundle", name=name)
+    kept = next(line for line in lines if line.startswith(f"{name}: a branch is kept: "))
+    assert " beside 0.0000 of the best head" in kept
+    task, notes = bundle.tasks[name].task, bundle.scores(name)
+    assert not task.transitions and task.threshold < 0.9
+    score = notes["splits"]["validation"][kind_of(task).default_metric(task)]
+    assert score in [reached for tried, reached in notes["tried"].items() if tried.startswith("branch of")]
 
 
 def test_too_few_validation_rows_choose_no_branch(home, tmp_path, monkeypatch):

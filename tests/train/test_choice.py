@@ -1,5 +1,6 @@
 """Which head is kept: the simplest, unless another is better by more than chance."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -34,6 +35,15 @@ def test_a_clearly_better_one_takes_the_place_of_the_simplest():
     targets = [i % 2 for i in range(100)]
     several = [right_in(targets, 70), right_in(targets, 90)]
     assert best_of(TASK, examples(targets), several) == 1
+
+
+def test_one_output_answered_in_two_ways_is_two_candidates():
+    """Of one label that every row has, at a probability of 0.3, a threshold below it gives all and 0.5 none."""
+    task = Task(name="t", kind="multi_label", labels=("a",))
+    lower, rows = msgspec.structs.replace(task, threshold=0.2), examples([[1.0]] * 100)
+    same = [np.log(np.float32([0.3 / 0.7]))] * 100
+    assert best_of(task, rows, [same, same], tasks=[task, lower]) == 1
+    assert best_of(task, rows, [same, same], tasks=[lower, task]) == best_of(task, rows, [same, same]) == 0
 
 
 def test_one_row_more_is_chance():

@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
 from polyhead.engine.session import Session
-from polyhead.project.recipes import Training
+from polyhead.project.recipes import FineTune, Joint, SearchGrid, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import Task
@@ -66,9 +66,19 @@ def home(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("strategy", [Pooled(words=False), Branch(layers=1)], ids=["pooled", "branch"])
+FINE = FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
+SHORT = msgspec.structs.replace(TRAINING, epochs=1)
+WAYS = {
+    "pooled": {"strategy": Pooled(words=False), "training": Training(effort="quick")},
+    "branch": {"strategy": Branch(layers=1), "training": SHORT},
+    "joint": {"recipe": Joint(micro_batches=1), "training": SHORT},
+    "fine_tune": {"recipe": FINE, "training": SHORT},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("given", [None, 0.5])
-def test_training_keeps_it_unless_the_project_gives_one(home, tmp_path, strategy, given):
+def test_training_keeps_it_unless_the_project_gives_one(home, tmp_path, way, given):
     entry = TaskEntry(
         name="t",
         kind="multi_label",
@@ -79,20 +89,15 @@ def test_training_keeps_it_unless_the_project_gives_one(home, tmp_path, strategy
         metric="macro_f1",
         threshold=given,
     )
-    training = Training(effort="quick") if isinstance(strategy, Pooled) else msgspec.structs.replace(TRAINING, epochs=1)
-    project = Project(
-        tasks=(entry,),
-        trunk=TrunkChoice(name=str(home / "trunk")),
-        training=training,
-        strategy=strategy,
-        bundle=str(tmp_path / "b"),
-    )
+    trunk = TrunkChoice(name=str(home / "trunk"))
+    project = Project(tasks=(entry,), trunk=trunk, bundle=str(tmp_path / "b"), **WAYS[way])
     train_project(project, folder=home, cache=tmp_path / "cache")
-    bundle = Bundle.open(tmp_path / "b")
+    root = tmp_path / "b" / "t" if way == "fine_tune" else tmp_path / "b"
+    bundle = Bundle.open(root)
     kept = bundle.record("t").task.threshold
     assert kept == 0.5 if given else kept < 0.4
     results = Session(bundle, precision="float32").predict(["the lamp is late", "my order please today", "is the lamp"])
     assert any("a" in result.answers["t"]["labels"] for result in results) is (given is None)
     assert (bundle.scores("t")["splits"]["test"]["macro_f1"] > 0.5) is (given is None)
-    card = (tmp_path / "b" / "tasks" / "t" / bundle.version("t") / "README.md").read_text()
+    card = (root / "tasks" / "t" / bundle.version("t") / "README.md").read_text()
     assert f"A label is given from {kept:g} on." in card

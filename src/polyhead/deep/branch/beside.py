@@ -14,6 +14,7 @@ from polyhead.plan.cost.allocate import AllocationOption, by_rule
 from polyhead.progress import counted, duration
 from polyhead.project.strategies import Branch
 from polyhead.project.strategies.branch import BRANCH_TRAINING
+from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.train.candidates import baseline_path
 from polyhead.train.data.extract import Extractor
@@ -30,7 +31,8 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     """The task's best head, or its best branch if it is worth its layers by `[allocation]`'s c, beyond chance.
 
     Depths are searched by halving, none deeper than what ends within the task's minutes by its estimate. Both are
-    compared on the validation rows, of which a head in folds has seen none either.
+    compared on the validation rows, of which a head in folds has seen none either, each with its own threshold or
+    transitions.
     """
     extractor, events, name = extractor_of(job), job.events, prepared.task.name
     grown = _within(prepared, extractor, events, spent=trained.fitted.seconds)
@@ -40,20 +42,28 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     folder, precision, c = job.folder("branches", prepared), extractor.precision, job.allocation.c
     clock = Clock()
     search = grow(grown, extractor, precision=precision, folder=folder, events=events)
-    outputs = _of_validation(prepared, trained)
-    score = rule.choosing_score(prepared.task, prepared.validation.examples, outputs)
+    unseen, metric = msgspec.structs.replace(grown, test=None), kind_of(prepared.task).default_metric(prepared.task)
+    parts = {
+        option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
+        for option in search.options()
+    }
+    options = [
+        msgspec.structs.replace(option, score=100 * parts[option.name].scores["validation"][metric])
+        for option in search.options()
+    ]
+    task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
+    score = rule.choosing_score(task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)
-    chosen = by_rule([head, *search.options()], c)[name]
-    branches = {counted(option.layers, "layer"): option.score / 100 for option in search.options()}
+    chosen = by_rule([head, *options], c)[name]
+    branches = {counted(option.layers, "layer"): option.score / 100 for option in options}
     shown = ", ".join(f"{layers} {reached:.4f}" for layers, reached in branches.items())
     shown += f" beside {score:.4f} of the best head on {counted(len(outputs), 'validation row')}"
     tried = trained.tried | {f"branch of {layers}": reached for layers, reached in branches.items()}
     seconds = trained.fitted.seconds + clock.wall
     if chosen.layers:
-        unseen = msgspec.structs.replace(grown, test=None)
-        part = chosen_part(unseen, search, chosen, extractor, precision=precision, folder=folder)
-        assert part.held is not None
-        if rule.best_of(prepared.task, part.held.examples, [outputs, part.held.outputs]):
+        part = parts[chosen.name]
+        assert part.held is not None and part.task is not None
+        if rule.best_of(task, part.held.examples, [outputs, part.held.outputs], tasks=[task, part.task]):
             part = chosen_part(grown, search, chosen, extractor, precision=precision, folder=folder)
             events.line(f"{name}: a branch is kept: {shown}; each text costs its {counted(chosen.layers, 'layer')} too")
             fitted = msgspec.structs.replace(part.fitted, seconds=seconds)

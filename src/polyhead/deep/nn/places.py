@@ -19,9 +19,10 @@ class RelativeTable(nn.Module):
     def __init__(self, form: LayerForm) -> None:
         super().__init__()
         assert form.relative is not None
-        wide = form.heads if form.relative.kind == "bias" else form.width
-        self.weight = nn.Parameter(torch.zeros(form.relative.buckets, wide))
-        self.norm = nn.LayerNorm(wide, eps=form.norm_epsilon) if form.relative.norm else None
+        self.relative = form.relative
+        wide = form.heads if self.relative.kind == "bias" else form.width
+        self.weight = nn.Parameter(torch.zeros(self.relative.buckets, wide))
+        self.norm = nn.LayerNorm(wide, eps=form.norm_epsilon) if self.relative.norm else None
 
     def forward(self) -> Tensor:
         """(buckets, heads or width)."""
@@ -76,6 +77,14 @@ class RowPlaces:
             near[: self.before], near[:, : self.before] = True, True
             self._known[key] = near
         return self._known[key]
+
+    def read_table(self) -> None:
+        """Computes what layers share of the table, so that a layer that is computed again finds what it found first."""
+        if self._table is None:
+            return
+        self.vectors()
+        if self._table.relative.kind == "bias":
+            self.bias(self._table.relative)
 
     def vectors(self) -> Tensor:
         """The table, (buckets, heads or width)."""

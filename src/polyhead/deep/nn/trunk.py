@@ -230,6 +230,8 @@ def run_layer(
     """
     learns = layer.training or (delta is not None and delta.training)
     if again and learns and torch.is_grad_enabled():
+        if places is not None:
+            places.read_table()
         return checkpoint(  # type: ignore[no-any-return]
             layer, hidden, mask, delta, first=first, keys=keys, places=places, use_reentrant=False
         )

@@ -31,10 +31,11 @@ from polyhead.plan import merge
 from polyhead.progress import counted, duration
 from polyhead.project.recipes import FineTune, Joint, SearchPoint
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import owner_of
+from polyhead.tasks.task import Task, owner_of
 from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
+from polyhead.train.heads import rule
 from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
 from polyhead.train.record.held import held_answers, keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of
@@ -253,7 +254,7 @@ def _build(
     families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
     add_tasks(building / "scored", list(drafts.values()), families=families)
     session = Session(building / "scored", backend=TRAINING_BACKEND)
-    scores, held = _scores(session, prepared)
+    tasks, scores, held = _scores(session, prepared)
     if keep:
         plan = merge({name: draft.record.path for name, draft in drafts.items()})
         for p in prepared:
@@ -265,9 +266,14 @@ def _build(
                 fitted=msgspec.structs.replace(learned.fitted, history=()),  # it belongs to all tasks
                 tried={},
                 baselines={"constant": constant_scores(p, p.validation.examples)},
+                task=tasks[name],
             )
-            card = task_card(p, trained, learned.data.facts, plan, learned=True)
-            draft = msgspec.structs.replace(drafts[name], scores=trained.notes(p.task), card=card)
+            draft = msgspec.structs.replace(
+                drafts[name],
+                record=msgspec.structs.replace(drafts[name].record, task=tasks[name]),
+                scores=trained.notes(tasks[name]),
+                card=task_card(p, trained, learned.data.facts, plan, learned=True),
+            )
             drafts[name] = with_seen_by(draft, p, session)
     write_bundle(building / "kept", learned.blended)
     if keep:
@@ -332,17 +338,21 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
     return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=validation_probes(p), card="")
 
 
-def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dict[str, HeldRows]]:
-    """Every task's metrics on whole splits, from the bundle's answers, and its outputs for the validation rows."""
-    scores, held = Scores(), dict[str, HeldRows]()
+def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[dict[str, Task], Scores, dict[str, HeldRows]]:
+    """Every task as its validation rows decide, with its metrics on whole splits and its outputs for those rows.
+
+    Outputs are the bundle's.
+    """
+    tasks, scores, held = dict[str, Task](), Scores(), dict[str, HeldRows]()
     for p in prepared:
         outputs = {}
         for split in p.splits[1:]:
             words = split.examples.words if kind_of(p.task).per_word else None
             outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
-        scores[p.task.name] = p.scores(outputs)
+        decided = rule.deciding(p, outputs["validation"])
+        tasks[p.task.name], scores[p.task.name] = decided.task, decided.scores(outputs)
         held[p.task.name] = HeldRows(examples=p.validation.examples, outputs=outputs["validation"])
-    return scores, held
+    return tasks, scores, held
 
 
 def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:

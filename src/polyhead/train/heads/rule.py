@@ -25,16 +25,22 @@ def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]
     return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
 
 
-def best_of(task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]]) -> int:
+def best_of(
+    task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]], *, tasks: Sequence[Task] = ()
+) -> int:
     """The index of the outputs to keep; `candidates` go from the simplest model to the most complex.
 
     A later one replaces the best so far if its score is higher by more than one standard error of the difference (the
-    rule of Breiman et al. 1984), two below 100 rows, estimated by a jackknife over groups of rows.
+    rule of Breiman et al. 1984), two below 100 rows, estimated by a jackknife over groups of rows. `tasks` are the task
+    as each candidate answers it, where their thresholds or transitions differ.
     """
+    tasks = tasks or [task] * len(candidates)
+    scores = [choosing_score(each, examples, outputs) for each, outputs in zip(tasks, candidates, strict=True)]
     best = 0
     for index in range(1, len(candidates)):
-        gain = choosing_score(task, examples, candidates[index]) - choosing_score(task, examples, candidates[best])
-        least = errors(len(examples.targets)) * paired_error(task, examples, candidates[best], candidates[index])
+        gain = scores[index] - scores[best]
+        error = paired_error(tasks[best], examples, candidates[best], candidates[index], second_task=tasks[index])
+        least = errors(len(examples.targets)) * error
         if gain > 0 and gain > least:
             best = index
     return best
@@ -57,8 +63,7 @@ def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]
     """
     tried = [msgspec.structs.replace(task, threshold=threshold) for threshold in THRESHOLDS]
     best = tried[int(np.argmax([choosing_score(candidate, examples, outputs) for candidate in tried]))]
-    shift = np.float32(np.log(best.threshold / (1 - best.threshold)) - np.log(task.threshold / (1 - task.threshold)))
-    return (task, best)[best_of(task, examples, [outputs, [row - shift for row in outputs]])]
+    return (task, best)[best_of(task, examples, [outputs, outputs], tasks=[task, best])]
 
 
 def deciding(prepared: Prepared, outputs: Sequence[np.ndarray]) -> Prepared:
@@ -102,8 +107,15 @@ def of_best_rounds(
     return outputs
 
 
-def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
-    """The standard error of the second outputs' score minus that of the first.
+def paired_error(
+    task: Task,
+    examples: Examples,
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    *,
+    second_task: Task | None = None,
+) -> float:
+    """The standard error of the second outputs' score, by `second_task` if it is another, minus that of the first.
 
     Estimated by the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
     """
@@ -115,7 +127,8 @@ def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], se
     for group in range(groups):
         kept = rows[rows % groups != group].tolist()
         resampled = examples.take(kept)
-        pair = [choosing_score(task, resampled, [outputs[i] for i in kept]) for outputs in (first, second)]
+        sides = ((task, first), (second_task or task, second))
+        pair = [choosing_score(side, resampled, [outputs[i] for i in kept]) for side, outputs in sides]
         gains.append(pair[1] - pair[0])
     spread = np.asarray(gains) - np.mean(gains)
     return float(np.sqrt((groups - 1) / groups * np.sum(spread**2)))
