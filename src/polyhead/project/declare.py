@@ -235,7 +235,7 @@ def _without_points(values: list[object]) -> list[object]:
 
 def _as_before(label: str, before: Collection[str]) -> str:
     """The label in the spelling of earlier files."""
-    return other if label not in before and (other := other_spelling(label)) in before else label
+    return other if label not in before and (other := other_spelling(label, before)) in before else label
 
 
 def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
