@@ -189,6 +189,19 @@ def test_numbers_of_one_text_that_lie_far_apart_are_a_conflict_and_near_ones_are
     assert rows_of(found["conflict"]) == [("train", 62)]
 
 
+def test_an_outlier_makes_no_numbers_equal_and_changes_none(tmp_path):
+    """One cell widened the range, of which parts of a hundredth counted as equal, and rounded what was shown."""
+    rows = [{"text": text(i), "label": 50.5 + i} for i in range(60)]
+    rows += [rows[0] | {"label": 60.96}, rows[0] | {"label": 2000.0}, rows[1] | {"label": 51.6}]
+    rows += [rows[2] | {"label": 90.96}]
+    rows += [{"text": text(60), "label": -999.0}, {"text": text(61), "label": 999999.0}]
+    found = findings(tmp_path, entry(tmp_path, rows, kind="regression", range=(-999.0, 999999.0)))
+    assert rows_of(found["conflict"]) == [("train", 62), ("train", 64)]
+    assert rows_of(found["duplicate"]) == [("train", 63)]
+    shown = [(place.label, place.other) for place in found["conflict"].places]
+    assert shown == [("2000", "train row 1: 50.5"), ("90.96", "train row 3: 52.5")]
+
+
 def test_rows_of_every_kind_can_be_checked(tmp_path):
     """Tagging, questions with options and spans have no classes of rows; nothing fails, and texts are looked at."""
     words = [{"tokens": text(i).split(), "tags": ["O"] * len(text(i).split())} for i in range(60)]

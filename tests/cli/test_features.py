@@ -5,7 +5,7 @@ import json
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.plan import digest
+from polyhead.plan import Codec, Pool, digest
 from polyhead.store.corpus import open_corpus
 from support.backfills import add, append, make_bundle, schema, texts
 from support.commands import run
@@ -64,6 +64,18 @@ def test_tasks_that_a_store_will_not_answer_are_named_before_it_is_filled(folder
     assert named.code == 0 and "can answer" not in named.err
     read = Bundle.open(folder / "bundle").tasks["mood"].path.stored()
     assert [column.digest for column in open_corpus(str(folder / "named")).schema.features] == [digest(read)]
+
+
+def test_a_task_that_no_store_answers_is_told_and_no_advice_leads_back(folder):
+    """The corpus was encoded for it, and each of three messages named another that did not help."""
+    add(Bundle.open(folder / "bundle"), "names", pool=Pool(positions="tokens", codec=Codec(name="sign")))
+    for store, words in {"named": ("--tasks", "names"), "both": ("--tasks", "mood,names"), "all": ()}.items():
+        done = extract_to(folder, store, *words)
+        assert done.code == 0 and "no store can answer names of bundle" in done.err and "predict" in done.err
+        assert ("to answer mood, topics, urgency, give --tasks" in done.err) == (store == "all")
+    backfill = run("backfill", "bundle", "names", "--features", "named", cwd=folder)
+    backfill.refuses("needs the text beside its features", "polyhead predict")
+    assert "words = false" not in backfill.err
 
 
 def test_hashes_of_words_are_kept_where_a_task_reads_words_or_they_are_asked_for(folder):

@@ -179,6 +179,22 @@ def test_rows_without_label_or_text_are_counted(tmp_path):
     assert "1 lone surrogates replaced" in done.out
 
 
+def test_labels_and_ranges_are_those_of_rows_that_can_be_used(tmp_path):
+    """A label that rows without a text alone have was declared, and its rows counted as training rows."""
+    rows = [{"text": f"t{i}", "label": "xy"[i % 2], "stars": i % 5, "a": i % 2, "b": 1} for i in range(20)]
+    rows += [{"text": "", "label": "lost", "stars": 99, "a": 1, "b": 1}, {"label": "x", "stars": 4, "a": 0, "b": 1}]
+    data, held = write(tmp_path / "x.jsonl", rows), write(tmp_path / "y.jsonl", [*rows, {"text": "z", "label": "lost"}])
+    declared = declare(InitOptions(data=str(data), kind="single_label"), tmp_path)
+    assert declared.entry["labels"] == ["x", "y"] and declared.counts == {"x": 10, "y": 10}
+    declared = declare(InitOptions(data=str(data), test=str(held), kind="single_label"), tmp_path)
+    assert declared.counts == {"lost": 0, "x": 10, "y": 10} and declared.unseen == ("lost",)
+    declared = declare(InitOptions(data=str(data), kind="regression", label="stars"), tmp_path)
+    assert declared.entry["range"] == [0, 4]
+    marks = write(tmp_path / "z.jsonl", [{key: row.get(key, "") for key in ("text", "a", "b")} for row in rows])
+    declared = declare(InitOptions(data=str(marks), kind="multi_label", soft=("a", "b")), tmp_path)
+    assert declared.counts == {"a": 10, "b": 20}
+
+
 def test_overlapping_spans_are_refused_by_row_unless_it_is_said_what_becomes_of_them(tmp_path):
     nested = {"text": "open every 6 hours", "spans": [{"start": 5, "end": 18, "label": "first"}]}
     nested["spans"].append({"start": 11, "end": 18, "label": "first"})

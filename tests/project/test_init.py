@@ -1,6 +1,7 @@
 """`polyhead init` with files alone: what it guesses, where it asks, and that what it prints can be run."""
 
 import csv
+import itertools
 import json
 import os
 import shlex
@@ -457,6 +458,20 @@ def test_whole_numbers_beside_empty_cells_are_one_label_in_every_file(tmp_path):
         assert [part.report.used for part in parts] == [40 if file == "y.csv" else 30 for file in (train, test)]
         assert [int(target) for target in parts[0].targets[:2]] == [0, 1]
     assert f"{WORDS[0]} -> 0\n" in run("init", "x.csv", "-o", "q.toml", cwd=tmp_path).out
+
+
+def test_booleans_are_one_label_in_every_file(tmp_path):
+    """Programs write True, TRUE or true: the other file's were labels of their own."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, spam=["False", "True"] * 20))
+    write(tmp_path / "y.csv", rows_of(text=WORDS, spam=["FALSE", "TRUE"] * 20))
+    write(tmp_path / "z.jsonl", rows_of(text=WORDS, spam=[False, True] * 20))
+    for train, test in itertools.permutations(("x.csv", "y.csv", "z.jsonl"), 2):
+        done = run("init", train, "--test", test, "-o", "p.toml", "--replace", cwd=tmp_path)
+        assert done.code == 0 and "cannot be learned" not in done.out, done.err
+        (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == train[0]]
+        assert entry.labels == {"x": ("False", "True"), "y": ("FALSE", "TRUE"), "z": ("false", "true")}[train[0]]
+        parts = [read(entry.source(file, tmp_path), entry.task()) for file in (train, test)]
+        assert [int(target) for part in parts for target in part.targets] == [0, 1] * 40
 
 
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "boolean", "category", "object"])

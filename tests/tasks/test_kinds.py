@@ -232,6 +232,19 @@ def test_labels_match_by_spelling_and_never_by_value():
     assert [int(kind_of(versions).encode(versions, label, Example())) for label in ("1", "1.0", 2, 1.0)] == [0, 1, 2, 0]
 
 
+def test_labels_that_are_true_and_false_alone_match_as_programs_write_them():
+    """A frame has true, its CSV file True, and a spreadsheet's TRUE: an evaluation on another file was refused."""
+    for labels in (("false", "true"), ("False", "True"), ("TRUE", "FALSE")):
+        task = Task(name="t", kind="single_label", labels=labels)
+        target = labels[int(kind_of(task).encode(task, True, Example()))]
+        assert target.lower() == "true"
+        for label in ("true", "True", "TRUE", False, "FALSE"):
+            place = int(kind_of(task).encode(task, label, Example()))
+            assert labels[place].lower() == str(label).lower()
+        with pytest.raises(UnknownLabel):
+            kind_of(task).encode(task, "1", Example())
+
+
 def test_unknown_label_holds_the_label_and_the_known_ones():
     task = Task(name="cola", kind="single_label", labels=("0", "1"))
     with pytest.raises(UnknownLabel, match="label 'yes' is not one of") as caught:

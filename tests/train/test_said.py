@@ -21,7 +21,7 @@ from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
-from polyhead.train.record.lines import effort_lines, outlook, skipped
+from polyhead.train.record.lines import effort_lines, outlook, skipped, untaught
 from support import tiny_project
 from support.cases import cases
 
@@ -110,6 +110,21 @@ def test_how_many_rows_have_an_empty_label_cell_is_said_whatever_it_says(tmp_pat
     }
     assert said[empty] in skipped([one])
     assert len(one.train.examples.targets) == (9 if empty == "none" else 6)
+
+
+def test_labels_that_no_row_has_are_told(prepared):
+    """They were declared, and never answered."""
+    by_kind = {p.task.kind: p for p in prepared if p.task.labels}
+    for kind, more, told in (
+        ("single_label", ("lost", "gone"), "label 'lost', 'gone', so"),
+        ("tagging", ("B-lost", "I-lost"), "label 'lost', so"),
+    ):
+        task = by_kind[kind].task
+        assert untaught(by_kind[kind]) == []
+        (line,) = untaught(
+            msgspec.structs.replace(by_kind[kind], task=msgspec.structs.replace(task, labels=(*task.labels, *more)))
+        )
+        assert line.startswith(f"{task.name}: no row has the {told}")
 
 
 def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice(tmp_path):

@@ -29,7 +29,7 @@ def check_labels_stay(
     """
     if not new.labels:
         return
-    before, after = _taught(live.task, without_rows(live)), _taught(new, without)
+    before, after = taught(live.task, without_rows(live)), taught(new, without)
     lost = tuple(label for label in before if label not in after)
     if lost:
         count = f"{len(lost):,} of the {len(before):,} labels of its live version {version}"
@@ -55,7 +55,7 @@ def check_replacement(bundle: Bundle, name: str, new: TaskRecord, *, do: str, wh
     check_labels_stay(live, new.task, without_rows(new), version=bundle.version(name), do=do, where=where)
 
 
-def _taught(task: Task, without: Collection[str]) -> dict[str, None]:
+def taught(task: Task, without: Collection[str]) -> dict[str, None]:
     """The labels that rows taught, in order; of spans without the marks of where they begin."""
     unseen = set(without)
     labels = [label for label in task.labels if label not in unseen]

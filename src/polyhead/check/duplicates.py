@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyhead.check.part import TRAIN, Finding, RowRef, SplitRows, counted
+from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.text.question import Question, texts_of
 
 NEAR = 0.75  # words and pairs of words that two texts share, as a part of all in either
@@ -140,7 +141,7 @@ def _mixed(values: np.ndarray, factor: np.uint64) -> np.ndarray:
     return mixed
 
 
-APART = 0.25  # of a range: how far the numbers of two equal texts must differ
+APART = 0.25  # of the numbers' spread: how far those of two equal texts must differ
 NEAR_SHARE = 0.005  # share of a split's similar rows from which on they are reported
 NEAR_LEAST = 3
 PARALLEL = 0.9  # share of a task's training inputs in another's from which on both are about the same rows
@@ -154,7 +155,7 @@ def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
         first, again = dict[str, int](), list[RowRef]()
         for index, key in enumerate(part.keys):
             before = first.setdefault(key, index)
-            if before != index and _agree(part, before, part, index):
+            if before != index and _agree(part, before, part, index, within=CLOSE):
                 again.append(part.place(index, other=f"row {part.rows[before]}"))
         if again:
             message = f"{counted(len(again), 'row')} repeat another of the same label, but for case and punctuation"
@@ -170,7 +171,7 @@ def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
             continue
         for index, line in enumerate(part.lines):
             where, before = first.setdefault(line, (part, index))
-            if (where, before) != (part, index) and not _agree(where, before, part, index):
+            if (where, before) != (part, index) and not _agree(where, before, part, index, within=APART):
                 other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
                 places.append(part.place(index, other=other))
     if places:
@@ -178,11 +179,11 @@ def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
         yield parts[0].found("conflict", "fault", message, do="decide for one label, or remove the rows", places=places)
 
 
-def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int) -> bool:
+def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int, *, within: float) -> bool:
+    """Whether the labels are equal, or numbers are, to so much of the spread of the first rows' numbers."""
     a, b = first.answers[first_row], second.answers[second_row]
     if isinstance(a, float) and isinstance(b, float):
-        low, high = first.task.range or (0.0, 1.0)
-        return abs(a - b) <= APART * (high - low)
+        return abs(a - b) <= within * first.spread
     return a == b
 
 

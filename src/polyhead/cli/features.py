@@ -256,21 +256,31 @@ def _with_words(
     readers = [name for name in answerable(bundle, kept, words=True) if bundle.tasks[name].path.head.words]
     if set(readers) & set(tasks) or (readers and is_open and wish.long_texts == "cut" and not tasks):
         wish = msgspec.structs.replace(wish, words=True)
-    if not tasks:
-        _tell_answerable(bundle, encoder, store, answerable(bundle, kept, words=wish.words))
+    _tell_answerable(bundle, encoder, store, answerable(bundle, kept, words=wish.words), tasks)
     return wish
 
 
-def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequence[str]) -> None:
-    """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    unanswered = [name for name in bundle.tasks if name not in answered]
-    if unanswered:
-        which = f"not {counted(len(unanswered), 'task')}" if answered else "no task"
-        named = ", ".join(unanswered[:MOST_NAMED]) + (" ..." if len(unanswered) > MOST_NAMED else "")
+def _tell_answerable(bundle: Bundle, encoder: str, store: str, answered: Sequence[str], tasks: tuple[str, ...]) -> None:
+    """Says, before a corpus is encoded, which of these tasks of a bundle, or of all, its store will not answer."""
+    by_any = answerable(bundle, {digest(record.path.stored()) for record in bundle.tasks.values()}, words=True)
+    by_another = [name for name in by_any if name not in answered]
+    by_none = [name for name in tasks or bundle.tasks if name not in by_any]
+    if by_another and not tasks:
+        which = f"not {counted(len(by_another), 'task')}" if answered else "no task"
         note(
-            f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer {named}, give "
-            f"--tasks and another STORE; to train tasks on what it keeps, use `polyhead train --features {store}`"
+            f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer "
+            f"{_named(by_another)}, give --tasks and another STORE; to train tasks on what it keeps, use `polyhead "
+            f"train --features {store}`"
         )
+    if by_none:
+        note(
+            f"no store can answer {_named(by_none)} of {encoder}, since they read more than a text's features: answer "
+            "from the texts with `polyhead predict`"
+        )
+
+
+def _named(tasks: Sequence[str]) -> str:
+    return ", ".join(tasks[:MOST_NAMED]) + (" ..." if len(tasks) > MOST_NAMED else "")
 
 
 def _extracted(done: ExtractSummary) -> list[str]:

@@ -107,8 +107,8 @@ def _label(entry: TaskEntry, values: Mapping[str, object], column: str) -> str:
         ones = [name for name in entry.one_hot if str(values.get(name)).strip().lower() in ("1", "1.0", "true")]
         return ", ".join(ones) or "(none)"
     value = values.get(column, values.get(entry.known_kind.label_key))
-    if isinstance(value, str) and value not in entry.labels and other_spelling(value) in entry.labels:
-        return other_spelling(value)
+    if isinstance(value, str) and value not in entry.labels and other_spelling(value, entry.labels) in entry.labels:
+        return other_spelling(value, entry.labels)
     if isinstance(value, str) and entry.separator:
         value = [part.strip() for part in value.split(entry.separator) if part.strip()]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):

@@ -97,7 +97,7 @@ def _are_labels(value: object, task: Task) -> bool:
 
 def _is_label(value: object, task: Task) -> bool:
     name = spelled(value)
-    return name in task.labels or (name is not None and other_spelling(name) in task.labels)
+    return name in task.labels or (name is not None and other_spelling(name, task.labels) in task.labels)
 
 
 def _source(task: Task, file: str, present: Sequence[str], columns: Columns, label: str | None) -> Source:

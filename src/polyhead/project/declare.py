@@ -25,6 +25,7 @@ from polyhead.tasks.task import Kind
 from polyhead.values import Value, to_value
 
 MOST_LABELS = 1000
+_Labelled = tuple[int, object]  # a row's number and one of its labels
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # an integer as data frames write it in a column of floats
 
 
@@ -82,25 +83,30 @@ def declare(options: InitOptions, folder: Path) -> Declared:
             do=f"name two columns with --text and --{option}",
         )
     facts: dict[str, Any] = {}
-    counts: dict[str, int] = {}
-    unseen: tuple[str, ...] = ()
+    parts = list[list[_Labelled]]()
     if "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
         facts["null_answers"] = True
     elif options.one_hot:
-        counts = ones_of(options.data, options.one_hot)
+        parts = [ones_of(options.data, options.one_hot)]
         facts["labels"] = list(options.one_hot)
     elif _is_declared(kind):
-        values = [_without_points(list(_labels_in(options, name))) for name in options.files]
-        seen = Counter(map(str, values[0]))
+        parts = [_without_points(list(_labels_in(options, name))) for name in options.files]
         if "range" not in kind.uses:
-            values[1:] = [[_as_before(str(value), seen) for value in part] for part in values[1:]]
+            before = {str(value) for _, value in parts[0]}
+            parts[1:] = [[(row, _as_before(str(value), before)) for row, value in part] for part in parts[1:]]
+        facts = _facts(options, [value for part in parts for _, value in part])
+    reports, used = _checked(to_value(_table(options, folder, facts), TaskEntry, source="the task"), folder)
+    # only now is it known which rows have a text too
+    values = [[value for row, value in part if row in rows] for part, rows in zip(parts, used, strict=False)]
+    if values and not options.one_hot:
         facts = _facts(options, [value for part in values for value in part])
-        if "labels" in facts:
-            counts = {label: seen[label] for label in (sorted(seen) if options.spans else facts["labels"])}
-            unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
-    entry = _table(options, folder, facts)
-    reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
-    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
+    counts: dict[str, int] = {}
+    unseen: tuple[str, ...] = ()
+    if "labels" in facts:
+        seen = Counter(map(str, values[0]))
+        counts = {label: seen[label] for label in (sorted(seen) if options.spans else facts["labels"])}
+        unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
+    return Declared(entry=_table(options, folder, facts), counts=counts, unseen=unseen, reports=reports)
 
 
 def outlined(options: InitOptions, folder: Path) -> TaskEntry:
@@ -214,32 +220,33 @@ def _has_unanswered(options: InitOptions, path: str) -> bool:
     return False
 
 
-def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
-    """Reads every split, and holds out a share of train if training will do so."""
-    task, reports = entry.task(), dict[str, ReadReport]()
+def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], list[set[int]]]:
+    """Reads every split, and holds out a share of train if training will do so; gives the numbers of used rows too."""
+    task, reports, used = entry.task(), dict[str, ReadReport](), list[set[int]]()
     for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
         if isinstance(file, str):
             examples = read(entry.source(file, folder), task)
             reports[name] = examples.report
+            used.append(set(examples.rows))
             if name == "train" and isinstance(entry.validation, float):
                 hold_out(examples, entry.validation, 1, task, even_single=True)
-    return reports
+    return reports, used
 
 
-def _without_points(values: list[object]) -> list[object]:
+def _without_points(rows: list[_Labelled]) -> list[_Labelled]:
     """The labels without None; 1 instead of 1.0 if an empty cell made a data frame write integers as floats."""
-    labels = [value for value in values if value is not None]
-    are_floats = len(labels) < len(values) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for v in labels)
-    return [str(value).removesuffix(".0") for value in labels] if are_floats else labels
+    labels = [(row, value) for row, value in rows if value is not None]
+    are_floats = len(labels) < len(rows) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for _, v in labels)
+    return [(row, str(value).removesuffix(".0")) for row, value in labels] if are_floats else labels
 
 
 def _as_before(label: str, before: Collection[str]) -> str:
     """The label in the spelling of earlier files."""
-    return other if label not in before and (other := other_spelling(label)) in before else label
+    return other if label not in before and (other := other_spelling(label, before)) in before else label
 
 
-def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
-    """Every label of the file, with repeats, and None for a row without one."""
+def _labels_in(options: InitOptions, path: str) -> Iterator[_Labelled]:
+    """Every label of the file, with repeats, and None for a row without one, each after the row's number."""
     rows, has_label, has_row, empty = Rows(path, (options.column,)), False, False, 0
     for row in rows:
         has_row = True
@@ -250,9 +257,10 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
         empty += is_none
         if value is not None and value != "" and not is_none:
             has_label = True
-            yield from _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+            labels = _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+            yield from ((row.number, label) for label in labels)
         else:
-            yield None
+            yield row.number, None
     if empty and options.empty is None:
         raise ConfigError(
             f"{path}: '{options.column}' is empty in {empty:,} of its rows, which may say two things",
@@ -352,23 +360,23 @@ def clean_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:64] or "task"
 
 
-def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
-    """The number of rows with 1 in each of the columns; raises MissingColumn and BadValue."""
-    rows, counts = Rows(path, columns), dict.fromkeys(columns, 0)
+def ones_of(path: str, columns: tuple[str, ...]) -> list[_Labelled]:
+    """The columns with 1 in each row, each after the row's number; raises MissingColumn and BadValue."""
+    rows, ones = Rows(path, columns), list[_Labelled]()
     for row in rows:
         for name in columns:
             mark = str(row.values.get(name, "")).strip().lower()
             if mark not in ("0", "1", "0.0", "1.0", ""):
                 message = f"{path} row {row.number}: '{name}' is neither 0 nor 1"
                 raise BadValue(message, got=mark, do="fix the row, or leave the column out of --one-hot")
-            counts[name] += mark in ("1", "1.0")
+            ones += [(row.number, name)] * (mark in ("1", "1.0"))
     for name in (*columns, "label"):
         if name not in rows.columns and name != "label":
             raise no_column(path, name, list(rows.columns), by="Name others with --one-hot")
         if name == "label" and name in rows.columns:
             do = "rename that column, or name it with --label"
             raise ConfigError(f"{path} has a column 'label' beside those of --one-hot", do=do)
-    return counts
+    return ones
 
 
 def place_from(path: str, folder: Path) -> str:

@@ -318,18 +318,19 @@ def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bo
 def check_packed(task: Task, path: Path, *, words: bool) -> None:
     """Raises StoreError, with advice, for a task that a store alone cannot answer; `words`: it keeps hashed words."""
     kind, owners = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
-    do = "train it with the strategy 'pooled' and words = false"
+    do = ", or train it with the strategy 'pooled' and words = false"
     if not isinstance(kind, RowKind) and not kind.generates:
-        reason = f"kind '{task.kind}' needs the text beside its features"
+        reason, do = f"kind '{task.kind}' needs the text beside its features", ""
     elif path.head.words and task.pair != "none":
         reason = "its head reads the words of two texts, and a store keeps those of single texts"
     elif path.head.words > MOST_COLUMNS:
         reason = f"its head reads {path.head.words:,} columns of words, and a store keeps {MOST_COLUMNS:,}"
     elif path.head.words and not words:
         reason = "its head reads the words of the text, and this store does not keep them"
-        do = "extract the texts into another store with --words"
+        do = ", or extract the texts into another store with --words"
     elif path.head.separate:
         reason = "it compares two texts that are read separately"
+        do = ", or train it with pair = 'joined', the strategy 'pooled' and words = false"
     elif path.embed.prompts:
         reason = "its prompt stands before the text while the trunk reads it"
     elif owners:
@@ -341,5 +342,5 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
         allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
-        do=f"answer it from the texts with `polyhead predict`, or {do}",
+        do=f"answer it from the texts with `polyhead predict`{do}",
     )

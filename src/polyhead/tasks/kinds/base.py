@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+from collections.abc import Collection
 from pathlib import PurePath
 
 import numpy as np
@@ -15,6 +16,7 @@ from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK
 from polyhead.tasks.task import Arrays, Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
+BOOLEANS = frozenset({"false", "true"})
 MOST_WHOLE = 2**53  # below it a float represents every integer
 
 
@@ -73,9 +75,9 @@ def label_index(task: Task, label: object, example: Example) -> int:
             do="write it as a string",
         )
     places = _places_of(task.labels)
-    for spelling in (name, other_spelling(name)):
-        if spelling in places:
-            return places[spelling]
+    spelling = name if name in places else other_spelling(name, task.labels)
+    if spelling in places:
+        return places[spelling]
     raise UnknownLabel(
         f"{where(task, example)}: label '{name}' is not one of the task's",
         allowed=task.labels,
@@ -87,8 +89,16 @@ def label_index(task: Task, label: object, example: Example) -> int:
     )
 
 
-def other_spelling(name: str) -> str:
-    """1.0 for 1 and 1 for 1.0: data frames write an integer in either way, depending on empty cells in its column."""
+def other_spelling(name: str, labels: Collection[str]) -> str:
+    """The name as other programs and files write it: 1.0 for 1, 1 for 1.0, and one of the labels true and false.
+
+    Data frames write an integer in either way, depending on empty cells in its column, and booleans as True in CSV,
+    where spreadsheets write TRUE. Where the labels are not these two alone, true and True differ.
+    """
+    if len(labels) == len(BOOLEANS):
+        booleans = {label.lower(): label for label in labels}
+        if booleans.keys() == BOOLEANS:
+            return booleans.get(name.lower(), name)
     whole = name.removesuffix(".0")
     if not whole.removeprefix("-").isdecimal():
         return name

@@ -8,10 +8,11 @@ from math import inf
 
 import msgspec
 
+from polyhead.bundle.lost import taught
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
-from polyhead.progress import counted, duration, text_table
+from polyhead.progress import counted, duration, short, text_table
 from polyhead.project.recipes import Effort
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -19,7 +20,7 @@ from polyhead.train.candidates import of_effort
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.data.windows import reads_windows
-from polyhead.train.record.draft import Trained
+from polyhead.train.record.draft import Trained, labels_without_rows
 
 log = logging.getLogger(__name__)
 TOKENS = 32  # tokens of one text, for the table's FLOPs
@@ -154,6 +155,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         line,
         *_decided(prepared, trained),
         *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
+        *untaught(prepared),
         *_too_few(prepared, rows.get("validation", FEW)),
         *_advice(prepared),
         *_little(prepared, trained),
@@ -165,6 +167,17 @@ def _decided(prepared: Prepared, trained: Trained) -> list[str]:
     task = trained.task or prepared.task
     line = f"{task.name}: labels are given from {task.threshold:g} on, which scores best on held-out rows"
     return [] if task.threshold == prepared.task.threshold else [line]
+
+
+def untaught(prepared: Prepared) -> list[str]:
+    """A line if no row has some of the labels; with soft labels, a label of no row may have its part of some."""
+    task, examples = prepared.task, prepared.whole or prepared.train.examples
+    known = taught(task, labels_without_rows(prepared))
+    names = [label for label in taught(task, ()) if label not in known]
+    if not names or examples.shares is not None:
+        return []
+    listed = short(", ".join(map(repr, names)))
+    return [f"{task.name}: no row has the label {listed}, so it is not learned: add rows, or remove it from the labels"]
 
 
 def _too_few(prepared: Prepared, rows: int) -> list[str]:
