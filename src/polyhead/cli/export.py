@@ -59,7 +59,8 @@ def _lines(export: Export, out: Path) -> list[str]:
         if files.compare is not None:
             rows.append([*_row(files.compare, out), "", ""])
     compared = " ".join(export.checked_with.values())
-    end = f"written to {out}; differences of logits from {compared}, at most {export.tolerance:g}"
+    worst = max(files.largest_difference for files in export.tasks.values())
+    end = f"written to {out}; the largest difference of a logit from {compared} is {worst:.2g}"
     return [*text_table(rows, left=2), end]
 
 

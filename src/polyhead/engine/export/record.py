@@ -279,7 +279,11 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
             "softmax of the logits goes over the options"
         )
     if kind.per_word:
-        yield "`words` (rows, words) holds the place of each word's first token, -1 for none"
+        yield (
+            "`words` (rows, words) holds the place of each word's first token, -1 behind the last; leave out a word "
+            "without a token of its own"
+        )
+        yield from _decoding(task)
     if files.step is not None:
         yield f"`{files.step.file}` reads these, the last token of each row, and keys and values of those before"
     if files.columns:
@@ -295,3 +299,17 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
             "The words are those of the second text, after a place 0 that stands for no answer; `logits` say how well "
             "an answer begins and how well it ends there"
         )
+
+
+def _decoding(task: Task) -> Iterator[str]:
+    """How scores of words become labels."""
+    if task.labels:
+        yield "A word inside the token of the word before continues its label"
+    if task.decoder == "constrained":
+        learned = " plus its `transitions` in export.json" if task.transitions else ""
+        yield (
+            f"The labels of a text are the sequence with the best sum of the logarithms of `scores`{learned}, where "
+            "`I-x` may follow only `B-x` or `I-x`"
+        )
+    if task.transitions:
+        yield "Row 0 of `transitions` is for the first word's label, row 1 + i for a label that follows label i"

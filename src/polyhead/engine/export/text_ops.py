@@ -85,7 +85,7 @@ class TextOps(OnnxOps):
         return self.add(self.add(rows, self._number(self._prompts)), places)
 
     def words(self) -> Tensor:
-        """The first token of each word, -1 for none: (rows, words)."""
+        """The first token of each word that has one of its own, then -1: (rows, words)."""
         return self.input(WORDS, "int", ("rows", "words"))
 
     def _near_words(self, window: int) -> Tensor:

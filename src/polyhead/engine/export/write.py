@@ -63,13 +63,15 @@ from polyhead.values import to_json
 
 TOLERANCE = 1e-3  # of a logit: float32 in another order
 BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side
+# How far that may move a logit. Features moved by 1e-4 moved MiniLM taggers' by 0.25 with sign, 0.03 with uint8.
+BORDER, FINE_BORDER = 0.25, 0.01  # the second where the codec `is_fine`
 LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 LAST_TOKENS = "it reads first and last tokens of words, and its files would read one of each word"
 EACH_WORD = "its head reads hashed features of each word, which no file computes: train it with words = false"
 OWN_WORDS = "its head reads the words of two texts, which no graph does: train it with the strategy's words = false"
 ASKED = 8  # probes of a task that are compared
-TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
+TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "24th day")
 Values = dict[str, np.ndarray]
 
 
@@ -98,7 +100,7 @@ def export_bundle(
             "these tasks cannot be exported" if apart else "the bundle has no task to export",
             got=[f"{name}: {why}" for name, why in apart.items()] or None,
             allowed=[name for name in session.tasks if not _cannot(session, name)] or None,
-            do="name tasks that read the trunk",
+            do="leave these out, or train them as is said of each" if apart else "train a task",
         )
     with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
@@ -200,13 +202,14 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     for name, files in export.tasks.items():
         show(f"comparing {name}")
         measured = np.sort(export_differences(exported, files, session)).tolist()  # NaN last
-        codec = session.bundle.tasks[name].path.pool.codec
-        borderline = 0 if codec.format.is_exact or np.isnan(measured).any() else len(measured) // BORDERLINE
-        if measured and not measured[-1 - borderline] <= TOLERANCE:
+        codec = session.bundle.tasks[name].path.pool.codec.format
+        borderline = 0 if codec.is_exact else len(measured) // BORDERLINE
+        border = FINE_BORDER if codec.is_fine else BORDER
+        if measured and not (measured[-1 - borderline] <= TOLERANCE and measured[-1] <= border):
             raise BackendError(
                 f"the exported files of task '{name}' answer otherwise than the session",
                 got=f"a logit that differs by {measured[-1]:.3g}",
-                allowed=TOLERANCE,
+                allowed=f"{TOLERANCE:g}" + f"; {border:g} of {borderline} of {len(measured)} probes" * (borderline > 0),
                 do="report this, with the bundle's plan (`polyhead inspect`); nothing was written",
             )
         tasks[name] = msgspec.structs.replace(
@@ -266,7 +269,7 @@ class ExportedModel:
         self._tokenizer.enable_padding(pad_id=tokenizer.pad_id)
 
     def logits(self, files: TaskFiles, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> np.ndarray:
-        """The task's, of texts and pairs, one a row; `words` holds the place of each word's first token, or -1."""
+        """The task's, of texts and pairs, one a row; `words` holds the first token of each word that has one."""
         if files.compare is not None:
             first, second = (
                 self._of_text(files.model, [(texts[place],) for texts in inputs])["features"] for place in (0, -1)
@@ -337,13 +340,13 @@ def export_differences(exported: ExportedModel, files: TaskFiles, session: Sessi
             (encoded,) = session.tokenizer.encode([texts])
             rows.append(_repaired(texts))
             tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
-    logits, apart, row = exported.logits(files, rows, tokens), list[float](), 0
+    own_tokens = [places[places >= 0] for places in tokens]
+    logits, apart, row = exported.logits(files, rows, own_tokens), list[float](), 0
     for probe, outputs in zip(probes, wanted, strict=True):
         options = len(probe.options or "1")
         exported_logits = logits[row : row + options]
         if kind_of(task).per_word:
-            read = tokens[row] >= 0
-            exported_logits, outputs = exported_logits[0, : len(read)][read], outputs[read]
+            exported_logits, outputs = exported_logits[0, : len(own_tokens[row])], outputs[tokens[row] >= 0]
         apart.append(float(np.abs(exported_logits.reshape(-1) - outputs.reshape(-1)).max(initial=0.0)))
         row += options
     return apart
