@@ -43,7 +43,7 @@ class Texts(Value, eq=False):
     encodings: Encodings  # its `row` counts the texts here
     reads: WindowWords | None  # of tasks that answer each word
     cut: np.ndarray  # int64 (entries,): tokens of the input that no window holds
-    beyond: np.ndarray  # int64 (entries,): those that tasks which read no windows do not read
+    beyond: np.ndarray  # int64 (entries,): tokens beyond the limit, unread by tasks that cut
     windowed: tuple[str, ...]  # the tasks that read windows
     pairs: np.ndarray  # int64 (pairs, 3): input, first and second text of pairs that are read as two texts
     separate: tuple[str, ...]  # the tasks that read these pairs

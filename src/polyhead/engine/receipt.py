@@ -85,7 +85,7 @@ class _Read(NamedTuple):
     cutting: tuple[str, ...]  # those of them that read no windows
     tasks: tuple[str, ...]  # that got outputs of it
     windows_cut: np.ndarray  # tokens that no window holds
-    beyond: np.ndarray  # tokens that those of `cutting` did not read
+    beyond: np.ndarray  # tokens beyond the limit, unread by those of `cutting`
     repaired: np.ndarray  # bool: whether the text was
     windows: np.ndarray | None = None  # the number of each among the windows of its input
     layers: int = 0
@@ -98,7 +98,7 @@ class _Read(NamedTuple):
         return self.beyond if self.cutting else self.windows_cut
 
     def of(self, tasks: Collection[str]) -> _Read:
-        """The same as only these tasks read it."""
+        """The same reading, counted for these tasks alone."""
         readers, cutting = (tuple(name for name in names if name in tasks) for names in (self.readers, self.cutting))
         return self._replace(readers=readers, cutting=cutting)
 

@@ -73,7 +73,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _columns(path: str) -> int | None:
-    """How many cells the first line has that is surely no comment."""
+    """The number of cells of the first line that is surely no comment."""
     for _, line in text_lines(path):
         if not isinstance(line, BadValue) and line.strip() and not line.startswith("#") and _cells(line)[0] != BREAK:
             return len(_cells(line))
@@ -81,7 +81,7 @@ def _columns(path: str) -> int | None:
 
 
 def _is_comment(line: str, columns: int | None) -> bool:
-    """Whether a line before a sentence's first word is about the sentence: `# id = 3`, or of other cells than words."""
+    """Whether a line before a sentence's first word is a comment: `# id = 3`, or with another number of cells."""
     if re.match(r"#\s", line) is None:
         return False
     return re.match(r"#\s+[^\s=]+\s*=", line) is not None or len(_cells(line)) not in (1, columns)

@@ -246,7 +246,7 @@ def best_paths(
 
 
 def _steps(are_read: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarray) -> Callable[[int, int], np.ndarray]:
-    """Gives scores of labels at a place of so many texts: (texts, labels) of the first words, else by the label before.
+    """A function of a place and a number of texts: scores of labels there, (texts, labels), else by the label before.
 
     `are_read` says of each word of the texts, the longest first, whether it has outputs. Transitions from or to a word
     without outputs would decide alone, so that only what is allowed counts there.

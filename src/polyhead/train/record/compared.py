@@ -35,7 +35,7 @@ Outputs = list[np.ndarray]
 Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
 """What the live version and the new one put out for examples; the live one is asked first."""
 BothHeld = tuple[HeldAnswers | None, HeldAnswers | None]
-"""What the live version and the new one answered rows held out, before they learned from these."""
+"""Answers of the live version and the new one to rows held out, given before they learned from these rows."""
 Ask = Callable[[Bundle, Prepared, Draft, Mapping[str, Mapping[str, np.ndarray]], Events], Asked]
 
 

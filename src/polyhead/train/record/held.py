@@ -38,13 +38,13 @@ def held_answers(held: HeldRows, computed: Mapping[str, str], learned: Examples 
 
 
 def new_answers(prepared: Prepared, trained: Trained, computed: Mapping[str, str]) -> HeldAnswers | None:
-    """What a part that was trained here answered rows held out; None if it answered none."""
+    """Answers of a part that was trained here to rows held out; None if there are none."""
     learned = prepared.whole if trained.refitted and prepared.whole is not None else prepared.train.examples
     return None if trained.held is None else held_answers(trained.held, computed, learned)
 
 
 def live_answers(cache: FilePath, bundle: Bundle, task: str) -> HeldAnswers | None:
-    """The same of the live version; None if the cache does not have them."""
+    """Such answers of the live version; None if the cache does not have them."""
     try:
         return read_held(held_file(cache, task, bundle.record(task).arrays))
     except PolyheadError:
