@@ -83,7 +83,7 @@ def main() -> None:
     for part in PARTS:
         for row in RUN[part](options, study) if part in options.parts else ():
             say(str(row))
-    rows = study.rows
+    rows = [row for row in study.rows if settings_of(str(row["part"]), options).items() <= row.items()]
     claimed = [claim for claim in (bare_claim(rows), *six_claims(rows)) if claim is not None]
     report(
         NAME,
@@ -92,6 +92,15 @@ def main() -> None:
         claims=claimed,
         lacking=[part for part in PARTS if not any(row["part"] == part for row in rows)],
     )
+
+
+def settings_of(part: str, options: argparse.Namespace) -> Row:
+    """The settings of a part that its rows depend on: those of other settings are other rows."""
+    settings: Row = {"layers": options.layers, "threads": options.threads}
+    more: Row = {"texts": options.texts}
+    if part == "six":
+        more = {"vocabulary": options.vocabulary, "requests": options.requests}
+    return settings | more
 
 
 # -- 21 tasks on MPNet ------------------------------------------------------------------------------------------------
@@ -114,13 +123,12 @@ def mpnet(options: argparse.Namespace, study: Study) -> Iterator[Row]:
     }
     for repeat in range(options.repeats + 1):
         for way, worker in workers.items():
-            settings = {"precision": precision, "texts": options.texts}
 
-            def measured(worker: Worker = worker, settings: Row = settings) -> Row:
-                return {**settings, "seconds": worker.run("all", options.texts)["seconds"]}
+            def measured(worker: Worker = worker) -> Row:
+                return {"precision": precision, "seconds": worker.run("all", options.texts)["seconds"]}
 
             if repeat:
-                yield study.row(measured, part="mpnet", way=way, repeat=repeat)
+                yield study.row(measured, part="mpnet", way=way, repeat=repeat, **settings_of("mpnet", options))
             else:
                 measured()  # compiles
     for worker in workers.values():
@@ -165,8 +173,8 @@ def six(options: argparse.Namespace, study: Study) -> Iterator[Row]:
     bundle_at(root, shape, SIX)
     for name in SIX:  # one encoder each: a folder of its own, as somebody who exports each model has
         alone = FOLDER / f"six-{name}"
-        if not alone.exists():
-            export_bundle(root, alone, tasks=[name], backend="onnxruntime")
+        shutil.rmtree(alone, ignore_errors=True)
+        export_bundle(root, alone, tasks=[name], backend="onnxruntime")
     for repeat in range(options.repeats):
         for way in ("polyhead", "six encoders"):
 
@@ -177,7 +185,7 @@ def six(options: argparse.Namespace, study: Study) -> Iterator[Row]:
                 precision = fastest_precision() if way == "polyhead" else "float32"
                 return {"precision": precision, **json.loads(done.stdout.splitlines()[-1])}
 
-            yield study.row(measured, part="six", way=way, repeat=repeat)
+            yield study.row(measured, part="six", way=way, repeat=repeat, **settings_of("six", options))
 
 
 def requests_of(way: str, requests: int, threads: int) -> Row:

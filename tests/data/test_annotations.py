@@ -546,7 +546,7 @@ RULES = {
     ),
     ("CoNLL", "comments before a sentence"): (
         "x.iob",
-        "# id ab12\tdomain=en\nAnna _ _ B-per\nsleeps _ _ O\n\n# sent_id = 2\n# _ _ O\n#two _ _ O\n# _ _ O\n",
+        "# newdoc\n# id ab12\tdomain=en\nAnna _ _ B-per\nsleeps _ _ O\n\n# sent_id = 2\n# _ _ O\n#two _ _ O\n# _ _ O\n",
         [{"tokens": ["Anna", "sleeps"], "tags": ["B-per", "O"]}, {"tokens": ["#", "#two", "#"], "tags": ["O"] * 3}],
     ),
     ("CoNLL", "BILOU or BIOES tags"): (

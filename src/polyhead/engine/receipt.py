@@ -153,7 +153,10 @@ class Receipts:
         return receipts
 
     def of(self, tasks: Collection[str]) -> Receipts:
-        """The receipts of this moment, had only these tasks been asked; a pass keeps all layers that were run in it."""
+        """The receipts of this moment, had only these tasks been asked.
+
+        A pass keeps all layers that were run in it, and one that only another task's reading of words made stays.
+        """
         receipts = Receipts(self._inputs)
         receipts._read = [read for read in (read.of(tasks) for read in self._read) if read.readers]
         receipts._written = [entry for entry in self._written if entry[1] in tasks]

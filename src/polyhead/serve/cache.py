@@ -186,7 +186,8 @@ def _ways_of_reading(loaded: LoadedTasks, names: tuple[str, ...]) -> dict[InputT
     asked, ways = loaded.asked(names), dict[InputType, set[str]]()
     for name, task in asked.tasks.items():
         for input_type in asked.reads[name]:
-            ways.setdefault(input_type, set()).add(f"{task.pair} {task.long_texts} {task.ends}")
+            words = "words" if asked.kinds[name].per_word else "whole"
+            ways.setdefault(input_type, set()).add(f"{task.pair} {task.long_texts} {task.ends} {words}")
     return {input_type: ", ".join(sorted(read)) for input_type, read in ways.items()}
 
 

@@ -46,7 +46,7 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
     """The words of each sentence with their tags."""
     words: list[tuple[str, str]] = []
     fault: BadValue | None = None
-    count, columns = 0, _columns(path)
+    count, sure = 0, _first_sure(path)
     for number, line in chain(text_lines(path), [(0, "")]):
         if isinstance(line, BadValue):
             raise DataError(f"cannot read {path}", got=line, do="restore the file, as UTF-8")
@@ -56,7 +56,7 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
                 count += 1
                 yield fault or words
             words, fault = [], None
-        elif not cells[0].isdigit() if universal else not (words or fault) and _is_comment(line, columns):
+        elif not cells[0].isdigit() if universal else not (words or fault) and _is_comment(line, sure):
             continue
         elif len(cells) < (4 if universal else 2):
             if not line.startswith("#"):
@@ -72,19 +72,21 @@ def _cells(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else line.split()
 
 
-def _columns(path: str) -> int | None:
-    """The number of cells of the first line that is surely no comment."""
+def _first_sure(path: str) -> str:
+    """The first line that is surely no comment; empty if there is none."""
     for _, line in text_lines(path):
         if not isinstance(line, BadValue) and line.strip() and not line.startswith("#") and _cells(line)[0] != BREAK:
-            return len(_cells(line))
-    return None
+            return line
+    return ""
 
 
-def _is_comment(line: str, columns: int | None) -> bool:
-    """Whether a line before a sentence's first word is a comment: `# id = 3`, or with another number of cells."""
+def _is_comment(line: str, sure: str) -> bool:
+    """Whether a line before a sentence's first word is a comment: `# id = 3`, or cells unlike those of a sure line."""
     if re.match(r"#\s", line) is None:
         return False
-    return re.match(r"#\s+[^\s=]+\s*=", line) is not None or len(_cells(line)) not in (1, columns)
+    if re.match(r"#\s+([^\s=]+\s*=|new(doc|par)\s*$)", line) is not None or ("\t" in sure and "\t" not in line):
+        return True
+    return len(_cells(line)) not in (1, len(_cells(sure)) if sure else len(_cells(line)))
 
 
 def _is_bilou(tags: set[str]) -> bool:

@@ -309,7 +309,8 @@ def _decoding(task: Task) -> Iterator[str]:
         learned = " plus its `transitions` in export.json" if task.transitions else ""
         yield (
             f"The labels of a text are the sequence with the best sum of the logarithms of `scores`{learned}, where "
-            "`I-x` may follow only `B-x` or `I-x`"
+            "`I-x` may follow only `B-x` or `I-x`; a word without any token has equal scores for all labels, and no "
+            "transition to it or from it counts"
         )
     if task.transitions:
         yield "Row 0 of `transitions` is for the first word's label, row 1 + i for a label that follows label i"

@@ -62,7 +62,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         if not self.rows:
             return (
                 f"no fair comparison: of the {self.of:,} {self.split} rows, too few are known that the old version did "
-                "not learn from; give a test or validation file of such rows"
+                "not learn from; give such rows as a test or validation file (in Python `test` or `validation`)"
             )
         rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
         more = "" if self.close is None else f" by more than {self.close:g}"
@@ -185,8 +185,8 @@ def outputs_of_both(
     These are the validation rows. If a version was trained on its validation rows after they had chosen it, `notes`
     (written with each version) say so: then the test rows count. Without test rows, each counts by what it answered the
     rows before it was trained on them. Where the old version was trained on other rows, those that it learned from are
-    left out, unless `held` has its answers from before; where that is not known, a share of the training file decides
-    nothing.
+    left out, unless `held` has its answers from before. Where that is not known, a share of the training file decides
+    only for the new version, which may have been behind on rows that the old one learned from.
     """
     refitted = any(note.get("refitted") for note in notes)
     task, split = prepared.task, _split_of(prepared, notes)
@@ -198,10 +198,8 @@ def outputs_of_both(
     kind, metric, of = kind_of(task), kind_of(task).default_metric(task), len(split.examples.targets)
     examples = split.examples if unlearned is None else split.examples.take(unlearned)
     is_known = is_same or unlearned is not None
-    if len(examples.targets) < min(LEAST_ROWS, of) or not (is_known or _is_given(prepared, split)):
-        return VersionComparison(
-            metric=metric, live=math.nan, new=math.nan, rows=0, of=of, changed=0, held_out=False, split=split.name
-        )
+    if len(examples.targets) < min(LEAST_ROWS, of):
+        return _undecided(metric, of, split.name)
     examples = _evenly_spaced(examples)
     # Each decides as it does when serving; the new declaration defines the metric.
     asked_task = msgspec.structs.replace(
@@ -210,16 +208,17 @@ def outputs_of_both(
     old, new = first(examples), second(examples)
     each = examples.each()
     before, after = kind.decode_all(asked_task, old, each), kind.decode_all(task, new, each)
+    if not is_same and not _is_given(prepared, split):
+        new = _answered_before(held[1], examples, new)
     if unlearned is not None:
         old = _answered_before(held[0], examples, old)
-        new = new if split is prepared.test else _answered_before(held[1], examples, new)
     scores = [kind.evaluate(asked_task, old, examples.targets, each)[metric], examples.scores(task, new)[metric]]
     if is_same and split is not prepared.test:
         scores = [
             _held_out_score(note, metric, score) if note.get("refitted") else score
             for note, score in zip(notes, scores, strict=True)
         ]
-    return VersionComparison(
+    comparison = VersionComparison(
         metric=metric,
         live=scores[0],
         new=scores[1],
@@ -229,6 +228,14 @@ def outputs_of_both(
         changed=sum(not same_answer(task, *pair) for pair in zip(before, after, strict=True)),
         held_out=is_known,
         close=CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None,
+    )
+    decides = is_known or _is_given(prepared, split) or comparison.is_better
+    return comparison if decides else _undecided(metric, of, split.name)
+
+
+def _undecided(metric: str, of: int, split: str) -> VersionComparison:
+    return VersionComparison(
+        metric=metric, live=math.nan, new=math.nan, rows=0, of=of, changed=0, held_out=False, split=split
     )
 
 
