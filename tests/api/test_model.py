@@ -199,6 +199,17 @@ def test_an_update_goes_live_where_it_is_better_alone(trunk):
     assert made.versions["mood"] == "v0001"
 
 
+def test_an_update_in_a_later_program_takes_a_version_that_is_better(trunk, tmp_path):
+    """Nobody knows any more what the live version learned from, and its rows may be no help to the new one."""
+    texts, moods, _ = rows()
+    noise = random.Random(0)
+    settings = {"backend": "reference", "verbose": False}
+    Model(trunk, folder=tmp_path / "b", **settings).fit("mood", texts, noise.sample(moods, len(moods)))
+    later = Model.load(tmp_path / "b", **settings)
+    texts, moods, _ = rows(seed=3)
+    assert later.update("mood", texts, moods) and later.versions["mood"] == "v0002"
+
+
 def test_labels_of_the_live_version_keep_their_places(trunk):
     texts, moods, _ = rows()
     made = Model(trunk, backend="reference", verbose=False).fit("mood", texts, moods)

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from polyhead.bundle.create import write_bundle
 from polyhead.engine.inputs import Passage
+from polyhead.plan import Pool
 from polyhead.serve.app import application
 from polyhead.serve.cache import OVERHEAD
 from polyhead.serve.exchange import versions_served
 from polyhead.serve.settings import ServeSettings
+from polyhead.tasks.task import Task
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import add_tiny
 from polyhead.text.question import Question
 from support import admin_server
 from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
@@ -135,6 +140,23 @@ def test_a_receipt_says_how_the_asked_tasks_read_a_text_whatever_was_asked_befor
     known, computed = read(service), read(service_of(both_ways))
     assert known == computed and service.cache.hits >= len(known) // 2
     assert {(cut > 0, windows > 1) for _, cut, windows in known} == {(True, False), (False, True), (True, True)}
+
+
+def test_a_receipt_says_in_how_many_passes_the_asked_tasks_read_a_pair(tmp_path):
+    """An imported span task shares the pass of others, but for those that read words at their first token alone."""
+    trunk = tiny_trunk()
+    write_bundle(tmp_path / "b", trunk)
+    by_name = {task.name: task for task in tiny_tasks()}
+    imported = Task(name="imported", kind="span", null_answers=True, ends="last")
+    for seed, task in enumerate((by_name["same"], by_name["where"], imported)):
+        add_tiny(tmp_path / "b", trunk, task, tiny_path(task, trunk, pool=Pool()), seed=seed)
+    pair = [("who was broken?", "my lamp was broken")]
+    calls = [(pair, tasks) for tasks in (["same", "where", "imported"], ["same", "imported"])] * 2
+    known, computed = (
+        [ticket.results[0].receipt.tokens for ticket in asking(service_of(tmp_path / "b", settings), *calls)]
+        for settings in (CACHED, ServeSettings())
+    )
+    assert known == computed and known[0] == 2 * known[1]
 
 
 def test_a_long_text_is_refused_for_tasks_that_cut_it_whatever_is_known_of_others(both_ways):
