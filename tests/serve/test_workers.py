@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -161,7 +162,11 @@ sys.exit(asyncio.run(own()))
 def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
     words = [sys.executable, "-c", SUPERVISING, WORKER]
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    # Under `nohup` tests would hand down that SIGHUP is ignored.
+    usual = partial(signal.signal, number, signal.SIG_DFL)
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True, preexec_fn=usual
+    )
     try:
         assert process.stdout.readline() == "ready\n"
         workers = _children(process.pid)
