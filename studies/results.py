@@ -173,7 +173,7 @@ class Study:
         for row in self.rows:
             if all(row.get(name) == value for name, value in key.items()):
                 return row
-        row = {"hardware": hardware(), "date": datetime.date.today().isoformat(), **key, **run()}
+        row = {**key, "hardware": hardware(), "date": datetime.date.today().isoformat(), **run()}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab") as out:
             out.write(self._gap + msgspec.json.encode(row) + b"\n")

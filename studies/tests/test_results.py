@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from polyhead.errors import DataError
-from studies.results import Claim, Study, broken, in_order, read_results, results, tally, write_results
+from studies.results import Claim, Study, broken, hardware, in_order, read_results, results, tally, write_results
 
 
 def claim(name, *, holds: bool | None = True):
@@ -89,7 +89,8 @@ class Runs:
 def test_a_study_goes_on_where_it_stopped(tmp_path):
     runs, file = Runs(), tmp_path / "folder" / "study.jsonl"
     first = Study(file)
-    assert runs.row(first, seed=1, pool="mean") == {"seed": 1, "pool": "mean", "score": 1}
+    row = runs.row(first, seed=1, pool="mean")
+    assert row == {"seed": 1, "pool": "mean", "score": 1, "hardware": hardware(), "date": row["date"]}
     runs.row(first, seed=2, pool="mean")
     again = Study(file)
     assert runs.row(again, seed=1, pool="mean")["score"] == 1
@@ -136,4 +137,17 @@ def test_a_row_that_fails_is_not_kept(tmp_path):
 def test_a_study_row_is_one_line_of_json(tmp_path):
     Study(tmp_path / "s.jsonl").row(lambda: {"text": "two\nlines"}, seed=1)
     lines = (tmp_path / "s.jsonl").read_bytes().splitlines()
-    assert [msgspec.json.decode(line) for line in lines] == [{"seed": 1, "text": "two\nlines"}]
+    (row,) = map(msgspec.json.decode, lines)
+    assert (row["seed"], row["text"]) == (1, "two\nlines")
+
+
+def test_a_file_names_the_machines_of_its_rows():
+    """The machine that writes it is named only where no row names any."""
+
+    def named(rows):
+        return results("quality", command="run it", rows=rows, claims=[]).hardware
+
+    assert named([{"seed": 1}]) == hardware()
+    assert named([{"seed": 1, "hardware": "A"}, {"seed": 2, "hardware": "A"}]) == "A"
+    assert named([{"hardware": "A"}, {"hardware": "B"}, {"hardware": "A"}]) == "A: 2 rows; B: 1 rows"
+    assert named([{"hardware": "A"}, {}]) == "A: 1 rows; not noted: 1 rows"
