@@ -34,6 +34,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "together_quality": ("studies.aghajanyan2021.claims:claims",),
     "encoders_cascade": ("studies.defaults.run_cascade:claims",),
     "encoders_decoder": ("benchmarks.encoders_decoder:claims",),
+    "encoders_tasks": ("benchmarks.encoders_tasks:claims",),
     "encoders_speed": ("benchmarks.encoders:claims",),
     "encoders_defaults": ("studies.defaults.run_encoders:claims",),
     "heads_cost": ("benchmarks.words_cost:claims",),
