@@ -196,11 +196,10 @@ def outputs_of_both(
     is_same &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
     unlearned = None if is_same or held[0] is None else held[0].unlearned(split.examples)
     kind, metric, of = kind_of(task), kind_of(task).default_metric(task), len(split.examples.targets)
-    examples = split.examples if unlearned is None else split.examples.take(unlearned)
+    examples = _evenly_spaced(split.examples if unlearned is None else split.examples.take(unlearned))
     is_known = is_same or unlearned is not None
     if len(examples.targets) < min(LEAST_ROWS, of):
         return _undecided(metric, of, split.name)
-    examples = _evenly_spaced(examples)
     # Each decides as it does when serving; the new declaration defines the metric.
     asked_task = msgspec.structs.replace(
         task, threshold=live.threshold, decoder=live.decoder, transitions=live.transitions
