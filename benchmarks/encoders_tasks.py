@@ -94,12 +94,12 @@ def main() -> None:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Those of the parts that were run."""
+    """The claims of the parts that were run."""
     return [claim for claim in (bare_claim(rows), *six_claims(rows)) if claim is not None]
 
 
 def settings_of(part: str, options: argparse.Namespace) -> Row:
-    """The settings of a part that its rows depend on: those of other settings are other rows."""
+    """The settings that a part's rows depend on; rows of other settings are not reported."""
     settings: Row = {"layers": options.layers, "threads": options.threads}
     more: Row = {"texts": options.texts}
     if part == "six":

@@ -104,7 +104,7 @@ HEADLINES = {
     "server.beside-onnxruntime": "a server: requests a second, 21 tasks each, over 21 ONNX Runtime models behind HTTP",
     "server.beside-infinity": "the same over Infinity, a model a task",
     "server.rate-int8": "one-text requests a second, 21 tasks each, whose 99th percentile stays within 32 ms",
-    "fast.saturation-vnni": "a server at saturation, requests a second over those of the engine in process",
+    "fast.saturation-vnni": "a server at saturation: its requests a second over the engine's in process",
     "first-light.emotion": "emotion, pooled attention over the frozen trunk, macro-F1 on test",
     "first-light.head-training": "speed of training a head over kept features, over fine-tuning the trunk",
     "front-door.snippet": "README's Python snippet, after installation, on two AVX2 cores",

@@ -36,7 +36,7 @@ from studies.trained import unknown
 NAME = "workbench_compare"
 EPOCHS = 4
 SAME = 0.5  # points within which two ways count as equal
-# Of the pooled ways attention reads the mean of four layers, the mean and the first position the last one.
+# Pooled attention reads the mean of four layers; the mean and the first position read the last layer.
 LAYERS_TOO = ("pooled-attention", "pooled-mean")
 POSITIONS = (LAYERS_TOO, ("pooled-mean", "pooled-first"))  # taggers read words in all of them
 # What the papers say: the first way scores at least as well as the second.

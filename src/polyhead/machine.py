@@ -133,9 +133,9 @@ def trim() -> None:
 
 
 class MappedFile:
-    """A file's bytes in memory, an array (size,) uint8 for numpy that nothing is written to.
+    """A read-only file in memory: for numpy an array (size,) uint8, which keeps no file open.
 
-    Python's own `mmap` would keep the file open, until Python 3.13.
+    Python's own `mmap` keeps it open before Python 3.13.
     """
 
     def __init__(self, handle: int, size: int) -> None:

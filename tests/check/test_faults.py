@@ -195,10 +195,10 @@ def test_an_outlier_makes_no_numbers_equal_and_changes_none(tmp_path):
     rows += [rows[0] | {"label": 60.96}, rows[0] | {"label": 2000.0}, rows[1] | {"label": 51.6}]
     rows += [rows[2] | {"label": 90.96}]
     rows += [{"text": text(60), "label": -999.0}, {"text": text(61), "label": 999999.0}]
-    found = findings(tmp_path, entry(tmp_path, rows, kind="regression", range=(-999.0, 999999.0)))
-    assert rows_of(found["conflict"]) == [("train", 62), ("train", 64)]
-    assert rows_of(found["duplicate"]) == [("train", 63)]
-    shown = [(place.label, place.other) for place in found["conflict"].places]
+    by_code = findings(tmp_path, entry(tmp_path, rows, kind="regression", range=(-999.0, 999999.0)))
+    assert rows_of(by_code["conflict"]) == [("train", 62), ("train", 64)]
+    assert rows_of(by_code["duplicate"]) == [("train", 63)]
+    shown = [(place.label, place.other) for place in by_code["conflict"].places]
     assert shown == [("2000", "train row 1: 50.5"), ("90.96", "train row 3: 52.5")]
 
 
@@ -243,8 +243,8 @@ def test_a_wrong_weight_or_soft_label_is_a_row_that_cannot_be_read(tmp_path, dec
     right = {"times": 1} if "weight" in declared else {"soft": [0.5, 0.5]}
     rows = [{"text": text(i), "label": ("good", "bad")[i % 2], **right} for i in range(60)]
     rows[5] |= wrong
-    found = findings(tmp_path, entry(tmp_path, rows, labels=("good", "bad"), **declared))
-    assert [place.row for place in found["unreadable"].places] == [6]
+    by_code = findings(tmp_path, entry(tmp_path, rows, labels=("good", "bad"), **declared))
+    assert [place.row for place in by_code["unreadable"].places] == [6]
 
 
 @pytest.mark.parametrize("labels", [(0, 1), (False, True), ("no", "yes")])

@@ -101,7 +101,7 @@ def test_words_of_their_own_stand_where_they_belong_without_the_others():
 def test_attention_is_that_of_the_unfolded_pooler(session):
     """Scores of query and keys, computed here from the arrays as the paper writes them."""
     record, arrays = session.records["mood"], session.arrays("mood").arrays
-    found = attention_of(session, ["mood"], TEXT)["mood"]
+    by_word = attention_of(session, ["mood"], TEXT)["mood"]
     (encoded,) = session.tokenizer.encode([TEXT])
     states = states_of(session, record.path, encoded)
     heads, width = record.path.pool.heads, states.shape[-1]
@@ -110,9 +110,9 @@ def test_attention_is_that_of_the_unfolded_pooler(session):
     scores = np.einsum("hk,thk->ht", query.reshape(heads, -1), keys.reshape(len(states), heads, -1))
     weights = np.exp(scores / np.sqrt(width // heads))
     weights = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
-    assert sum(word.weight for word in found.words) + found.elsewhere == pytest.approx(1.0)
+    assert sum(word.weight for word in by_word.words) + by_word.elsewhere == pytest.approx(1.0)
     words = words_of(TEXT[0])
-    for word, (start, end) in zip(found.words, words.tolist(), strict=True):
+    for word, (start, end) in zip(by_word.words, words.tolist(), strict=True):
         inside = (encoded.sequence == 0) & (encoded.offsets[:, 0] >= start) & (encoded.offsets[:, 1] <= end)
         assert word.text == TEXT[0][start:end] and word.weight == pytest.approx(weights[inside].sum(), abs=1e-6)
 

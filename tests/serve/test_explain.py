@@ -63,7 +63,10 @@ def test_no_weights_are_computed_for_nobody(server, monkeypatch, why):
     monkeypatch.setattr(explain, "attention_of", takes_long)
     monkeypatch.setattr(explain, "monotonic", lambda: now[0])
     names = server.service.named(["mood", "urgency"])
-    is_gone = lambda: why == "gone" and bool(asked)  # noqa: E731
+
+    def is_gone():
+        return why == "gone" and bool(asked)
+
     answered = asyncio.run_coroutine_threadsafe(
         explain.explain_request(server.service, inputs, names, words=None, deadline=None, is_gone=is_gone),
         server.service._loop,

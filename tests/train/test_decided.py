@@ -193,8 +193,8 @@ def test_only_a_better_version_replaces_the_live_one_where_that_is_asked(train):
     train(training=GOOD)
     before = content(train.root)
     outcome, said = train(if_better=True)
-    found = outcome.compared["mood"]
-    assert found.new <= found.live and set(outcome.left) == {"mood"} and not outcome.trained
+    comparison = outcome.compared["mood"]
+    assert comparison.new <= comparison.live and set(outcome.left) == {"mood"} and not outcome.trained
     assert "not better, so v0001 stays live" in said
     after = content(train.root)
     assert after.pop(FILE) and after == before
@@ -293,9 +293,9 @@ def test_rows_that_the_old_version_learned_from_are_left_out(train, monkeypatch)
     task, taken = live.records["mood"].task, now.take(fair)
     outputs = [old[text] if text in old else live.outputs("mood", [text])[0] for text in taken.inputs]
     outcome, said = train(validation=0.3, tested=False, training=GOOD)
-    found = outcome.compared["mood"]
-    assert (found.rows, found.of, found.held_out) == (len(fair), len(now.inputs), True)
-    assert found.live == pytest.approx(taken.scores(task, outputs)["accuracy"])
+    comparison = outcome.compared["mood"]
+    assert (comparison.rows, comparison.of, comparison.held_out) == (len(fair), len(now.inputs), True)
+    assert comparison.live == pytest.approx(taken.scores(task, outputs)["accuracy"])
     assert f"on {len(fair)} of {len(now.inputs)} validation rows" in said
 
 
@@ -306,10 +306,10 @@ def test_versions_that_learned_from_their_validation_rows_are_compared_on_test_r
     outcome, said = train(validation=0.3, training=OTHER)
     second = Bundle.open(train.root).scores("mood")
     assert first["refitted"] and second["refitted"]
-    found = outcome.compared["mood"]
-    assert found.split == "test" and "test rows" in said and "may have been trained" not in said
-    assert found.live == pytest.approx(first["splits"]["test"]["accuracy"])
-    assert found.new == pytest.approx(second["splits"]["test"]["accuracy"])
+    comparison = outcome.compared["mood"]
+    assert comparison.split == "test" and "test rows" in said and "may have been trained" not in said
+    assert comparison.live == pytest.approx(first["splits"]["test"]["accuracy"])
+    assert comparison.new == pytest.approx(second["splits"]["test"]["accuracy"])
 
 
 def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, home):
@@ -318,8 +318,8 @@ def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, ho
     forget(train)
     moved = DataFile(path="data/messages-train.jsonl", limit=12)
     outcome, said = train(validation=0.3, training=OTHER, test=moved)
-    found = outcome.compared["mood"]
-    assert found.split == "test" and not found.held_out
+    comparison = outcome.compared["mood"]
+    assert comparison.split == "test" and not comparison.held_out
     assert "the old version was scored on other test rows, so it may have been trained on some of these" in said
 
 
@@ -329,13 +329,13 @@ def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
     train(validation=0.3, tested=False, training=GOOD, train=few)
     live, old, rows = Session(train.root), earlier_answers(train), whole_rows(train)
     outcome, said = train(validation=0.3, tested=False)
-    found, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
-    assert notes["folds"] and found.rows == found.of == 32 and found.held_out
+    comparison, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
+    assert notes["folds"] and comparison.rows == comparison.of == 32 and comparison.held_out
     outputs = [old[text] if text in old else live.outputs("mood", [text])[0] for text in rows.inputs]
     task = Bundle.open(train.root).tasks["mood"].task
-    assert len(old) == 20 and found.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
-    assert found.live < rows.scores(task, live.outputs("mood", rows.inputs))["accuracy"]
-    assert found.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
+    assert len(old) == 20 and comparison.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
+    assert comparison.live < rows.scores(task, live.outputs("mood", rows.inputs))["accuracy"]
+    assert comparison.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
     assert "on 32 validation rows" in said and "may have been trained" not in said
 
 
@@ -345,8 +345,8 @@ def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(
     longer = msgspec.structs.replace(POOR, epochs=2)
     outcome, _ = train(validation=0.3, training=longer, tested=False)
     second = Bundle.open(train.root).scores("mood")["splits"]["validation"]["accuracy"]
-    found = outcome.compared["mood"]
-    assert (found.live, found.new, found.held_out) == (first, second, True)
+    comparison = outcome.compared["mood"]
+    assert (comparison.live, comparison.new, comparison.held_out) == (first, second, True)
 
 
 def test_versions_that_answer_different_questions_are_not_compared(train):

@@ -71,7 +71,7 @@ def frame_of(value: object) -> Frame | None:
             allowed="lists, arrays, a frame of pandas, polars or pyarrow, a Dataset",
             do="collect a lazy frame first",
         )
-    names = list(map(str, frame.columns))  # those of pandas may be numbers
+    names = list(map(str, frame.columns))  # pandas may number its columns
     return Frame(names, lambda name: frame[:, names.index(name)].to_list(), frame)
 
 

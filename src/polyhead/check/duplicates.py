@@ -141,7 +141,7 @@ def _mixed(values: np.ndarray, factor: np.uint64) -> np.ndarray:
     return mixed
 
 
-APART = 0.25  # of the numbers' spread: how far those of two equal texts must differ
+APART = 0.25  # share of the spread by which the numbers of two equal texts must differ
 NEAR_SHARE = 0.005  # share of a split's similar rows from which on they are reported
 NEAR_LEAST = 3
 PARALLEL = 0.9  # share of a task's training inputs in another's from which on both are about the same rows
@@ -180,7 +180,7 @@ def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
 
 
 def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int, *, within: float) -> bool:
-    """Whether the labels are equal, or numbers are, to so much of the spread of the first rows' numbers."""
+    """True if the labels are equal, or the numbers differ by at most this share of the first split's spread."""
     a, b = first.answers[first_row], second.answers[second_row]
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) <= within * first.spread

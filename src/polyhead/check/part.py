@@ -142,7 +142,10 @@ class SplitRows:
 
     @cached_property
     def spread(self) -> float:
-        """How far apart numbers are without the 5 % at either end, which one wrong cell widens; 0 apart, the range."""
+        """The distance from the 5th to the 95th percentile of the numbers, which no single wrong cell widens.
+
+        If it is 0, the task's range.
+        """
         low, high = self.task.range or (0.0, 1.0)
         numbers = low + (high - low) * np.array(self.targets, np.float64)
         first, last = np.percentile(numbers, 5, method="higher"), np.percentile(numbers, 95, method="lower")
@@ -157,7 +160,7 @@ class SplitRows:
         return ""
 
     def _number(self, index: int) -> str:
-        """The number with the fewest digits that has the row's target, which is rounded: so the file writes it."""
+        """The shortest number with the row's target, which is rounded: the file's own digits."""
         low, high = self.task.range or (0.0, 1.0)
         target, number = self.targets[index], low + (high - low) * float(self.targets[index])
         shorter = (float(f"{number:.{digits}g}") for digits in range(1, 17))

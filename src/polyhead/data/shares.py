@@ -74,7 +74,7 @@ def weight_of(cell: object) -> float | None:
 
 
 def row_group(cell: object) -> str | None:
-    """The group of a row, spelled as a label is, or as any other value writes itself; None for an empty cell."""
+    """The group of a row: the cell as a label is spelled, else as text; None for an empty cell."""
     name = spelled(cell)
     if name is None and not is_missing(cell):
         name = str(cell)

@@ -103,7 +103,7 @@ class Queue:
 
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError, or what `is_gone` raised. Inputs and `tasks`
-        are those of `Session.predict`; `unseen` tasks are asked too, and stand in no receipt. `loaded` is the session's
+        are those of `Session.predict`; `unseen` tasks are asked too, uncounted in receipts. `loaded` is the session's
         moment in which they are answered, by default this one. After `deadline` seconds nothing more of it is begun,
         and its tasks are late. If more waits than one batch holds, calls whose deadline falls before the expected end
         of the next batch are late as well. Raises BadValue, UnknownTask and, if too much waits already, or so much that

@@ -42,7 +42,7 @@ class Ticket:
         is_gone: Callable[[], bool] | None = None,
         unseen: frozenset[str] = frozenset(),
     ) -> None:
-        """`unseen` are those of `tasks` whose reading stands in no receipt."""
+        """`unseen` are those of `tasks` that no receipt counts."""
         self.loaded, self.inputs, self.tasks, self.words = loaded, inputs, tasks, words
         self.unseen = unseen
         self.begun, self.end, self.stage, self._is_gone = monotonic(), end, stage, is_gone
@@ -71,7 +71,7 @@ class Ticket:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether such inputs are dropped."""
+        """True if inputs that are not being read yet are dropped."""
         return self.dropped is not None
 
     def is_late_at(self, moment: float) -> bool:

@@ -260,8 +260,8 @@ def test_documents_whose_tasks_read_two_columns_count_once_and_get_their_answers
     answers = Session(root, backend="reference").columns(texts(range(20)), tasks=ANSWERED)
     for each in done.columns:
         name = {"mood": "label", "topics": "labels", "urgency": "value"}[each.task]
-        found = column(tmp_path / "store", each.name)[name]
-        np.testing.assert_allclose(found, getattr(answers[each.task], name), rtol=1e-3)
+        values = column(tmp_path / "store", each.name)[name]
+        np.testing.assert_allclose(values, getattr(answers[each.task], name), rtol=1e-3)
 
 
 def test_documents_without_a_token_have_no_answer(location, bundle):

@@ -81,7 +81,7 @@ def _first_sure(path: str) -> str:
 
 
 def _is_comment(line: str, sure: str) -> bool:
-    """Whether a line before a sentence's first word is a comment: `# id = 3`, or cells unlike those of a sure line."""
+    """Whether a line before a sentence's first word is a comment: `# id = 3`, or with other cells than words."""
     if re.match(r"#\s", line) is None:
         return False
     if re.match(r"#\s+([^\s=]+\s*=|new(doc|par)\s*$)", line) is not None or ("\t" in sure and "\t" not in line):

@@ -260,7 +260,7 @@ def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devic
 
 
 def check_same(place: ProcessRank, checkpoint: str) -> None:
-    """Raises TrainError unless all processes say the same of the checkpoint that they found."""
+    """Raises TrainError unless all processes found the same checkpoint, described in words."""
     checkpoints = gathered(place, checkpoint)
     if len(set(checkpoints)) > 1:
         raise TrainError(

@@ -79,7 +79,7 @@ class RowPlaces:
         return self._known[key]
 
     def read_table(self) -> None:
-        """Computes what layers share of the table, so that a layer that is computed again finds what it found first."""
+        """Computes what layers share of the table, outside of layers that the backward pass computes again."""
         if self._table is None:
             return
         self.vectors()

@@ -191,7 +191,7 @@ class Backfill:
         self.filled = self.fragments = 0
 
     def differences(self) -> Iterator[str]:
-        """What of the tasks' inputs the store does not know, a line for each."""
+        """A line for each way in which answers may differ from those to the texts, as the store knows less of these."""
         tasks = self.work.tasks.values()
         if pairs := [task.name for task in tasks if task.pair != "none"]:
             yield f"every document is answered as a pair, single texts too, by {', '.join(pairs)}"

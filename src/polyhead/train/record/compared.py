@@ -251,7 +251,7 @@ def _split_of(prepared: Prepared, notes: tuple[Mapping[str, Any], Mapping[str, A
 
 
 def _is_given(prepared: Prepared, split: Split) -> bool:
-    """Whether the rows are a file of their own, and no share of what a version before may have learned from."""
+    """True if the rows are a file of their own, and no share of the training file."""
     return split is prepared.test or prepared.whole is None
 
 
