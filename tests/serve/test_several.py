@@ -17,12 +17,14 @@ from polyhead.serve.formats import admin as admin_format
 from polyhead.serve.service import Service
 from polyhead.serve.settings import Renamed, ServeSettings
 from polyhead.serve.several import ServiceSet
+from polyhead.tasks.calibration import Calibration, CalibrationChoice
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.values import few_digits
 from support.admin_server import ADMIN, draft, in_a_thread, lines, upload
 from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
 
+TRUNKS = (("cheap", CHEAP), ("deep", DEEP))
 PAIR = {"text": "is the lamp good?", "text_b": "the lamp is late"}
 
 
@@ -124,6 +126,49 @@ def test_a_cascade_answers_as_in_python(bundles):
     assert counts["polyhead_encoder_layers_total", "cheap"] == 2 * 2 * len(TEXTS)  # asked twice
     assert counts["polyhead_encoder_layers_total", "deep"] == 2 * 4 * deep
     assert counts["polyhead_ready", None] == 1
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{"urgency": False}, {"mood": True}, {"mood": False}, {"mood": {"unsure_below": 0.99}}],
+    ids=["another task", "as it is", "left out", "a choice"],
+)
+def test_a_cascade_is_calibrated_as_in_python(tmp_path, wish):
+    """Each answer by the bundle that gave it: it lost its calibrated values as soon as a request said anything."""
+    roots = [bundle_of(tmp_path / name, trunk, {"urgency": 1} if trunk is CHEAP else {}) for name, trunk in TRUNKS]
+    for root, (_, trunk), seed, scale in zip(roots, TRUNKS, (0, 5), (0.5, 2.0), strict=True):
+        own = draft("mood", seed, trunk=trunk)
+        record = msgspec.structs.replace(own.record, calibration=Calibration(scale=(scale,)))
+        write.add_tasks(root, [msgspec.structs.replace(own, record=record)])
+    choices = msgspec.convert(wish, dict[str, bool | CalibrationChoice])
+    own = set_of(roots, mood=0.525).predict(TEXTS, tasks=["mood"], calibrated=choices)
+    assert {result.receipt.bundles["mood"] for result in own} == {"cheap", "deep"}
+
+    async def work(client, _):
+        options = {"tasks": ["mood"], "options": {"calibrated": wish}}
+        body, refused = await predicted(client, **options), {"mood": {"thresholds": {"nonsense": 0.3}}}
+        stream = await client.post("/v1/predict/stream", json={"inputs": TEXTS, **options})
+        refused = await client.post("/v1/predict", json={"inputs": TEXTS, "options": {"calibrated": refused}})
+        return body["results"], [json.loads(line) for line in stream.text.splitlines()][:-1], refused
+
+    results, stages, refused = ask(roots, work, mood=0.525)
+    wanted = [few_digits(result.answers["mood"]) for result in own]
+    assert [result["answers"]["mood"] for result in results] == wanted
+    told = {int(number): answer for stage in stages for number, answer in stage["answers"].items()}
+    assert [told[number] for number in range(len(TEXTS))] == wanted
+    assert refused.status_code == 422 and "no such label" in refused.text
+
+
+def test_a_stream_tells_nothing_before_it_is_known_that_no_bundle_cuts(tmp_path):
+    short = tiny_trunk(layers=4, seed=3, max_tokens=8)
+    roots = bundle_of(tmp_path / "cheap", CHEAP, {"urgency": 1}), bundle_of(tmp_path / "deep", short, {"topics": 6})
+
+    async def work(client, _):
+        return [await client.post("/v1/predict/stream", json={"inputs": [text]}) for text in ("good", TEXTS[0] * 3)]
+
+    whole, cut = ask(roots, work, msgspec.structs.replace(ADMIN, long_texts="refuse"))
+    assert [json.loads(line).get("task") for line in whole.text.splitlines()] == ["urgency", "topics", None]
+    assert cut.status_code == 422 and "longer than the encoder reads" in cut.text
 
 
 def test_an_error_of_the_deeper_trunk_names_the_input_of_the_call(tmp_path):

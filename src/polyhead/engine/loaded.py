@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
+from msgspec import UnsetType
 
 from polyhead.bundle.files import release
 from polyhead.bundle.manifest import TaskRecord
@@ -115,6 +116,10 @@ class LoadedTasks:
     def homes(self, task: str) -> tuple[LoadedTasks, ...]:
         """The tasks of the bundles that answer this one, the deepest last: of a single bundle these."""
         return (self,)
+
+    def part(self, bundle: str | UnsetType) -> LoadedTasks:
+        """The tasks of this bundle of a set: of a single bundle these."""
+        return self
 
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""

@@ -8,6 +8,7 @@ from itertools import chain
 from time import monotonic
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.backends.base import ProcessGuard, StageResults, TokenBatch
@@ -40,6 +41,7 @@ class TaskResults(Value):
     task: str
     answers: dict[int, Answer]  # by the number of the input
     layers_left: int  # that the batch would still run for other tasks; 0 where it is done
+    bundle: str | UnsetType = UNSET  # of a set of bundles: the one that answered
 
 
 class Request:

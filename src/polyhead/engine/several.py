@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from polyhead.arguments import typed
 from polyhead.bundle.read import Bundle
@@ -143,7 +144,7 @@ class SessionSet:
         answers = dict(result.answers)
         for name in self.cascades.keys() & answers.keys():
             if (wish := wish_of(calibrated, name)) is not True:
-                by = loaded.parts[result.receipt.bundles[name]]  # type: ignore[index] # a set says it
+                by = loaded.part(result.receipt.bundles[name])  # type: ignore[index] # a set says it
                 its = by.calibrations.get(name)
                 (answers[name],) = with_calibrated(by.tasks[name], its, [answers[name]], wish)
         return msgspec.structs.replace(result, answers=answers)
@@ -174,6 +175,11 @@ class TasksOfSet(LoadedTasks):
     def homes(self, task: str) -> tuple[LoadedTasks, ...]:
         """The tasks of the bundles that answer this one, the deepest last."""
         return tuple(self.parts[bundle] for bundle in self.bundles[task])
+
+    def part(self, bundle: str | UnsetType) -> LoadedTasks:
+        """The tasks of this bundle."""
+        assert bundle is not UNSET  # a set says which bundle answered
+        return self.parts[bundle]
 
     def check_with(self, bundle: str, new: LoadedTasks) -> None:
         """Raises ConfigError if one bundle's new tasks conflict with those of the others."""

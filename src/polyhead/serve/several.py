@@ -142,6 +142,8 @@ class ServiceSet(Service):
         turns, exchange = Turns(loaded, ticket.tasks, len(inputs)), EXCHANGE.get()
         seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
         end = monotonic() + seconds - (0.0 if exchange is None else exchange.age)
+        held = list[TaskResults]()  # until it is known that no bundle cuts
+        tell = stage if stage is None or self.settings.long_texts == "cut" else held.append
         token = EXCHANGE.set(None)  # it counts the whole, not each bundle's part
         try:
             for bundle, member in self.members.items():
@@ -153,7 +155,7 @@ class ServiceSet(Service):
                                 TaskSelection.of(names, loaded.parts[bundle]),
                                 words=None if words is None else [words[row] for row in rows],
                                 deadline=max(0.0, end - monotonic()),
-                                stage=None if stage is None else partial(_staged, stage, turns, bundle, rows),
+                                stage=None if tell is None else partial(_staged, tell, turns, bundle, rows),
                                 is_gone=is_gone,
                                 familiar=familiar,
                                 none_below=_limits(none_below, names),
@@ -169,6 +171,9 @@ class ServiceSet(Service):
                     ticket.taken = ticket.taken or answered.taken
         finally:
             EXCHANGE.reset(token)
+        if stage is not None:
+            for results in held:
+                stage(results)
         for row, result in enumerate(turns.results()):
             ticket.give(row, result)
             ticket.cached += bool(result.receipt.tokens and not result.receipt.passes)
@@ -207,4 +212,4 @@ def _staged(
         if turns.is_sure(bundle, results.task, answer)
     }
     if sure:
-        tell(msgspec.structs.replace(results, answers=sure))
+        tell(msgspec.structs.replace(results, answers=sure, bundle=bundle))

@@ -173,11 +173,12 @@ def _check_wishes(service: Service, names: TaskSelection, options: Options) -> N
     check_none_below(options.none_below, names.loaded.tasks)
     if isinstance(options.calibrated, bool):
         return
-    service.named(options.calibrated)
+    loaded = service.named(options.calibrated).loaded
     for name, wish in options.calibrated.items():
-        calibration = names.loaded.calibrations.get(name)
-        if calibration is not None and isinstance(wish, CalibrationChoice):
-            with_choice(names.loaded.tasks[name], calibration, wish)
+        for home in loaded.homes(name):
+            calibration = home.calibrations.get(name)
+            if calibration is not None and isinstance(wish, CalibrationChoice):
+                with_choice(home.tasks[name], calibration, wish)
 
 
 def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:
@@ -215,16 +216,21 @@ def _answers(
         return [result.answers for result in results]
     wished = [dict(result.answers) for result in results]
     for name in tasks:
-        answered = [answers for answers in wished if name in answers]
-        adjusted = _wished(loaded, name, [answers[name] for answers in answered], options)
-        for answers, answer in zip(answered, adjusted, strict=True):
-            answers[name] = answer
+        by_bundle: dict[str | UnsetType, list[dict[str, Answer]]] = {}
+        for result, answers in zip(results, wished, strict=True):
+            if name in answers:
+                bundle = (result.receipt.bundles or {}).get(name, UNSET)
+                by_bundle.setdefault(bundle, []).append(answers)
+        for bundle, answered in by_bundle.items():
+            adjusted = _wished(loaded.part(bundle), name, [answers[name] for answers in answered], options)
+            for answers, answer in zip(answered, adjusted, strict=True):
+                answers[name] = answer
     return wished
 
 
-def _wished(loaded: LoadedTasks, name: str, answers: Sequence[Answer], options: Options) -> list[Answer]:
+def _wished(part: LoadedTasks, name: str, answers: Sequence[Answer], options: Options) -> list[Answer]:
     wish = wish_of(options.calibrated, name)
-    return with_calibrated(loaded.tasks[name], loaded.calibrations.get(name), answers, wish)
+    return with_calibrated(part.tasks[name], part.calibrations.get(name), answers, wish)
 
 
 def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
@@ -310,7 +316,7 @@ def _stage(query: _Query, stage: TaskResults) -> bytes:
     """One task's answers as the request wants them calibrated, in JSON."""
     answers = stage.answers
     if query.options.calibrated is not True:
-        adjusted = _wished(query.loaded, stage.task, list(answers.values()), query.options)
+        adjusted = _wished(query.loaded.part(stage.bundle), stage.task, list(answers.values()), query.options)
         answers = dict(zip(answers, adjusted, strict=True))
     shown: dict[int, Any] = dict(zip(answers, raw(map(few_digits, answers.values())), strict=True))
     return msgspec.json.encode(msgspec.structs.replace(stage, answers=shown))
