@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
+from polyhead.client.answers import Prediction
 from support.cases import cases
 from support.client_server import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle
 from support.commands import environment, run
@@ -79,6 +81,43 @@ def test_a_line_that_the_server_refuses_takes_no_other_with_it(tmp_path):
         done = run("predict", "--server", server.url, stdin="\n".join([*TEXTS, "x" * 101]))
     assert ["mood" in row.get("answers", {}) for row in done.rows] == [True] * 4 + [False]
     assert "too long" in done.rows[-1]["error"] and done.code == 1
+
+
+class LateServer:
+    """A client whose server has time for `most` inputs of a call, and for `slow` never; `calls` counts their inputs."""
+
+    def __init__(self, most, slow=()):
+        self.most, self.slow, self.calls = most, slow, []
+
+    def __call__(self, *_, **__):
+        return self
+
+    def predict(self, inputs, **_):
+        self.calls.append(len(inputs))
+        read = [number < self.most and text not in self.slow for number, text in enumerate(inputs)]
+        done = {True: {"answers": {"mood": {"label": "good", "scores": {}}}}, False: {"late": ["mood"]}}
+        return msgspec.convert({"results": [done[is_read] for is_read in read]}, Prediction)
+
+    def close(self):
+        pass
+
+
+def test_lines_that_the_server_was_late_for_are_asked_again(monkeypatch):
+    server = LateServer(3)
+    monkeypatch.setattr("polyhead.cli.remote.Client", server)
+    done = run("predict", "--server", "here", stdin="".join(f"{number}\n" for number in range(8)))
+    assert [sorted(row) for row in done.rows] == [["answers", "line", "receipt", "skipped"]] * 8
+    assert (done.code, done.err, server.calls) == (0, "", [8, 5, 2])
+
+
+def test_lines_that_stay_late_are_named_and_counted_as_late(monkeypatch):
+    """A line alone that is late ends it: the server is too slow for any."""
+    server = LateServer(8, slow="0123")
+    monkeypatch.setattr("polyhead.cli.remote.Client", server)
+    done = run("predict", "--server", "here", stdin="".join(f"{number}\n" for number in range(8)))
+    assert [row.get("late") for row in done.rows] == [["mood"]] * 4 + [None] * 4
+    assert done.code == 1 and "the server was late for tasks on 4 lines" in done.err and "fit no task" not in done.err
+    assert server.calls == [8, 4, 2, 1]
 
 
 def test_texts_of_the_command_line_are_asked_of_the_server(server):

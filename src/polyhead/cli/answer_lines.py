@@ -13,13 +13,15 @@ MOST_LABELS = 10  # of a set that holds the truth
 def answered_lines(texts: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
     """The texts of an input, its answers by task, and what it cost; `fields` are those of its result."""
     answers, failed = fields.get("answers", {}), fields.get("failed", {})
-    width = max(map(len, [*answers, *failed]), default=0)
+    late = fields.get("late", ())
+    width = max(map(len, [*answers, *failed, *late]), default=0)
     lines = ["  +  ".join(texts)]
     lines += [f"  {task:<{width}}  {short_answer(answer)}{_beyond(answer)}" for task, answer in answers.items()]
     lines += [f"  {task:<{width}}  failed: {reason}" for task, reason in failed.items()]
+    lines += [f"  {task:<{width}}  late: the server had no time for it" for task in late]
     if "error" in fields:
         return [*lines, f"  not answered: {fields['error']}"]
-    if not answers and not failed:
+    if not answers and not failed and not late:
         reasons = "; ".join(f"{task}: {reason}" for task, reason in fields.get("skipped", {}).items())
         return [*lines, f"  no task answers it{f' ({reasons})' if reasons else ''}"]
     return [*lines, f"  receipt: {_receipt(fields['receipt'], len(answers))}"]

@@ -84,9 +84,10 @@ def command(
     .OUT.pieces next to it. The same command continues an interrupted one, and writes the same bytes.
 
     Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
-    the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
-    Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
-    instead of answers; all others are answered. The command then ends with exit code 1, as when a task failed.
+    the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed, and
+    "late" those for which a --server had no time, though it was asked again. Blank lines are skipped and counted. A
+    line that cannot be read, or that no task can answer, gets the reason instead of answers; all others are answered.
+    The command then ends with exit code 1, as when a task failed or was late.
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
@@ -169,12 +170,14 @@ def _note_counts(count: _Count) -> None:
         note(f"{counted(count.blank, 'blank line')} skipped")
     if count.failed:
         note(f"tasks failed on {counted(count.failed, 'line')}; their place holds the reason")
+    if count.late:
+        note(f"the server was late for tasks on {counted(count.late, 'line')}, which name them: ask again later")
     if count.unread or count.unanswered:
         note(
             f"of {counted(count.lines, 'line')}, {count.unread:,} could not be read and {count.unanswered:,} "
             "fit no task; their place holds the reason"
         )
-    if count.failed or count.unread or count.unanswered:
+    if count.failed or count.late or count.unread or count.unanswered:
         sys.exit(1)
 
 
@@ -230,6 +233,7 @@ class _Count:
     unread: int = 0
     unanswered: int = 0
     failed: int = 0  # in some task
+    late: int = 0  # the same: not answered in time by a server
 
 
 def _answered(
@@ -243,8 +247,9 @@ def _answered(
         count.lines += len(rows)
         count.blank += piece.blank
         count.unread += sum("error" in row for row in rows)
-        count.unanswered += sum(row.get("answers") == {} and "failed" not in row for row in rows)
+        count.unanswered += sum(row.get("answers") == {} and not row.keys() & {"failed", "late"} for row in rows)
         count.failed += sum("failed" in row for row in rows)
+        count.late += sum("late" in row for row in rows)
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
             printer.show(f"{count.lines:,} answered")
     return count
@@ -258,7 +263,7 @@ def _rows(
     waiting = [row for row in rows if "error" not in row]
     for row, fields in zip(waiting, answer(read), strict=True):
         fields.pop("versions", None)  # those of the bundle, the same in each line
-        row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
+        row |= {name: fields[name] for name in fields if fields[name] or name in ("answers", "receipt", "skipped")}
     return rows, {row["line"]: texts_of(task_input(line.input)) for row, line in zip(waiting, read, strict=True)}
 
 

@@ -63,7 +63,26 @@ class Remote:
         self._client.close()
 
     def answers(self, lines: list[InputLine]) -> list[dict[str, Any]]:
-        """The fields of each line's result, or its `error`: a line that is refused does not take others with it."""
+        """The fields of each line's result, or its `error`.
+
+        Lines for which the server was late are asked again, fewer at a time, until one alone is late.
+        """
+        fields: list[dict[str, Any]] = [{} for _ in lines]
+        waiting, most = list(range(len(lines))), len(lines)
+        while waiting:
+            asked, waiting = waiting[:most], waiting[most:]
+            for number, answered in zip(asked, self._asked([lines[number] for number in asked]), strict=True):
+                fields[number] = answered
+            late = [number for number in asked if fields[number].get("late")]
+            if late == asked:
+                if len(asked) == 1:
+                    break
+                most = len(asked) // 2
+            waiting = late + waiting
+        return fields
+
+    def _asked(self, lines: list[InputLine]) -> list[dict[str, Any]]:
+        """The same, asked once: a line that is refused does not take others with it."""
         if not lines:
             return []
         try:
@@ -75,7 +94,7 @@ class Remote:
             if len(lines) == 1:
                 return [{"error": str(error)}]
             half = len(lines) // 2
-            return self.answers(lines[:half]) + self.answers(lines[half:])
+            return self._asked(lines[:half]) + self._asked(lines[half:])
         fields: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in prediction.results]
         for line, result_fields in zip(lines, fields, strict=True):
             if result_fields["receipt"] and (repaired := _repaired(line)):
