@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="the server's packages are not installed
 
 from polyhead import Passage, Question, errors
 from polyhead.client import AsyncClient, Client
+from polyhead.client.client import predict_body
 from polyhead.client.connection import Call
 from polyhead.engine.queue import QueueLimits
 from polyhead.serve.settings import ServeSettings
@@ -164,6 +165,33 @@ def test_lone_surrogates_are_replaced_one_for_one(client, server):
     text = "anna \ud800 \U0001f600 is late"
     (result,) = client.predict([text], tasks=["names"]).results
     assert [result.answers["names"]] == server.replies("names", [text.replace("\ud800", "\ufffd")])
+
+
+def test_neighbouring_surrogates_are_replaced_one_for_one(client, server):
+    text = "\ud83d\ude00 anna \ud800 is late"  # two characters of Python, of which UTF-16 would make one
+    (result,) = client.predict([text], tasks=["names"]).results
+    replaced = text.translate(dict.fromkeys(range(0xD800, 0xE000), "\ufffd"))
+    assert [result.answers["names"]] == server.replies("names", [replaced])
+    assert json.loads(predict_body([text], None, None))["inputs"] == [replaced]
+
+
+def test_texts_of_numpy_are_texts(client):
+    texts = np.array(TEXTS)
+    question = Question(text=texts[0], options=(texts[1], texts[2]), context=texts[3])
+    sent = [*texts, tuple(texts[:2]), question, Passage(question=texts[0], context=texts[1]), {"text": texts[3]}]
+    question = Question(text=TEXTS[0], options=(TEXTS[1], TEXTS[2]), context=TEXTS[3])
+    plain = [*TEXTS, tuple(TEXTS[:2]), question, Passage(question=TEXTS[0], context=TEXTS[1]), {"text": TEXTS[3]}]
+    results = zip(client.predict(sent).results, client.predict(plain).results, strict=True)
+    assert all(result.answers == own.answers for result, own in results)
+    assert client.predict(texts[2], tasks=np.array(["mood"])).results[0].answers.keys() == {"mood"}
+    assert client.embed(texts).tolist() == client.embed(TEXTS).tolist()
+
+
+def test_numbers_that_are_none_are_refused_as_a_session_refuses_them(client, server):
+    for wish in ({"deadline": float("nan")}, {"none_below": float("nan")}, {"none_below": {"mood": float("nan")}}):
+        for asked in (server.session.predict, client.predict, client.stream):
+            with pytest.raises(errors.BadValue, match="nan"):
+                asked(["good"], **wish)
 
 
 def test_a_busy_server_is_asked_again_when_it_says():

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from polyhead.client.client import predict_body
+from polyhead.client.client import AnswerStream, predict_body
+from polyhead.client.connection import Call
 from polyhead.engine.session import Session
 from polyhead.serve.app import application
 from polyhead.serve.service import Service
@@ -92,6 +93,15 @@ def test_stream_says_it_at_its_end(client):
     assert {part["task"] for part in parts} == {"mood", "urgency"}
     (result,) = end["results"]
     assert set(result["familiar"]) == {"mood", "urgency"} and result["none_of_these"] == {"mood": True}
+
+
+def test_a_client_s_stream_says_it_at_its_end(client):
+    body = predict_body([TEXT + "!?!?"], None, None, familiar=True)
+    lines = client.post("/v1/predict/stream", content=body).content.splitlines(keepends=True)
+    stream = AnswerStream((line for line in lines), Call())
+    answered = {part.task for part in stream}
+    (result,) = stream.end.results
+    assert set(result.familiar) == answered == {"mood", "urgency"} and result.none_of_these == {"mood": True}
 
 
 def test_decisions_say_it_in_fields_of_an_extension(client):

@@ -6,9 +6,12 @@ A coroutine's calls run in threads of the client; cancelling the coroutine abort
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -111,10 +114,16 @@ class Client:
         return self._request("/v1/predict", Prediction, call, body=body)
 
     def stream(
-        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
     ) -> AnswerStream:
         """The same, with answers of each task as soon as they are available. Close it unless you read all of it."""
-        body, call = predict_body(inputs, tasks, deadline), Call()
+        body, call = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below), Call()
         return AnswerStream(self._connections.lines("/v1/predict/stream", body, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
@@ -220,10 +229,17 @@ class AsyncClient:
         return await self._ask(self._client.predict, inputs, **options)
 
     def stream(
-        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
     ) -> AsyncStream:
         """The same, with answers of each task as soon as they are available: `async for part in client.stream(...)`."""
-        return AsyncStream(self, self._client.stream(inputs, tasks=tasks, deadline=deadline))
+        stream = self._client.stream(inputs, tasks=tasks, deadline=deadline, familiar=familiar, none_below=none_below)
+        return AsyncStream(self, stream)
 
     async def tasks(self) -> list[TaskInfo]:
         """The tasks of the server."""
@@ -277,6 +293,10 @@ def predict_body(
     body: dict[str, Any] = {"inputs": rows}
     if tasks is not None:
         body["tasks"] = list(tasks)
+    limits = none_below.values() if isinstance(none_below, Mapping) else [none_below]
+    for number in (deadline, *limits):
+        if isinstance(number, Real) and not isfinite(number):
+            raise BadValue("'deadline' and 'none_below' are finite numbers", got=number, do="leave it out for no limit")
     wishes = {"deadline": deadline, "familiar": familiar or None, "none_below": none_below}
     if options := {name: wish for name, wish in wishes.items() if wish is not None}:
         body["options"] = options
@@ -325,14 +345,23 @@ def list_of(values: Iterable[object]) -> list[object]:
 def json_body(body: object) -> bytes:
     """JSON; lone surrogates, which UTF-8 cannot hold, are replaced one for one, so that offsets stay true."""
     try:
-        return msgspec.json.encode(body)
+        return msgspec.json.encode(body, enc_hook=_plain)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_repaired(body))
+        return msgspec.json.encode(_repaired(body), enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has no form for, such as numpy's strings and numbers, as one that it has."""
+    if isinstance(value, str):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise BadValue("the request holds a value that cannot be sent", got=repr(value), allowed="values of JSON")
 
 
 def _repaired(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
     if isinstance(value, Mapping):
         return {_repaired(name): _repaired(item) for name, item in value.items()}
     return [_repaired(item) for item in value] if isinstance(value, list | tuple) else value
