@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.errors import EmptyData, Overloaded
+from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.plan import Pool
 from polyhead.serve.decide import decide_request
 from polyhead.serve.questions import DecisionQuestion, Option
@@ -84,6 +84,29 @@ def test_text_that_is_not_read_in_time_is_refused(root):
     try:
         with pytest.raises(Overloaded):
             asyncio.run(decide_request(service, TEXT, [ANGER]))
+    finally:
+        service.queue.close()
+
+
+def test_an_option_that_is_not_read_whole_is_the_refusal_of_its_question(root):
+    """The request failed, with the number of the option among all words that were read."""
+    long = DecisionQuestion(
+        name="colour",
+        form="choice",
+        instructions="Which?",
+        options=(Option(value="red"), Option(value="blue", words="as the sky is " * 60)),
+    )
+    short = msgspec.structs.replace(long, name="shape", options=(Option(value="red"), Option(value="round")))
+    service = service_of(root, unknown="similarity", long_texts="refuse")
+    try:
+        for _ in range(2):  # what was read is kept
+            decided = asyncio.run(decide_request(service, TEXT, [long, ANGER, short]))
+            refusal, by_task, compared = decided.answers
+            assert isinstance(refusal, BadValue) and refusal.what.startswith("the option 'Which? blue: as the sky is")
+            assert (by_task.task, compared.answered_by) == ("anger", "similarity")
+        assert decided.options_read == 0 and decided.options_kept > 0
+        with pytest.raises(BadValue, match="the text is longer"):
+            asyncio.run(decide_request(service, TEXT * 30, [long]))
     finally:
         service.queue.close()
 

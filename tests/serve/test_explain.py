@@ -6,8 +6,9 @@ import pytest
 
 from polyhead.evaluate.explain import attention_of, explained
 from polyhead.serve import explain
+from polyhead.serve.settings import ServeSettings
 from polyhead.values import few_digits
-from support.client_server import TEXTS, as_json, posted, running, tiny_server_bundle
+from support.client_server import LONG, TEXTS, as_json, posted, running, tiny_server_bundle
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,12 @@ def test_more_than_a_request_may_hold_is_refused(server):
     assert status == 422 and answer["error"]["got"].startswith("1,500 inputs")
     status, _, answer = ask(server, TEXTS, path="/v1/predict/stream", explain=True)
     assert status == 422 and answer["error"]["do"] == "ask without streaming"
+
+
+def test_an_error_names_the_input_of_the_request(server):
+    with running(server.session.bundle.root, settings=ServeSettings(long_texts="refuse")) as whole:
+        status, _, refused = ask(whole, ["the lamp is late", LONG], explain=True)
+    assert status == 422 and refused["error"]["message"].startswith("input 1 is longer")
 
 
 @pytest.mark.parametrize("why", ["deadline", "gone"])

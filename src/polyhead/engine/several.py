@@ -250,16 +250,18 @@ class Turns:
 
 
 @contextmanager
-def errors_of_call(rows: Sequence[int]) -> Iterator[None]:
-    """A context in which errors name inputs by their number in the whole call."""
+def errors_of_call(rows: Sequence[int | str]) -> Iterator[None]:
+    """A context in which errors name inputs by their number in the whole call, or by a name of their own."""
     try:
         yield
     except PolyheadError as error:
         row = error.facts.get("row")
         if type(row) is not int or not 0 <= row < len(rows):
             raise
-        numbered = re.compile(rf"\binput {row}\b")
-        raise reworded(error, lambda words: numbered.sub(f"input {rows[row]}", words), row=rows[row]) from error
+        numbered, called = re.compile(rf"\binput {row}\b"), rows[row]
+        name = called if isinstance(called, str) else f"input {called}"
+        number = None if isinstance(called, str) else called
+        raise reworded(error, lambda words: numbered.sub(lambda _: name, words), row=number) from error
 
 
 def _joined(first: Result, second: Result) -> Result:

@@ -11,9 +11,9 @@ import numpy as np
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE
-from polyhead.engine.inputs import AnyInput
+from polyhead.engine.several import errors_of_call
 from polyhead.engine.tickets import Ticket
-from polyhead.errors import BackendError, EmptyData, PolyheadError
+from polyhead.errors import BackendError, BadValue, EmptyData, PolyheadError
 from polyhead.serve.checks import too_many_characters
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
@@ -22,6 +22,8 @@ from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
+
+SHOWN = 60  # characters of an option's words in an error
 
 
 class Decision(Value):
@@ -91,38 +93,59 @@ class _Questions:
         except PolyheadError as error:
             return error
 
-    async def ask(self, is_gone: Callable[[], bool] | None, size: int) -> tuple[Ticket | None, dict[str, OptionVector]]:
+    async def ask(self, is_gone: Callable[[], bool] | None, size: int) -> tuple[Ticket | None, OptionVectors]:
         """The text's answers, and the vectors of options; None where no question needs the text to be read.
 
         `size` is that of all questions, in characters.
         """
         service, similarity = self._service, self._service.similarity
         names = TaskSelection.of([*self._names, service.vectors] if self._words else self._names, self._loaded)
-        inputs: list[AnyInput] = [(self._text,)]
-        service.check_inputs(inputs, names)
+        with errors_of_call(["the text"]):
+            service.check_inputs([(self._text,)], names)
         if not names:
             return None, {}
-        if similarity is None or not self._words:
-            return await service.ask(inputs, names, is_gone=is_gone), {}
-        options, unread = await off_loop(size, similarity.known, self._words)
-        if not unread:
-            return await service.ask(inputs, names, is_gone=is_gone), options
-        vectors = TaskSelection.of([service.vectors], self._loaded)
-        service.check_count(len(unread), 1)
-        words: list[AnyInput] = [(each,) for each in unread]
-        service.check_inputs(words, vectors)
-        ticket, read = await asyncio.gather(
-            service.ask(inputs, names, is_gone=is_gone), service.ask(words, vectors, is_gone=is_gone)
-        )
-        return ticket, options | await off_loop(size, similarity.learned, unread, read)
+        options, unread = dict[str, OptionVector](), list[str]()
+        if similarity is not None and self._words:
+            options, unread = await off_loop(size, similarity.known, self._words)
+        if unread:
+            service.check_count(len(unread), 1)
+            with errors_of_call([_called(each) for each in unread]):
+                service.check_inputs([(each,) for each in unread], (service.vectors,))
+        ticket, read = await asyncio.gather(self._text_read(names, is_gone), self._options_read(unread, is_gone, size))
+        return ticket, {**options, **read}
 
-    def decided(self, ticket: Ticket | None, options: Mapping[str, OptionVector]) -> Decided:
+    async def _text_read(self, names: TaskSelection, is_gone: Callable[[], bool] | None) -> Ticket:
+        with errors_of_call(["the text"]):
+            return await self._service.ask([(self._text,)], names, is_gone=is_gone)
+
+    async def _options_read(
+        self, unread: Sequence[str], is_gone: Callable[[], bool] | None, size: int
+    ) -> OptionVectors:
+        """The vectors of options' words. Where some of these are refused, each is asked alone."""
+        service, similarity = self._service, self._service.similarity
+        if similarity is None or not unread:
+            return {}
+        vectors = TaskSelection.of([service.vectors], self._loaded)
+        try:
+            with errors_of_call([_called(each) for each in unread]):
+                read = await service.ask([(each,) for each in unread], vectors, is_gone=is_gone)
+        except BadValue as error:
+            if len(unread) == 1:
+                return {unread[0]: error}
+            if "row" not in error.facts:  # it is of all together
+                raise
+            alone = await asyncio.gather(*(self._options_read([each], is_gone, size) for each in unread))
+            return {words: vector for each in alone for words, vector in each.items()}
+        return {**await off_loop(size, similarity.learned, unread, read)}
+
+    def decided(self, ticket: Ticket | None, options: OptionVectors) -> Decided:
         """The answer to each question."""
         if ticket is None or (result := ticket.results[0]) is None:
             unread = [each for each in self._readings if isinstance(each, PolyheadError)]
             return Decided(answers=[*unread], receipt=RequestCost(), versions={})
         vector = ticket.outputs[0].get(self._service.vectors)
-        read = [option for option in options.values() if option.receipt is not None]
+        compared = [option for option in options.values() if isinstance(option, OptionVector)]
+        read = [option for option in compared if option.receipt is not None]
         cost = total_cost([result.receipt], cached=ticket.cached)
         if read:
             options_cost = total_cost([option.receipt for option in read if option.receipt is not None])
@@ -135,8 +158,12 @@ class _Questions:
             receipt=cost,
             versions=versions_served(ticket),
             options_read=sum(option.tokens for option in read),
-            options_kept=sum(option.tokens for option in options.values() if option.receipt is None),
+            options_kept=sum(option.tokens for option in compared if option.receipt is None),
         )
+
+
+OptionVectors = Mapping[str, OptionVector | PolyheadError]
+"""The vectors of options' words; an error for those that could not be read."""
 
 
 class _Compared:
@@ -147,6 +174,11 @@ class _Compared:
 
 
 _UNREAD = (_Compared, PolyheadError)
+
+
+def _called(words: str) -> str:
+    """The name of an option's words in an error."""
+    return f"the option '{words if len(words) <= SHOWN else words[:SHOWN] + '…'}'"
 
 
 def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:
@@ -166,13 +198,19 @@ def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision
 
 
 def _by_similarity(
-    reading: _Compared, vector: np.ndarray | None, options: Mapping[str, OptionVector], result: Result
+    reading: _Compared, vector: np.ndarray | None, options: OptionVectors, result: Result
 ) -> Decision | PolyheadError:
     """The decision from similarity to the options."""
     similarity = reading.similarity
     if vector is None:
         return _lacking("the similarity of the text", similarity.vectors, result)
-    shares = similarity.probabilities(reading.question, vector, options)
+    compared: dict[str, OptionVector] = {}
+    for words in reading.words:
+        option = options[words]
+        if isinstance(option, PolyheadError):
+            return option
+        compared[words] = option
+    shares = similarity.probabilities(reading.question, vector, compared)
     return Decision(probabilities=shares, answered_by="similarity")
 
 

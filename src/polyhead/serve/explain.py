@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead.engine.inputs import AnyInput, Words
 from polyhead.engine.session import Session
+from polyhead.engine.several import errors_of_call
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError
 from polyhead.evaluate.explain import (
@@ -65,9 +66,10 @@ async def explain_request(
     # An input makes many variants, so this is never little work.
     variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
     variant_words = variants.words if words is not None else None
-    ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
-    explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket, is_over)
     sizes = [1 + len(parts) for parts in variants.parts]
+    with errors_of_call(np.repeat(range(len(sizes)), sizes).tolist()):
+        ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
+    explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket, is_over)
     return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
 
 
