@@ -62,6 +62,36 @@ def test_a_port_of_a_task_answers_label_distribution_v1(server):
         assert distribution(body, TASKS["mood"].labels) == list(own["scores"].values())
 
 
+def test_pairs_are_read_as_pipelines_of_transformers_take_them(server):
+    pairs = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3])]
+    sent = [{"text": first, "text_pair": second} for first, second in pairs]
+    own = [[{"label": label, "score": score} for label, score in by_score(o)] for o in server.replies("same", pairs)]
+    assert posted(f"{server.url}/classify?task=same", {"inputs": sent})[2] == own
+    assert posted(f"{server.url}/classify?task=same", {"inputs": sent[0]})[2] == own[0]
+    assert posted(f"{server.url}/models/same", {"inputs": sent})[2] == own
+    assert posted(f"{server.url}/models/same", {"inputs": sent[0]})[2] == own[:1]
+    mixed = posted(f"{server.url}/models/mood", {"inputs": [TEXTS[0], {"text": TEXTS[1]}]})[2]
+    assert mixed == posted(f"{server.url}/models/mood", {"inputs": TEXTS[:2]})[2]
+
+
+@pytest.mark.parametrize(
+    "path, body, reason",
+    [
+        ("/models/same", {"inputs": "good"}, "reads a pair of texts"),
+        ("/classify", {"inputs": ["good"], "model": "same"}, "reads a pair of texts"),
+        ("/classify", {"input": ["good"], "model": "same"}, "POST /models/same"),
+        ("/vllm/classify", {"input": "good", "model": "same"}, "POST /models/same"),
+        ("/models/same", {"inputs": {"text": "a", "text_b": "b"}}, "text_pair"),
+        ("/models/same", {"inputs": [{"text_pair": "b"}, "a"]}, "text_pair"),
+        ("/models/same", {"inputs": [{"text": "a", "text_pair": 3}]}, "text_pair"),
+        ("/models/mood", {"inputs": [{"text": "a", "text_pair": "b"}]}, "input 0 has no answer"),
+    ],
+)
+def test_a_pair_that_is_none_is_refused_with_the_form_of_one(server, path, body, reason):
+    status, _, answer = posted(server.url + path, body)
+    assert status == 422 and reason in str(answer)
+
+
 def test_a_port_of_a_task_answers_score_v1(server):
     (own,) = server.replies("urgency", TEXTS[:1])
     _, _, body = posted(f"{server.urls['urgency']}/classify", {"inputs": TEXTS[0]})

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
+from polyhead.serve.settings import ServeSettings
 from support.client_server import LONG, TEXTS, got, posted, running, tiny_server_bundle
 
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3]), (TEXTS[1], TEXTS[1])]
@@ -99,6 +100,39 @@ def test_feature_extraction_gives_vectors_as_they_are_where_that_is_asked(client
     bare = client.feature_extraction(TEXTS, model=f"{server.url}/embed", normalize=False)
     np.testing.assert_allclose(bare / np.linalg.norm(bare, axis=1, keepdims=True), vectors(server, TEXTS), atol=1e-6)
     assert (np.abs(np.linalg.norm(bare, axis=1) - 1) > 0.01).all()
+
+
+@pytest.fixture(scope="module")
+def whole(server):
+    """A server of the same bundle that does not cut texts."""
+    with running(server.session.bundle.root, settings=ServeSettings(long_texts="refuse")) as whole:
+        yield whole
+
+
+@pytest.mark.parametrize("texts, name", [(["good", LONG], "input 1 is longer"), ([LONG], "input 0 is longer")])
+def test_an_error_of_a_cosine_names_the_text_by_its_place_in_the_request(whole, texts, name):
+    similarity = {"inputs": {"source_sentence": "good", "sentences": texts}}
+    for path, body in (("/similarity", similarity), ("/rerank", {"query": "good", "texts": texts})):
+        status, _, refused = posted(whole.url + path, body)
+        assert status == 422 and refused["error"].startswith(name)
+
+
+def test_an_error_of_a_cosine_names_the_text_that_all_are_compared_with(whole):
+    similarity = {"inputs": {"source_sentence": LONG, "sentences": ["good", "bad"]}}
+    for path, body, name in (
+        ("/similarity", similarity, "source_sentence"),
+        ("/rerank", {"query": LONG, "texts": ["good", "bad"]}, "query"),
+    ):
+        status, _, refused = posted(whole.url + path, body)
+        assert status == 422 and refused["error"].startswith(f"'{name}' is longer")
+
+
+def test_what_a_request_cannot_have_is_refused(server):
+    ranked = {"query": "good", "texts": ["bad"], "raw_scores": True}
+    tagged = {"inputs": "anna is late", "parameters": {"stride": 3}}
+    for path, body, name in (("/rerank", ranked, "raw_scores"), ("/models/names", tagged, "stride")):
+        status, _, refused = posted(server.url + path, body)
+        assert status == 422 and name in refused["error"]
 
 
 def test_sentence_similarity_is_the_cosine_of_vectors(client, server):

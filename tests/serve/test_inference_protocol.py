@@ -183,6 +183,21 @@ def test_what_cannot_be_answered_is_told(client, http):
             client.infer(*arguments, **options)
 
 
+def test_two_inputs_of_one_name_are_refused(server):
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES"}
+    body = {"inputs": [tensor | {"data": ["good"]}, tensor | {"data": ["bad"]}]}
+    status, _, answer = posted(f"{server.url}/v2/models/mood/infer", body)
+    assert status == 422 and "two inputs are named 'text'" in answer["error"]
+
+
+@pytest.mark.parametrize("digits", [30, 4000])
+def test_a_timeout_of_any_size_is_answered_or_refused(server, digits):
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}
+    body = {"inputs": [tensor], "parameters": {"timeout": int("9" * digits)}}
+    status, _, answer = posted(f"{server.url}/v2/models/mood/infer", body)
+    assert status == 200 or (status == 422 and "timeout" in answer["error"])
+
+
 def of_bytes(size, data, *, shape=(1,), datatype="BYTES", **more):
     """A body of one binary tensor."""
     tensor = {"name": "text", "shape": list(shape), "datatype": datatype, "parameters": {"binary_data_size": size}}

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE
-from polyhead.engine.inputs import AnyInput, task_input
+from polyhead.engine.inputs import AnyInput, input_types_of, task_input
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
 from polyhead.serve.exchange import RequestCost, total_cost, versions_served
@@ -31,6 +31,7 @@ TASK_HEADER, RECEIPT_HEADER = "x-polyhead-task", "X-Polyhead-Receipt"
 FAMILIAR_HEADER, NONE_HEADER = "X-Polyhead-Familiar", "X-Polyhead-None-Of-These"
 HEADER_TEXTS = 256  # that headers speak of: proxies take a few kB of them
 LATE = {504: "It was not done by the deadline."}  # an answer of routes that ask one task
+PAIR = '{"text": "a", "text_pair": "b"}'  # as pipelines of transformers take it
 LEAST_NORM = 1e-12  # as torch's `normalize`
 
 
@@ -217,6 +218,35 @@ def text_list(service: Service, value: object, field: str) -> list[str]:
             "check_embedding_ctx_length=False)",
         )
     raise BadValue(f"'{field}' holds no text", allowed="a string or a list of one string or more", do="send the texts")
+
+
+def text_or_pair_list(service: Service, value: object, field: str, task: Task) -> list[AnyInput]:
+    """The same for a task, where an entry may be a pair as pipelines of transformers take it."""
+    entries = value if isinstance(value, list) and value else [value]
+    service.check_count(len(entries), 1)
+    if any(isinstance(entry, dict) for entry in entries):
+        inputs = [_text_or_pair(entry, field) for entry in entries]
+    else:
+        inputs = [(text,) for text in text_list(service, value, field)]
+    if reads_pairs(task) and min(map(len, inputs)) == 1:
+        raise BadValue(
+            f"task '{task.name}' reads a pair of texts", got="one text", allowed=PAIR, do="send both texts of each pair"
+        )
+    return list(inputs)
+
+
+def _text_or_pair(entry: object, field: str) -> Input:
+    match {"text": entry} if isinstance(entry, str) else entry:
+        case {"text": str(first), "text_pair": str(second), **others} if not others:
+            return first, second
+        case {"text": str(text), **others} if not others:
+            return (text,)
+    raise BadValue(f"'{field}' holds what is no text or pair", got=repr(entry)[:100], allowed=f"a string, or {PAIR}")
+
+
+def reads_pairs(task: Task) -> bool:
+    """Whether the task reads nothing but pairs of texts."""
+    return input_types_of(task) == ("pair",)
 
 
 class ScoredLabel(Value):

@@ -21,6 +21,7 @@ from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import (
     LATE,
+    PAIR,
     ScoredLabel,
     TaskAnswers,
     answers_of,
@@ -33,8 +34,10 @@ from polyhead.serve.formats.asking import (
     list_headers,
     pipelined,
     ranked,
+    reads_pairs,
     requested_task,
     text_list,
+    text_or_pair_list,
 )
 from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, post
 from polyhead.serve.http import body_value, json_content, raw
@@ -48,7 +51,7 @@ UNSET = msgspec.UNSET
 class ClassifyRequest(Wire):
     """A body of any of the three; fields that one server alone has say whose it is."""
 
-    # Semantic router: a text, or texts.
+    # Semantic router: a text, or texts; or pairs as pipelines of transformers take them.
     inputs: Annotated[Any, msgspec.Meta(examples=[["where is my order?"]])] = UNSET
     input: Any = UNSET  # vLLM: a text or texts; Infinity: texts
     model: str | None = None  # the task
@@ -157,8 +160,8 @@ async def _router(service: Service, request: Request, body: ClassifyRequest) -> 
     """Contracts `label_distribution.v1`, `score.v1` and `token_spans.v1`: by the task's kind."""
     meant = requested_task(service, request, body.model)
     check_span_labels(*meant.tasks, spans=True, route="POST /classify")
-    texts = text_list(service, body.inputs, "inputs")
-    answered = await answers_of(service, request, [(text,) for text in texts], meant)
+    inputs = text_or_pair_list(service, body.inputs, "inputs", *meant.tasks)
+    answered = await answers_of(service, request, inputs, meant)
     size = size_of(answered.ticket)
     rows: list[Any] = await off_loop(size, pipelined, answered)
     if answered.costs.cut and has_spans(answered.task):
@@ -228,6 +231,12 @@ def _of_each(answered: TaskAnswers, key: str) -> Any:
 async def _labelled(service: Service, request: Request, body: ClassifyRequest) -> TaskAnswers:
     meant = requested_task(service, request, None if body.model == UNSAID else body.model)
     check_span_labels(*meant.tasks, spans=False, route="POST /classify with 'input'")
+    (task,) = meant.tasks
+    if reads_pairs(task):
+        raise BadValue(
+            f"task '{task.name}' reads pairs, for which 'input' has no form",
+            do=f"ask POST /models/{task.name} with 'inputs': {PAIR}",
+        )
     texts = text_list(service, None if body.input is UNSET else body.input, "input")
     return await answers_of(service, request, [(text,) for text in texts], meant)
 

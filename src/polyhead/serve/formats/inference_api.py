@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyhead._version import __version__
-from polyhead.engine.inputs import AnyInput, input_types_of
+from polyhead.engine.inputs import AnyInput
+from polyhead.engine.several import errors_of_call
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
 from polyhead.serve.checks import size_of
 from polyhead.serve.event_loop import off_loop
@@ -28,10 +29,12 @@ from polyhead.serve.formats.asking import (
     list_headers,
     named_task,
     pipelined,
+    reads_pairs,
     receipt_headers,
     requested_task,
     short_trunk_name,
     text_list,
+    text_or_pair_list,
     vectors_of,
 )
 from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, get, post
@@ -129,7 +132,7 @@ class PipelineParameters(Wire):
 
 
 class PipelineRequest(Wire):
-    """A text or texts, as the Inference API takes them."""
+    """A text or texts, as the Inference API takes them, or pairs, as pipelines of transformers do."""
 
     inputs: Annotated[Any, TEXT]
     parameters: PipelineParameters | None = None
@@ -236,16 +239,17 @@ async def _similarity(service: Service, request: Request) -> Response:
     reading = requested.parameters or ReadOptions()
     reading.check()
     texts = text_list(service, requested.inputs.sentences, "sentences")
-    scores, costs = await _cosines(service, request, requested.inputs.source_sentence, texts)
+    scores, costs = await _cosines(service, request, requested.inputs.source_sentence, texts, name="source_sentence")
     reading.check_read(costs)
     return json_content(few_digits(scores), headers=_headers(costs))
 
 
 async def _cosines(
-    service: Service, request: Request, text: str, others: Sequence[str]
+    service: Service, request: Request, text: str, others: Sequence[str], *, name: str
 ) -> tuple[list[float], RequestCost]:
-    """The cosine of each other text's vector with that of `text`, all from one request to the queue."""
-    vectors = await vectors_of(service, request, [text, *others])
+    """The cosine of each other text's vector with that of `text`, the field `name`; one request to the queue."""
+    with errors_of_call([f"'{name}'", *range(len(others))]):
+        vectors = await vectors_of(service, request, [text, *others])
     return await off_loop(vectors.rows.size, _with_first, vectors), vectors.costs
 
 
@@ -260,10 +264,12 @@ async def _rerank(service: Service, request: Request) -> Response:
     """By a regression task over pairs, where the request means one, else by the cosine of vectors."""
     requested = await body_value(request, _RERANK)
     requested.check()
+    if requested.raw_scores:
+        raise _no_raw_scores("raw_scores")
     texts = text_list(service, requested.texts, "texts")
     meant = _task_of_pairs(service, request)
     if meant is None:
-        scores, costs = await _cosines(service, request, requested.query, texts)
+        scores, costs = await _cosines(service, request, requested.query, texts, name="query")
     else:
         answered = await answers_of(service, request, [(requested.query, text) for text in texts], meant)
         scores, costs = [answer["value"] for answer in answered.answers], answered.costs
@@ -284,7 +290,7 @@ def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
     except BadValue:  # it means none
         return None
     (task,) = requested.tasks
-    if input_types_of(task) == ("pair",) and kind_of(task).scores == "range":
+    if reads_pairs(task) and kind_of(task).scores == "range":
         return requested
     if named is None:
         return None
@@ -303,10 +309,10 @@ async def _pipeline(service: Service, request: Request) -> Response:
     check_span_labels(task, spans=True, route="POST /models/{task}")
     parameters = requested.parameters or PipelineParameters()
     _check_parameters(task, parameters)
-    texts = text_list(service, requested.inputs, "inputs")
-    answered = await answers_of(service, request, [(text,) for text in texts], meant)
+    inputs = text_or_pair_list(service, requested.inputs, "inputs", task)
+    answered = await answers_of(service, request, inputs, meant)
     rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
-    is_one_text_of_spans = isinstance(requested.inputs, str) and has_spans(answered.task)
+    is_one_text_of_spans = not isinstance(requested.inputs, list) and has_spans(answered.task)
     headers = _headers(answered.costs) | list_headers(answered)
     return json_content(rows[0] if is_one_text_of_spans else rows, headers=headers)
 
@@ -324,6 +330,12 @@ def _check_parameters(task: Task, parameters: PipelineParameters) -> None:
         raise _no_raw_scores(f"function_to_apply '{parameters.function_to_apply}'", allowed=function)
     if parameters.top_k is not None and parameters.top_k < 1:
         raise BadValue("'top_k' is too small", got=parameters.top_k, allowed="1 or more")
+    if parameters.stride is not None:
+        raise BadValue(
+            "long texts are cut, or read in windows, as the task says",
+            got=f"stride {parameters.stride}",
+            do="leave the parameter out",
+        )
     if parameters.aggregation_strategy not in (None, "simple", "first"):
         raise BadValue(
             "words are labelled by their first token",

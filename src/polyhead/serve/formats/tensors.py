@@ -57,7 +57,7 @@ class InferParameters(Wire):
     """Options of a request."""
 
     binary_data_output: bool = False
-    timeout: int | None = None  # microseconds
+    timeout: Annotated[int, msgspec.Meta(le=2**63 - 1)] | None = None  # microseconds
     familiar: bool = False  # as `/v1/predict` takes it, and so is the limit
     none_below: float | None = None
 
@@ -113,6 +113,8 @@ def tensor_texts(requested: InferRequest, binary: bytes, *, most: int) -> dict[s
     for tensor in requested.inputs:
         if len(texts) == MOST_TENSORS:
             raise BadValue("the request has too many inputs", got=f"{len(requested.inputs):,}", allowed=MOST_TENSORS)
+        if tensor.name in texts:
+            raise BadValue(f"two inputs are named '{tensor.name}'", do="send the texts of both in one")
         if tensor.parameters.shared_memory_region is not None:
             raise BadValue(
                 f"input '{tensor.name}' lies in shared memory, which this server does not read",
