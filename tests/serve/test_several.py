@@ -24,7 +24,6 @@ from polyhead.values import few_digits
 from support.admin_server import ADMIN, draft, in_a_thread, lines, upload
 from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
 
-TRUNKS = (("cheap", CHEAP), ("deep", DEEP))
 PAIR = {"text": "is the lamp good?", "text_b": "the lamp is late"}
 
 
@@ -128,15 +127,14 @@ def test_a_cascade_answers_as_in_python(bundles):
     assert counts["polyhead_ready", None] == 1
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [{"urgency": False}, {"mood": True}, {"mood": False}, {"mood": {"unsure_below": 0.99}}],
-    ids=["another task", "as it is", "left out", "a choice"],
-)
+WISHES = {"another": {"urgency": False}, "left out": {"mood": False}, "a choice": {"mood": {"unsure_below": 0.99}}}
+
+
+@pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
 def test_a_cascade_is_calibrated_as_in_python(tmp_path, wish):
     """Each answer by the bundle that gave it: it lost its calibrated values as soon as a request said anything."""
-    roots = [bundle_of(tmp_path / name, trunk, {"urgency": 1} if trunk is CHEAP else {}) for name, trunk in TRUNKS]
-    for root, (_, trunk), seed, scale in zip(roots, TRUNKS, (0, 5), (0.5, 2.0), strict=True):
+    roots = bundle_of(tmp_path / "cheap", CHEAP, {"urgency": 1}), bundle_of(tmp_path / "deep", DEEP, {})
+    for root, trunk, seed, scale in zip(roots, (CHEAP, DEEP), (0, 5), (0.5, 2.0), strict=True):
         own = draft("mood", seed, trunk=trunk)
         record = msgspec.structs.replace(own.record, calibration=Calibration(scale=(scale,)))
         write.add_tasks(root, [msgspec.structs.replace(own, record=record)])
@@ -146,16 +144,15 @@ def test_a_cascade_is_calibrated_as_in_python(tmp_path, wish):
 
     async def work(client, _):
         options = {"tasks": ["mood"], "options": {"calibrated": wish}}
-        body, refused = await predicted(client, **options), {"mood": {"thresholds": {"nonsense": 0.3}}}
         stream = await client.post("/v1/predict/stream", json={"inputs": TEXTS, **options})
-        refused = await client.post("/v1/predict", json={"inputs": TEXTS, "options": {"calibrated": refused}})
-        return body["results"], [json.loads(line) for line in stream.text.splitlines()][:-1], refused
+        unknown = {"calibrated": {"mood": {"thresholds": {"nonsense": 0.3}}}}
+        refused = await client.post("/v1/predict", json={"inputs": TEXTS, "options": unknown})
+        return (await predicted(client, **options))["results"], stream.text.splitlines(), refused
 
-    results, stages, refused = ask(roots, work, mood=0.525)
+    results, (*stages, _), refused = ask(roots, work, mood=0.525)
     wanted = [few_digits(result.answers["mood"]) for result in own]
-    assert [result["answers"]["mood"] for result in results] == wanted
-    told = {int(number): answer for stage in stages for number, answer in stage["answers"].items()}
-    assert [told[number] for number in range(len(TEXTS))] == wanted
+    told = {int(row): answer for stage in map(json.loads, stages) for row, answer in stage["answers"].items()}
+    assert [result["answers"]["mood"] for result in results] == [told[row] for row in range(len(TEXTS))] == wanted
     assert refused.status_code == 422 and "no such label" in refused.text
 
 
@@ -186,8 +183,7 @@ def test_an_error_of_the_deeper_trunk_names_the_input_of_the_call(tmp_path):
     async def work(client, _):
         return await client.post("/v1/predict", json={"inputs": [texts[0], texts[0], long], "tasks": ["mood"]})
 
-    settings = msgspec.structs.replace(ADMIN, long_texts="refuse")
-    response = ask((cheap, deep), work, settings, mood=threshold)
+    response = ask((cheap, deep), work, msgspec.structs.replace(ADMIN, long_texts="refuse"), mood=threshold)
     assert response.status_code == 422 and "input 2 is longer than the encoder reads" in response.text
 
 

@@ -83,11 +83,10 @@ def command(
     column too, such as --text. The file appears when it is complete; until then its pieces are in the hidden folder
     .OUT.pieces next to it. The same command continues an interrupted one, and writes the same bytes.
 
-    Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
-    the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed, and
-    "late" those for which a --server had no time, though it was asked again. Blank lines are skipped and counted. A
-    line that cannot be read, or that no task can answer, gets the reason instead of answers; all others are answered.
-    The command then ends with exit code 1, as when a task failed or was late.
+    Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists the
+    tasks that do not fit the input, with the reason; "failed" those that could not be computed, "late" those that a
+    --server had no time for. Blank lines are skipped and counted. A line that cannot be read, or that no task can
+    answer, gets the reason instead. The command then ends with exit code 1, as when a task failed or is late.
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
