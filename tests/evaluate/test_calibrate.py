@@ -294,7 +294,7 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
     probabilities, targets = rng.random((80, 3)), rng.random((80, 3)) < 0.2
     rows = LabelledOutputs(task=TOPICS, logarithms=probabilities, targets=targets)
     share = LENT / targets.sum()
-    for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=0.5)):
+    for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=np.full(3, 0.5))):
 
         def f1(least, label=label):
             own, every = probabilities[:, label] >= least, probabilities >= least
@@ -303,6 +303,15 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
 
         ordered = np.sort(probabilities[:, label])
         assert f1(threshold) == pytest.approx(max(map(f1, [0.0, *((ordered[1:] + ordered[:-1]) / 2)])))
+
+
+def test_a_temperature_leaves_the_f1_of_a_learned_threshold_as_it_is():
+    task = Task(name="topics", kind="multi_label", labels=("order", "bill", "card"), threshold=0.06)
+    outputs, targets = drawn_topics(600, temperature=3.0)
+    calibration = fit_calibration(task, outputs, targets)
+    rows = label_scores_of(task, outputs, targets)
+    assert calibration.scale[0] < 0.5
+    assert measures(calibration, rows) == measures(Calibration(), rows)
 
 
 def test_thresholds_for_f1_are_left_out_where_they_score_worse_on_the_rows_that_check():

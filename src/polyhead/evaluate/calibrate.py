@@ -149,7 +149,7 @@ def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     """Shares of right answers on these rows, overall and per label, with the thresholds of the calibration."""
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
-        is_given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
+        is_given, truth = probabilities >= calibration.given_from(task), rows.targets
         sums = (is_given & truth).sum(axis=0), is_given.sum(axis=0), truth.sum(axis=0)
         whole = _scores(*(int(each.sum()) for each in sums))
         return {**whole, "labels": _by_label(task, *sums)}
@@ -229,7 +229,7 @@ def _with_thresholds(
     goal = Goal.of(wish.goal)
     if rows.is_sigmoid:
         _check(goal.measure != "accuracy", task, "accuracy is no goal of labels one by one", "choose precision")
-        changed["thresholds"] = of_labels(rows, probabilities, goal, default=task.threshold)
+        changed["thresholds"] = of_labels(rows, probabilities, goal, default=calibration.given_from(task))
     elif goal.measure == "accuracy":
         is_right = probabilities.argmax(axis=-1) == rows.targets
         needed = of_label(probabilities.max(axis=-1), is_right, goal)

@@ -198,10 +198,11 @@ def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.
     If confidences were exact, labels would be drawn with their probabilities: `usual` is seldom exceeded by the error
     of such labels.
     """
-    probabilities = (calibration or Calibration()).probabilities(rows.task, rows.logarithms)
+    calibration = calibration or Calibration()
+    probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         confidence, right = probabilities.ravel(), rows.targets.ravel().astype(np.float64)
-        accuracy = float(((probabilities >= rows.task.threshold) == rows.targets).mean())
+        accuracy = float(((probabilities >= calibration.given_from(rows.task)) == rows.targets).mean())
         shown = float(np.maximum(confidence, 1 - confidence).mean())
     else:
         confidence = probabilities.max(axis=-1)

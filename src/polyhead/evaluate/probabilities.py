@@ -244,11 +244,13 @@ def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> 
     return tuple(thresholds)
 
 
-def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
+def of_labels(
+    rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: np.ndarray
+) -> tuple[float, ...]:
     """For each label of several that may apply to a row, the probability from which it is given.
 
-    For F1, all labels lend each of them rows. For recall, a label without rows keeps `default`. A label that cannot
-    reach the goal is not given: its threshold is 1.
+    For F1, all labels lend each of them rows. For recall, a label without rows keeps that of `default`. A
+    label that cannot reach the goal is not given: its threshold is 1.
     """
     if goal.measure == "f1":
         return _of_f1(probabilities, rows.targets, default=default)
@@ -256,16 +258,16 @@ def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, d
     for label in range(probabilities.shape[1]):
         is_true = rows.targets[:, label]
         is_known = goal.measure == "precision" or is_true.any()
-        threshold = of_label(probabilities[:, label], is_true, goal) if is_known else default
+        threshold = of_label(probabilities[:, label], is_true, goal) if is_known else float(default[label])
         thresholds.append(1.0 if threshold is None else threshold)
     return tuple(thresholds)
 
 
-def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) -> tuple[float, ...]:
+def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: np.ndarray) -> tuple[float, ...]:
     """For each label the threshold of the best F1, with `LENT` true rows of all labels added to its own."""
     everything, everything_true = np.sort(probabilities, axis=None), np.sort(probabilities[targets])
     if not len(everything_true):
-        return tuple(default for _ in range(targets.shape[1]))
+        return tuple(default.tolist())
     share = LENT / len(everything_true)
     thresholds = list[float]()
     for label in range(targets.shape[1]):
