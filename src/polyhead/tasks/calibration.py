@@ -86,7 +86,7 @@ class Calibration(Value):
         if self.thresholds or not self.scale:
             return np.array(self.thresholds or [task.threshold] * len(task.labels))
         scaled = np.full(len(task.labels), np.log(task.threshold) - np.log1p(-task.threshold)) * self.scale
-        return np.maximum(base.sigmoid(scaled), SMALLEST)
+        return np.asarray(np.maximum(base.sigmoid(scaled), SMALLEST))
 
 
 class CalibrationChoice(Value):
