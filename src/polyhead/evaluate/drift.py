@@ -309,10 +309,9 @@ def drifts(
     task_drifts = []
     for name, each in rows.items():
         share, distances, order = unlike_rows(known[name], each.seen)
-        task, record = session.tasks[name], session.records[name]
         sure = None
         if each.labelled is not None:
-            sure = sureness(each.labelled, record.calibration, rng=rng)
+            sure = sureness(each.labelled, session.records[name].calibration, rng=rng)
         unlike = tuple(
             UnlikeRow(row=each.rows.rows[place], text=each.rows.text(place), distance=float(distances[place]))
             for place in order[:examples].tolist()

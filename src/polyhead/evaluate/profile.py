@@ -29,7 +29,6 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
 
-
 RowWords = tuple[TaskInput, np.ndarray | None]
 """The input of a row, and its words if it is given as tokens."""
 
