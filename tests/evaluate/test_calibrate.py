@@ -322,6 +322,25 @@ def test_thresholds_for_f1_are_left_out_where_they_score_worse_on_the_rows_that_
     assert "thresholds stay as they are" in " ".join(calibration.measured["notes"])
 
 
+def test_a_goal_leaves_the_wished_probability_of_sure_answers():
+    """It was dropped where thresholds for F1 were left out, held against them, and overwritten by that of accuracy."""
+    for seed in range(4):
+        alone = fit_calibration(MOOD, *drawn(200, seed=seed), CalibrateRequest(goal="f1", positive="good"))
+        wish = CalibrateRequest(goal="f1", positive="good", unsure_below=0.8)
+        calibration = fit_calibration(MOOD, *drawn(200, seed=seed), wish)
+        assert calibration.unsure_below == 0.8
+        assert (calibration.thresholds, calibration.positive) == (alone.thresholds, alone.positive)
+    fit, check = drawn(200), drawn(200, seed=1)
+    turned = ([row * 0 for row in fit[0]], fit[1])
+    wish = CalibrateRequest(goal="f1", positive="good", unsure_below=0.4, method="none")
+    calibration = fit_calibration(MOOD, *turned, wish, check=check)
+    assert (calibration.thresholds, calibration.unsure_below) == ((), 0.4)
+    for least in (0.2, 0.9):
+        wish = CalibrateRequest(goal="accuracy=0.7", unsure_below=least)
+        unsure_below = fit_calibration(MOOD, *drawn(2000), wish).unsure_below
+        assert unsure_below == 0.9 if least == 0.9 else unsure_below > 0.2
+
+
 def test_halves_share_each_label_and_are_drawn_by_the_seed():
     strata = [0] * 10 + [1] * 3 + [2]
     first = halved(strata, seed=1)
