@@ -53,7 +53,11 @@ class Way(Value):
 
 def ways_of(layers: int) -> tuple[Way, ...]:
     """Every way over a trunk of this many layers; over 0, a table of word vectors, the pooled ones."""
-    has_layers, layers = layers > 0, max(1, layers)
+    ways = _ways_of_layers(max(1, layers))
+    return ways if layers else tuple(way for way in ways if isinstance(way.strategy, Pooled))
+
+
+def _ways_of_layers(layers: int) -> tuple[Way, ...]:
     half = max(1, layers // 2)
     students = tuple(length for length in (1,) if length < half)
     frozen: list[Way] = [
@@ -101,7 +105,7 @@ def ways_of(layers: int) -> tuple[Way, ...]:
         ("in-layer-joint", "projected attention, the trunk learns too", InLayer()),
         ("on-top-joint", "narrow layers on top, the trunk learns too", OnTop()),
     )
-    ways = (
+    return (
         *frozen,
         *(Way(name=n, title=t, strategy=s, recipe=Joint(), retrained=ALL) for n, t, s in learned),
         Way(
@@ -112,7 +116,6 @@ def ways_of(layers: int) -> tuple[Way, ...]:
             retrained=OWN,
         ),
     )
-    return tuple(way for way in ways if has_layers or isinstance(way.strategy, Pooled))
 
 
 def chosen_ways(ways: Iterable[Way], only: Collection[str]) -> tuple[Way, ...]:
