@@ -230,6 +230,8 @@ def test_questions_with_fewer_options_than_others_are_calibrated():
     assert (probabilities[:, 2:][[len(row) == 2 for row in outputs]] == 0).all()
     with pytest.raises(EmptyData, match="accuracy of at least 0.9 cannot be shown"):
         fit_calibration(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
+    with pytest.raises(BadValue, match="no labels to scale one by one"):
+        fit_calibration(WHICH, outputs, targets, CalibrateRequest(method="vector"))
 
 
 def test_a_goal_that_no_threshold_reaches_is_refused_and_not_made_live():

@@ -95,9 +95,16 @@ ROUNDS = 200
 
 
 def fit_scaling(method: Method, rows: LabelledOutputs) -> Calibration:
-    """The scaling with the lowest log loss on these rows."""
+    """The scaling with the lowest log loss on these rows; raises BadValue for `vector` where options change by row."""
     if method == "none":
         return Calibration()
+    if method == "vector" and not rows.task.labels:
+        raise BadValue(
+            f"task '{rows.task.name}' has no labels to scale one by one: its options change from row to row",
+            got=method,
+            allowed=["temperature", "none"],
+            do="leave out --method",
+        )
     temperature = best_temperature(rows)
     common = Calibration(scale=(1 / temperature,))
     return common if method == "temperature" else _vector(rows, common)
