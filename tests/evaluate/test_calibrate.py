@@ -205,6 +205,17 @@ def test_sets_hold_the_truth_as_often_as_asked_on_other_rows():
         assert [rule.coverage for rule in calibration.sets] == [0.8, 0.85, 0.9, 0.95, 0.99]
 
 
+def test_sets_hold_the_truth_where_probabilities_repeat():
+    """A limit that was rounded up left out the very rows that it came from."""
+    for chance in np.linspace(0.21, 0.39, 19):
+        probabilities = np.array([0.95 - chance, chance, 0.05])
+        targets = [np.asarray(label) for label in np.arange(3).repeat(np.rint(100 * probabilities).astype(int))]
+        outputs = [np.log(probabilities).astype(np.float32)] * len(targets)
+        calibration = fit_calibration(MOOD, outputs, targets, CalibrateRequest(method="none"), check=(outputs, targets))
+        for rule in calibration.sets:
+            assert calibration.measured["sets"][f"{rule.coverage:g}"]["coverage"] >= rule.coverage
+
+
 def test_numbers_get_intervals_and_no_temperature():
     calibration = fit_calibration(URGENCY, *drawn_numbers(2000))
     outputs, targets = drawn_numbers(4000, seed=5)

@@ -292,8 +292,8 @@ def _check(is_met: bool, task: Task, reason: str, do: str) -> None:
 
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
     """The calibration with sets from the check rows: a row's set must contain everything that is true."""
-    misses = 1 - _least_of_truth(halves[1], calibration)
-    return _kept(calibration, misses, wish, notes, limit=lambda quantile: 1 - quantile)
+    misses = -_least_of_truth(halves[1], calibration)  # 1 - p is rounded: p itself could then miss the limit
+    return _kept(calibration, misses, wish, notes, limit=lambda quantile: -quantile)
 
 
 def _kept(
