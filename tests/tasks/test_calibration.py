@@ -1,7 +1,9 @@
 """Calibrated answers: what a scale, thresholds and a request's choices make of scores."""
 
 import numpy as np
+import pytest
 
+from polyhead.errors import BadValue
 from polyhead.store.jobs.answers import calibrated_arrays
 from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, with_calibrated
 from polyhead.tasks.kinds import kind_of
@@ -30,3 +32,14 @@ def test_a_label_of_no_probability_is_not_given():
     answer = {"labels": ["c"], "scores": {"a": 1e-9, "b": 0.05, "c": 0.9}}
     (made,) = with_calibrated(RARE, Calibration(scale=(50.0,)), [answer])
     assert made[KEY]["labels"] == ["c"]
+
+
+def test_a_threshold_that_decides_nothing_is_refused():
+    """Where one label's threshold decides between it and the others, those of the others were ignored in silence."""
+    task = Task(name="d", kind="single_label", labels=("danger", "other"))
+    calibration = Calibration(positive="danger", thresholds=(0.7, 0.0))
+    answer = {"label": "danger", "scores": {"danger": 0.8, "other": 0.2}}
+    (made,) = with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"danger": 0.9}))
+    assert (made[KEY]["label"], made[KEY]["unsure"]) == (None, True)
+    with pytest.raises(BadValue, match="one label alone.*Got: other.*Allowed: danger"):
+        with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"other": 0.9}))

@@ -116,6 +116,13 @@ def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice)
             raise BadValue(
                 f"task '{task.name}' has no such label to set a threshold for", got=unknown, allowed=task.labels
             )
+        if calibration.positive is not None and (others := sorted(set(choice.thresholds) - {calibration.positive})):
+            raise BadValue(
+                f"task '{task.name}' decides by the threshold of one label alone, so that of another changes nothing",
+                got=others,
+                allowed=[calibration.positive],
+                do="set that of the allowed label, or unsure_below",
+            )
         is_sigmoid, none = kind_of(task).scores == "sigmoid", [0.0] * len(task.labels)
         needed = calibration.given_from(task).tolist() if is_sigmoid else calibration.thresholds or none
         standing = dict(zip(task.labels, needed, strict=True))
