@@ -148,6 +148,11 @@ def test_thresholds_of_one_label_are_those_of_all_that_could_be_chosen():
             assert given.sum() > 0.5 * max(other.sum() for other in others if true[other].mean() >= 0.8)
 
 
+def test_a_threshold_for_recall_loses_no_row_to_rounding():
+    true = np.linspace(0.1, 0.9, 9)
+    assert of_label(true, np.ones(9, bool), Goal.of("recall=0.9")) == 0.1
+
+
 def test_rows_of_one_probability_are_given_together():
     threshold = of_label(np.array([0.5] * 60 + [0.2] * 60), np.array([True, False] * 60), Goal.of("precision=0.9"))
     assert threshold is None

@@ -222,7 +222,7 @@ def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> floa
     assert goal.least is not None
     if goal.measure == "recall":
         true = np.sort(probabilities[is_true])
-        place = floor((len(true) + 1) * (1 - goal.least))
+        place = floor((len(true) + 1) * (1 - goal.least) + 1e-9)  # 10 * (1 - 0.9) is 0.9999999999999998
         return float(true[place - 1]) if place >= 1 else (0.0 if len(true) else None)
     is_shown = is_last & (count >= SHOWN)
     reached = np.flatnonzero(is_shown & (wilson(right, count, z=CAUTION)[0] >= goal.least))
