@@ -1,6 +1,9 @@
 """Advice: within the budget, from validation alone, as a project file that trains; labels against layers."""
 
+import json
+
 import pytest
+from safetensors.numpy import save_file
 
 from advise.test_ways import tasks_in
 from polyhead.advise.choice import Budget, next_step, task_advice
@@ -10,6 +13,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import AllocationOption, LayerPrice, allocation_of
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import read_project
+from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events
 from support import head_search
 
@@ -72,6 +76,21 @@ def test_below_the_whole_trunk_a_layer_stands_on_a_low_tap(home, tmp_path):
     assert advice.cost == 1 and advice.tasks["mood"].chosen == "branch-1" and not advice.learned
     (tmp_path / "p.toml").write_text(asked.project_text(advice, "b"))
     assert read_project(tmp_path / "p.toml").tasks[0].strategy == Branch(layers=1, tap=0)
+
+
+def test_a_table_of_word_vectors_has_no_branches(tmp_path):
+    words, folder = tiny_trunk(family="static"), tmp_path / "trunk"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(words.tokenizer)
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
+    save_file({"embeddings": words.arrays["embeddings.word.weight"]}, folder / "model.safetensors")
+    for unit, amount in (("ms", 1e4), ("layers", 0)):
+        asked = ladder(tmp_path, tmp_path / "kept", names=("mood",), amount=amount, unit=unit, frozen=True)
+        advice = asked.run()
+        assert advice.left_out[0] == "branches: a table of word vectors has no layers"
+        assert advice.tasks["mood"].chosen in HEADS and advice.cost <= amount
+        (tmp_path / "p.toml").write_text(asked.project_text(advice, "b"))
+        assert read_project(tmp_path / "p.toml").tasks[0].name == "mood"
 
 
 def test_a_budget_for_nothing_is_refused_with_what_is_needed(home, tmp_path):

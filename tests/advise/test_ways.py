@@ -55,6 +55,11 @@ def test_names_are_their_own_and_every_strategy_is_there():
     assert {way.strategy.layers for way in WAYS if isinstance(way.strategy, Branch)} == {1, 2, 3, 6}
 
 
+def test_a_table_of_word_vectors_has_pooled_ways_alone():
+    assert {type(way.strategy) for way in ways_of(0)} == {Pooled}
+    assert {"pooled-auto", "pooled-joint", "fine-tune"} <= {way.name for way in ways_of(0)}
+
+
 def test_a_trunk_of_one_layer_has_no_way_twice():
     assert [way.strategy.layers for way in ways_of(1) if isinstance(way.strategy, Branch)] == [1]
 

@@ -152,6 +152,15 @@ def test_a_split_with_other_labels_or_other_texts_is_told(tmp_path):
     assert "0% of texts have a capital letter, in train 100%" in found.what
 
 
+def test_splits_whose_rows_have_none_of_the_labels_are_compared(tmp_path):
+    bare = [row | {"label": []} for row in clean()]
+    alike = [row | {"label": []} for row in clean(60, start=4000)]
+    other = [row | {"label": [row["label"]]} for row in clean(60, start=4000)]
+    for test, is_told in ((alike, False), (other, True)):
+        found = findings(tmp_path, entry(tmp_path, bare, kind="multi_label", test=test))
+        assert ("label_shift" in found) is is_told
+
+
 def test_groups_that_are_in_train_and_in_a_split_are_told(tmp_path):
     train_rows = [row | {"who": n // 4} for n, row in enumerate(clean(300))]
     test = [row | {"who": 70 + n // 4} for n, row in enumerate(clean(100, start=4000))]

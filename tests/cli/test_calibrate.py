@@ -161,3 +161,20 @@ def test_drift_leaves_out_tasks_that_cannot_read_the_file(bundle, rows):
     assert "same, alike" in done.err
     run("drift", bundle, rows["texts"], "--known", rows["texts"], "--keep").refuses("--known", code=2)
     run("drift", bundle, rows["few"], "--known", rows["held"], "--task", "mood").refuses("too few rows")
+
+
+def test_drift_looks_at_rows_without_a_label_too(bundle, rows, tmp_path):
+    """Of a file with a column of the task's name, rows without a label were left out, and a new label ended the run."""
+    labelled = tiny_project.messages(60, seed=12)
+    others = [{"text": "good " * 40 + str(number), "mood": None} for number in range(100)]
+    odd = [row | {"mood": "furious"} for row in tiny_project.messages(2, seed=15)]
+    file = tiny_project.write_jsonl(tmp_path / "week.jsonl", labelled + odd + others)
+    (task,) = told("drift", bundle, file, "--known", rows["held"], "--task", "mood")["tasks"]
+    assert (task["rows"], task["sureness"]["rows"], task["differs"]) == (162, 60, True)
+    assert {row["row"] for row in task["examples"]} <= set(range(63, 163))
+    assert task["notes"][0] == "100 rows without a label"
+    assert task["notes"][1].startswith("2 rows with what the task cannot read")
+    assert "'furious'" in task["notes"][1]
+    bare = tiny_project.write_jsonl(tmp_path / "bare.jsonl", [row | {"mood": ""} for row in labelled])
+    (task,) = told("drift", bundle, bare, "--known", rows["held"], "--task", "mood")["tasks"]
+    assert (task["rows"], task["sureness"], task["differs"]) == (60, None, False)

@@ -25,7 +25,7 @@ def lines(path):
 
 
 def test_answers_are_numbers_or_names_and_each_is_written(work, moods):
-    done = run(*WORDS, cwd=work, stdin="1\nbad\ns\n7\n2\nq\n")
+    done = run(*WORDS, cwd=work, stdin="1\nbad\ns\n7\n²\n2\nq\n")
     assert done.code == 0, done.err
     written = lines(work / "labelled.jsonl")
     assert [row["label"] for row in written] == ["good", "bad", "bad"]
@@ -100,5 +100,7 @@ def test_what_cannot_be_is_refused(work, moods):
     write(work / "filled.jsonl", [{"row": 1, "text": next(iter(moods)), "label": "fine"}])
     run(*WORDS, "--answers", "filled.jsonl", cwd=work).refuses("UnknownLabel", "fine")
     run(*WORDS, "--output", "texts.jsonl", cwd=work).refuses("cannot write texts.jsonl")
+    write(work / "beside.jsonl", [{"text": "a", "label": "good"}, {"text": "b", "label": "Bad"}])
+    run("label", "beside.jsonl", *WORDS[2:], "--label", "label", cwd=work).refuses("UnknownLabel", "row 2", "Got: Bad")
     assert len(lines(work / "texts.jsonl")) == 60
     run(*WORDS, "-o", "labels.csv", cwd=work, stdin="1\nq\n").refuses("it ends in .jsonl", code=2)  # what it writes

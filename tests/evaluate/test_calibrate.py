@@ -148,6 +148,11 @@ def test_thresholds_of_one_label_are_those_of_all_that_could_be_chosen():
             assert given.sum() > 0.5 * max(other.sum() for other in others if true[other].mean() >= 0.8)
 
 
+def test_a_threshold_for_recall_loses_no_row_to_rounding():
+    true = np.linspace(0.1, 0.9, 9)
+    assert of_label(true, np.ones(9, bool), Goal.of("recall=0.9")) == 0.1
+
+
 def test_rows_of_one_probability_are_given_together():
     threshold = of_label(np.array([0.5] * 60 + [0.2] * 60), np.array([True, False] * 60), Goal.of("precision=0.9"))
     assert threshold is None
@@ -205,6 +210,17 @@ def test_sets_hold_the_truth_as_often_as_asked_on_other_rows():
         assert [rule.coverage for rule in calibration.sets] == [0.8, 0.85, 0.9, 0.95, 0.99]
 
 
+def test_sets_hold_the_truth_where_probabilities_repeat():
+    """A limit that was rounded up left out the very rows that it came from."""
+    for chance in np.linspace(0.21, 0.39, 19):
+        probabilities = np.array([0.95 - chance, chance, 0.05])
+        targets = [np.asarray(label) for label in np.arange(3).repeat(np.rint(100 * probabilities).astype(int))]
+        outputs = [np.log(probabilities).astype(np.float32)] * len(targets)
+        calibration = fit_calibration(MOOD, outputs, targets, CalibrateRequest(method="none"), check=(outputs, targets))
+        for rule in calibration.sets:
+            assert calibration.measured["sets"][f"{rule.coverage:g}"]["coverage"] >= rule.coverage
+
+
 def test_numbers_get_intervals_and_no_temperature():
     calibration = fit_calibration(URGENCY, *drawn_numbers(2000))
     outputs, targets = drawn_numbers(4000, seed=5)
@@ -230,6 +246,8 @@ def test_questions_with_fewer_options_than_others_are_calibrated():
     assert (probabilities[:, 2:][[len(row) == 2 for row in outputs]] == 0).all()
     with pytest.raises(EmptyData, match="accuracy of at least 0.9 cannot be shown"):
         fit_calibration(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
+    with pytest.raises(BadValue, match="no labels to scale one by one"):
+        fit_calibration(WHICH, outputs, targets, CalibrateRequest(method="vector"))
 
 
 def test_a_goal_that_no_threshold_reaches_is_refused_and_not_made_live():
@@ -294,7 +312,7 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
     probabilities, targets = rng.random((80, 3)), rng.random((80, 3)) < 0.2
     rows = LabelledOutputs(task=TOPICS, logarithms=probabilities, targets=targets)
     share = LENT / targets.sum()
-    for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=0.5)):
+    for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=np.full(3, 0.5))):
 
         def f1(least, label=label):
             own, every = probabilities[:, label] >= least, probabilities >= least
@@ -305,12 +323,40 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
         assert f1(threshold) == pytest.approx(max(map(f1, [0.0, *((ordered[1:] + ordered[:-1]) / 2)])))
 
 
+def test_a_temperature_leaves_the_f1_of_a_learned_threshold_as_it_is():
+    task = Task(name="topics", kind="multi_label", labels=("order", "bill", "card"), threshold=0.06)
+    outputs, targets = drawn_topics(600, temperature=3.0)
+    calibration = fit_calibration(task, outputs, targets)
+    rows = label_scores_of(task, outputs, targets)
+    assert calibration.scale[0] < 0.5
+    assert measures(calibration, rows) == measures(Calibration(), rows)
+
+
 def test_thresholds_for_f1_are_left_out_where_they_score_worse_on_the_rows_that_check():
     fit, check = drawn_topics(200), drawn_topics(200, seed=1)
     turned = ([row * 0 - 3 for row in fit[0]], fit[1])  # of rows that say nothing everything is given
     calibration = fit_calibration(TOPICS, *turned, CalibrateRequest(goal="f1", method="none"), check=check)
     assert calibration.thresholds == ()
     assert "thresholds stay as they are" in " ".join(calibration.measured["notes"])
+
+
+def test_a_goal_leaves_the_wished_probability_of_sure_answers():
+    """It was dropped where thresholds for F1 were left out, held against them, and overwritten by that of accuracy."""
+    for seed in range(4):
+        alone = fit_calibration(MOOD, *drawn(200, seed=seed), CalibrateRequest(goal="f1", positive="good"))
+        wish = CalibrateRequest(goal="f1", positive="good", unsure_below=0.8)
+        calibration = fit_calibration(MOOD, *drawn(200, seed=seed), wish)
+        assert calibration.unsure_below == 0.8
+        assert (calibration.thresholds, calibration.positive) == (alone.thresholds, alone.positive)
+    fit, check = drawn(200), drawn(200, seed=1)
+    turned = ([row * 0 for row in fit[0]], fit[1])
+    wish = CalibrateRequest(goal="f1", positive="good", unsure_below=0.4, method="none")
+    calibration = fit_calibration(MOOD, *turned, wish, check=check)
+    assert (calibration.thresholds, calibration.unsure_below) == ((), 0.4)
+    for least in (0.2, 0.9):
+        wish = CalibrateRequest(goal="accuracy=0.7", unsure_below=least)
+        unsure_below = fit_calibration(MOOD, *drawn(2000), wish).unsure_below
+        assert unsure_below == 0.9 if least == 0.9 else unsure_below > 0.2
 
 
 def test_halves_share_each_label_and_are_drawn_by_the_seed():

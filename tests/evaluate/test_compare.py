@@ -7,9 +7,11 @@ from polyhead.data.columns import Source
 from polyhead.data.read import Examples, ReadReport
 from polyhead.evaluate.compare import compare_versions
 from polyhead.evaluate.scores import SplitOutputs
+from polyhead.tasks.agreement import same_answer
 from polyhead.tasks.task import Task
 
 TRUTH = ["bad", "good"] * 10
+TOPICS = Task(name="topics", kind="multi_label", labels=("bill", "order"))
 
 
 def version(labels, answers):
@@ -25,6 +27,11 @@ def version(labels, answers):
     outputs = [np.eye(len(labels), dtype=np.float32)[place[label]] for label in answers]
     task = Task(name="mood", kind="single_label", labels=labels)
     return SplitOutputs(task=task, source=Source(path="x.jsonl"), examples=examples, outputs=outputs)
+
+
+def test_labels_in_another_order_are_the_same_answer():
+    assert same_answer(TOPICS, {"labels": ["bill", "order"]}, {"labels": ["order", "bill"]})
+    assert not same_answer(TOPICS, {"labels": ["bill", "order"]}, {"labels": ["bill"]})
 
 
 @pytest.mark.parametrize("labels", [("bad", "good"), ("good", "bad"), ("awful", "bad", "good")])

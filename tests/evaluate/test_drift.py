@@ -93,3 +93,16 @@ def test_answers_that_are_too_sure_are_told_from_those_that_are_not():
     assert wrong.differs
     assert wrong.confidence > wrong.accuracy == right.accuracy
     assert not sureness(sure, Calibration(scale=(0.25,)), rng=rng).differs
+
+
+def test_the_accuracy_of_labels_is_that_of_the_calibration_s_thresholds():
+    topics = Task(name="topics", kind="multi_label", labels=("order", "bill"), threshold=0.2)
+    outputs = np.log([[0.1, 0.3], [0.3, 0.6]]) - np.log1p(-np.array([[0.1, 0.3], [0.3, 0.6]]))
+    rows = label_scores_of(topics, list(outputs), list(np.array([[0, 0], [0, 1]])))
+    for calibration, accuracy in (
+        (None, 0.5),
+        (Calibration(scale=(0.5,)), 0.5),
+        (Calibration(thresholds=(0.5, 0.5)), 1.0),
+        (Calibration(thresholds=(0.5, 0.9)), 0.75),
+    ):
+        assert sureness(rows, calibration, rng=np.random.default_rng(0)).accuracy == accuracy

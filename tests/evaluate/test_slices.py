@@ -44,6 +44,14 @@ def test_many_numbers_are_cut_into_quarters_and_few_are_values():
     assert {name: len(places) for name, places in grouped([1, 2, "2", 1, 2]).items()} == {"2": 3, "1": 2}
 
 
+def test_a_number_is_a_plain_decimal_and_nan_is_no_value():
+    """2023_01 was the number 202301, and one NaN made categories of all numbers."""
+    months = [f"20{year}_{month:02}" for year in (23, 24) for month in range(1, 9)]
+    assert list(grouped(months)) == months
+    parts = grouped([float(number) for number in range(100)] + [float("nan"), None])
+    assert [len(places) for places in parts.values()] == [25, 25, 25, 25, 2] and list(parts)[-1] == EMPTY
+
+
 def test_rare_values_stand_together():
     values = [f"v{number}" for number in range(25) for _ in range(30 - number)]
     found = grouped(values)

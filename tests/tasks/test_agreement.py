@@ -53,13 +53,14 @@ ANNA, LAMP = (0, 4, "person"), (5, 9, "product")
         ("mood", [GOOD] * 4, [SURELY_GOOD] * 4, 1.0),
         ("mood", [GOOD] * 4, [GOOD, GOOD, GOOD, BAD], 0.75),
         ("topics", [{"labels": ["order"]}, {"labels": []}], [{"labels": ["order", "bill"]}, {"labels": []}], 0.5),
+        ("topics", [{"labels": ["order", "bill"]}], [{"labels": ["bill", "order"]}], 1.0),
         ("names", [spans(ANNA, LAMP)], [spans(ANNA)], 2 / 3),
         ("names", [spans()], [spans()], 1.0),
         ("names", [words("a", "b", "c", "d")], [words("a", "b", "c", "c")], 0.75),
         ("reply", [choice(1, [0.4, 0.6], [1, 0, 2])], [choice(1, [0.3, 0.7], [1, 2, 0])], 1.0),
         ("where", [place(0, 1)], [place(4, 5)], 0.0),
     ],
-    ids=["scores", "label", "labels", "span-f1", "no-span", "words", "choice", "answer"],
+    ids=["scores", "label", "labels", "order-of-labels", "span-f1", "no-span", "words", "choice", "answer"],
 )
 def test_share_of_equal_answers(task, first, second, share):
     agreement = agreement_of(BY_NAME[task], list(zip(first, second, strict=True)))

@@ -1,8 +1,11 @@
 """Answers against the truth: metrics of rows that stand several times, confusion, confidence, support of answers."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from polyhead.tasks.judging import from_labels, label_metrics
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Example, Task
 
@@ -67,6 +70,20 @@ def test_metrics_of_counted_rows_are_those_of_the_repeated_rows(name):
         rows = np.repeat(np.arange(ROWS), each)
         wanted = kind.evaluate(task, *([of[row] for row in rows] for of in (outputs, targets, examples)))
         assert {metric: values[place] for metric, values in found.items()} == pytest.approx(wanted, abs=1e-9), name
+
+
+def test_a_recount_of_many_labels_takes_little_memory():
+    """A table of the pairs of labels that occur, by all labels, grew with both."""
+    rng, labels, rows = np.random.default_rng(0), 3000, 3000
+    truth, answers = rng.integers(labels, size=(2, rows))
+    answers[:1000] = truth[:1000]
+    tracemalloc.start()
+    recount = from_labels(truth, answers, np.arange(rows), labels, lambda *counts: label_metrics(*counts))
+    found = recount(np.ones((2, rows)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20e6
+    assert found["accuracy"] == pytest.approx([(truth == answers).mean()] * 2)
 
 
 def test_confusion_of_labels_is_that_of_scikit_learn():

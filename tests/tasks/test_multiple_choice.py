@@ -55,6 +55,27 @@ def test_questions_of_any_number_of_options_are_read(tmp_path):
     assert (found.report.rows, found.report.used) == (2, 2)
 
 
+def test_an_index_may_be_written_as_frames_write_it(tmp_path):
+    """A column of integers with an empty cell holds floats."""
+    rows = [ROW | {"label": 1.0}, ROW | {"label": None}, ROW | {"label": "2.0"}]
+    assert [int(target) for target in read(source(tmp_path, rows), TASK).targets] == [1, 2]
+    for choices, cell, index in (
+        ('["a","b"]', "1.0", 1),
+        ('["1.0","b"]', "1.0", 0),
+        ('["0","1"]', "1.0", 1),
+        ('["1","0"]', "1.0", None),  # the option 1, or the index
+        ('["a","b"]', "1.5", None),
+        ('["a","b"]', "2.0", None),
+    ):
+        quoted = choices.replace('"', '""')
+        file = source(tmp_path, f'question,choices,label\nwhat?,"{quoted}",{cell}\n', "rows.csv")
+        if index is None:
+            with pytest.raises(BadValue, match="none of the question's options"):
+                read(file, TASK)
+        else:
+            assert int(read(file, TASK).targets[0]) == index
+
+
 def test_columns_go_by_other_names(tmp_path):
     rows = [{"ask": "what?", "of": ["a", "b"], "right": 0, "story": "a!"}]
     names = {"text": "ask", "choices": "of", "label": "right", "text_b": "story"}

@@ -125,6 +125,9 @@ class Ladder:
 
     def _branches(self, price: LayerPrice) -> list[AllocationOption]:
         """Branches of every depth within the budget, by successive halving on the states at their taps."""
+        if not self.depth:
+            self.left_out.append("branches: a table of word vectors has no layers")
+            return []
         way = self._halving(self._deepest(price)) if self._affords_trunk(price) else self._shallow(price)
         if way is None:
             self.left_out.append("branches: the budget has no room for a private layer")
@@ -216,7 +219,7 @@ class Ladder:
         paths = [record.path for record in Bundle.open(self._last, verify=False).tasks.values()]
         private = sum(len(private_layers(path)) for path in paths)
         if not private:
-            each = max(1, took // self.depth)
+            each = max(1, took // max(1, self.depth))
             return LayerPrice(shared=each, private=each, base=max(0, took - each * self.depth), unit=MICRO)
         below = before.base + max(map(tap_of, paths)) * before.shared
         return msgspec.structs.replace(before, private=max(1, (took - below) // private))
@@ -253,8 +256,8 @@ class Ladder:
         return self.clock.seconds + self._estimated(way) <= 60 * self.budget.minutes
 
     def _say_price(self) -> None:
-        search = Way(name="branches", title="", strategy=Branch())
-        ways = [*HEADS.values(), search, *([] if self.budget.frozen else [LEARNED])]
+        search = [Way(name="branches", title="", strategy=Branch())] if self.depth else []
+        ways = [*HEADS.values(), *search, *([] if self.budget.frozen else [LEARNED])]
         within = "" if self.budget.minutes is None else f"; at most {self.budget.minutes:g} minutes were given"
         self.events.line(f"price: the whole ladder in about {duration(sum(map(self._estimated, ways)))}{within}")
 

@@ -52,7 +52,12 @@ class Way(Value):
 
 
 def ways_of(layers: int) -> tuple[Way, ...]:
-    """Every way over a trunk of this many layers."""
+    """Every way over a trunk of this many layers; over 0, a table of word vectors, the pooled ones."""
+    ways = _ways_of_layers(max(1, layers))
+    return ways if layers else tuple(way for way in ways if way.strategy.reads_kept_features)
+
+
+def _ways_of_layers(layers: int) -> tuple[Way, ...]:
     half = max(1, layers // 2)
     students = tuple(length for length in (1,) if length < half)
     frozen: list[Way] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy as np
 
 from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, MissingColumn, UnknownLabel
+from polyhead.tasks.kinds.base import other_spelling, spelled
 from polyhead.values import Value
 
 UNSURE = 10  # factor of preselection: the most uncertain texts, of which one per cluster is taken
@@ -91,12 +92,22 @@ def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
     for row in rows:
         value, cell = row.values.get(text), row.values.get(label) if label else None
         if isinstance(value, str) and value.strip():
-            name = str(cell).strip() if cell is not None else ""
-            texts.append(Text(row=row.number, text=value, label=name or None))
+            name = spelled(cell) or str(cell) if cell is not None else ""
+            texts.append(Text(row=row.number, text=value, label=name.strip() or None))
     for column in (text, label):
         if column and column not in rows.columns:
             raise MissingColumn(f"{path} has no column '{column}'", allowed=list(rows.columns), do="name another one")
     return texts
+
+
+def known_label(name: str, labels: Collection[str], where: str) -> str:
+    """The label as `labels` spell it; raises UnknownLabel with this place for one that they do not have."""
+    name = name.strip()
+    spelling = name if name in labels else other_spelling(name, labels)
+    if spelling not in labels:
+        problem, do = f"{where}: the label is not one of --labels", "add it to --labels, or fix the row"
+        raise UnknownLabel(problem, got=name, allowed=sorted(labels), do=do, label=name)
+    return spelling
 
 
 def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -110,15 +121,10 @@ def answers_in(path: str, texts: Mapping[int, str], labels: Iterable[str]) -> It
         if label is None or not str(label).strip():
             continue
         where = f"{path} row {row.number}"
-        if not str(number).isdigit() or texts.get(int(str(number))) != row.values.get("text"):
+        if not str(number).isdecimal() or texts.get(int(str(number))) != row.values.get("text"):
             problem = f"{where}: the texts have no such row"
             raise BadValue(problem, got=number, do="label the file that --ask wrote of the same texts")
-        name = str(label).strip()
-        if name not in known:
-            raise UnknownLabel(
-                f"{where}: the label is not one of --labels", got=name, allowed=sorted(known), label=name
-            )
-        yield int(str(number)), name
+        yield int(str(number)), known_label(spelled(label) or str(label), known, where)
 
 
 class LabelFile:
@@ -128,14 +134,19 @@ class LabelFile:
         self.path = path
 
     def read(self, texts: Mapping[int, str], labels: Iterable[str]) -> dict[int, str]:
-        """The labels so far, by row; an incomplete line after a crash is skipped and removed."""
+        """The labels so far, by row; a last line that a crash left incomplete is removed, one without an end ended."""
         if not self.path.exists():
             return {}
         raw = self.path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) < len(raw):
+        last = raw[raw.rfind(b"\n") + 1 :]
+        if last:
             with self.path.open("rb+") as file:
-                file.truncate(len(whole))
+                try:
+                    msgspec.json.decode(last)
+                    file.seek(len(raw))
+                    file.write(b"\n")
+                except ValueError:
+                    file.truncate(len(raw) - len(last))
         return dict(answers_in(str(self.path), texts, labels))
 
     def add(self, row: int, text: str, label: str) -> None:

@@ -41,7 +41,7 @@ def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
         return
     do = "draw the split at random from the same rows, or check that later texts will look like it"
     if train.has_classes:
-        in_train, in_part = train.counts / train.counts.sum(), part.counts / max(1, part.counts.sum())
+        in_train, in_part = train.counts / max(1, train.counts.sum()), part.counts / max(1, part.counts.sum())
         apart = float(np.abs(in_train - in_part).sum() / 2)
         mixed = (train.counts + part.counts) / max(1, (train.counts + part.counts).sum())
         spread = np.sqrt(mixed * (1 - mixed) * (1 / len(train) + 1 / len(part)))

@@ -81,7 +81,7 @@ def _names(labels: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in labels.split(",") if name.strip()))
     if len(names) < 2:
         raise click.BadParameter("give two labels or more, with commas between them", param_hint="'--labels'")
-    if taken := [name for name in names if name in (SKIP, QUIT) or name.isdigit()]:
+    if taken := [name for name in names if name in (SKIP, QUIT) or name.isdecimal()]:
         problem = f"an answer {', '.join(taken)} would mean something else: s skips, q stops, a number chooses"
         raise click.BadParameter(problem, param_hint="'--labels'")
     return names
@@ -135,7 +135,7 @@ def _answer(prompt: str, names: Sequence[str]) -> str:
         reply = line.strip()
         if not line or reply == QUIT:
             return QUIT
-        if reply.isdigit() and 1 <= int(reply) <= len(names):
+        if reply.isdecimal() and 1 <= int(reply) <= len(names):
             return names[int(reply) - 1]
         if reply in names or reply == SKIP:
             return reply

@@ -110,13 +110,7 @@ def fit_calibration(
         calibration = raw
         notes.append("the scores are kept as they are: scaling did not make them better on the rows that check")
     errors = [error_of(halves[1], c.probabilities(task, halves[1].logarithms)) for c in (raw, calibration)]
-    with_thresholds = _with_thresholds(calibration, halves[0], wish, notes)
-    if wish.goal is not None and Goal.of(wish.goal).measure == "f1":
-        before, after = (_f1(each, halves[1], with_thresholds.positive) for each in (calibration, with_thresholds))
-        if after < before:
-            with_thresholds = calibration
-            notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
-    calibration = with_thresholds
+    calibration = _checked_thresholds(calibration, halves, wish, notes)
     calibration = _with_sets(calibration, halves, wish, notes)
     measured: dict[str, Any] = {
         "method": wish.method if calibration.scale else "none",
@@ -149,7 +143,7 @@ def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     """Shares of right answers on these rows, overall and per label, with the thresholds of the calibration."""
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
-        is_given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
+        is_given, truth = probabilities >= calibration.given_from(task), rows.targets
         sums = (is_given & truth).sum(axis=0), is_given.sum(axis=0), truth.sum(axis=0)
         whole = _scores(*(int(each.sum()) for each in sums))
         return {**whole, "labels": _by_label(task, *sums)}
@@ -214,6 +208,21 @@ def halved(strata: Sequence[int], seed: int, together: Sequence[Hashable] | None
     return is_first[unit]
 
 
+def _checked_thresholds(
+    calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]
+) -> Calibration:
+    """The calibration with thresholds; those for F1 only where it does not fall on the rows that check."""
+    chosen = _with_thresholds(calibration, halves[0], wish, notes)
+    if wish.goal is None or Goal.of(wish.goal).measure != "f1":
+        return chosen
+    all_sure = msgspec.structs.replace(chosen, unsure_below=0.0)
+    before, after = (_f1(each, halves[1], chosen.positive) for each in (calibration, all_sure))
+    if after >= before:
+        return chosen
+    notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
+    return msgspec.structs.replace(calibration, unsure_below=chosen.unsure_below)
+
+
 def _with_thresholds(
     calibration: Calibration, rows: LabelledOutputs, wish: CalibrateRequest, notes: list[str]
 ) -> Calibration:
@@ -229,11 +238,11 @@ def _with_thresholds(
     goal = Goal.of(wish.goal)
     if rows.is_sigmoid:
         _check(goal.measure != "accuracy", task, "accuracy is no goal of labels one by one", "choose precision")
-        changed["thresholds"] = of_labels(rows, probabilities, goal, default=task.threshold)
+        changed["thresholds"] = of_labels(rows, probabilities, goal, default=calibration.given_from(task))
     elif goal.measure == "accuracy":
         is_right = probabilities.argmax(axis=-1) == rows.targets
         needed = of_label(probabilities.max(axis=-1), is_right, goal)
-        changed["unsure_below"] = _reached(needed, task, goal, rows)
+        changed["unsure_below"] = max(wish.unsure_below or 0.0, _reached(needed, task, goal, rows))
     else:
         _check(bool(task.labels), task, f"'{goal.measure}' needs labels", "choose accuracy")
         positive = wish.positive or task.positive
@@ -283,8 +292,8 @@ def _check(is_met: bool, task: Task, reason: str, do: str) -> None:
 
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
     """The calibration with sets from the check rows: a row's set must contain everything that is true."""
-    misses = 1 - _least_of_truth(halves[1], calibration)
-    return _kept(calibration, misses, wish, notes, limit=lambda quantile: 1 - quantile)
+    misses = -_least_of_truth(halves[1], calibration)  # 1 - p is rounded: p itself could then miss the limit
+    return _kept(calibration, misses, wish, notes, limit=lambda quantile: -quantile)
 
 
 def _kept(

@@ -198,10 +198,11 @@ def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.
     If confidences were exact, labels would be drawn with their probabilities: `usual` is seldom exceeded by the error
     of such labels.
     """
-    probabilities = (calibration or Calibration()).probabilities(rows.task, rows.logarithms)
+    calibration = calibration or Calibration()
+    probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         confidence, right = probabilities.ravel(), rows.targets.ravel().astype(np.float64)
-        accuracy = float(((probabilities >= rows.task.threshold) == rows.targets).mean())
+        accuracy = float(((probabilities >= calibration.given_from(rows.task)) == rows.targets).mean())
         shown = float(np.maximum(confidence, 1 - confidence).mean())
     else:
         confidence = probabilities.max(axis=-1)
@@ -226,17 +227,28 @@ def drift_facts(drift: TaskDrift) -> dict[str, Any]:
 
 
 class Summarized(Value, eq=False):
-    """Rows of a task: its outputs for them, and their profile."""
+    """Rows of a task: their profile, and its outputs for those with labels."""
 
     rows: FileRows
-    outputs: list[np.ndarray]
     seen: Seen
+    labelled: LabelledOutputs | None  # None where no row has a label, or an answer no probability
 
 
-def summarized(session: Session, name: str, rows: FileRows, *, show: Callable[[str], None]) -> Summarized:
-    """A task's view of these rows."""
-    answers = asked(session, name, rows.inputs, rows.words, show=show)
-    return Summarized(rows=rows, outputs=answers.outputs, seen=seen_rows(session.tasks[name], rows.inputs, answers))
+def summarized(
+    session: Session, name: str, rows: FileRows, labelled: FileRows | None, *, show: Callable[[str], None]
+) -> Summarized:
+    """A task's view of these rows, and of those of the same file that have labels."""
+    answers, task = asked(session, name, rows.inputs, rows.words, show=show), session.tasks[name]
+    seen = seen_rows(task, rows.inputs, answers)
+    if labelled is None or labelled.targets is None or not has_sureness(task):
+        return Summarized(rows=rows, seen=seen, labelled=None)
+    outputs = dict(zip(rows.rows, answers.outputs, strict=True))
+    others = [place for place, row in enumerate(labelled.rows) if row not in outputs]
+    if others:
+        more = asked(session, name, [labelled.inputs[place] for place in others], show=show).outputs
+        outputs |= zip([labelled.rows[place] for place in others], more, strict=True)
+    known = label_scores_of(task, [outputs[row] for row in labelled.rows], labelled.targets)
+    return Summarized(rows=rows, seen=seen, labelled=known)
 
 
 def summaries(
@@ -251,7 +263,7 @@ def summaries(
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> dict[str, Summarized]:
-    """What each task sees in a file: in its labelled rows where `sources` say how they are read, else in its texts.
+    """What each task sees in a file's texts, and in its labels where `sources` say how they are read.
 
     A task that cannot read the file is left out, which is said. Raises EmptyData or MissingColumn where it is `needed`
     or no task can.
@@ -260,8 +272,9 @@ def summaries(
     for name in names:
         task = session.tasks[name]
         try:
+            labelled = None
             if name in sources:
-                rows = labelled_rows(sources[name], task, most=MOST, seed=seed)
+                rows, labelled = labelled_rows(sources[name], task, most=MOST, seed=seed)
             else:
                 rows = plain_rows(data, task, roles, most=MOST, seed=seed, show=show)
         except (EmptyData, MissingColumn):
@@ -269,7 +282,7 @@ def summaries(
                 raise
             unread.append(name)
             continue
-        seen[name] = summarized(session, name, rows, show=show)
+        seen[name] = summarized(session, name, rows, labelled, show=show)
     if unread:
         say(f"{data} has nothing that these tasks read: {', '.join(unread)}")
     if not seen:
@@ -296,11 +309,9 @@ def drifts(
     task_drifts = []
     for name, each in rows.items():
         share, distances, order = unlike_rows(known[name], each.seen)
-        task, record = session.tasks[name], session.records[name]
         sure = None
-        if each.rows.targets is not None and has_sureness(task):
-            labelled = label_scores_of(task, each.outputs, each.rows.targets)
-            sure = sureness(labelled, record.calibration, rng=rng)
+        if each.labelled is not None:
+            sure = sureness(each.labelled, session.records[name].calibration, rng=rng)
         unlike = tuple(
             UnlikeRow(row=each.rows.rows[place], text=each.rows.text(place), distance=float(distances[place]))
             for place in order[:examples].tolist()
@@ -351,4 +362,4 @@ def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
 
 def _notes(rows: FileRows) -> tuple[str, ...]:
     count = len(rows.inputs)
-    return (f"{count:,} of {rows.whole:,} rows, drawn",) if count < rows.whole else ()
+    return (f"{count:,} of {rows.whole:,} rows, drawn", *rows.notes) if count < rows.whole else rows.notes

@@ -95,9 +95,16 @@ ROUNDS = 200
 
 
 def fit_scaling(method: Method, rows: LabelledOutputs) -> Calibration:
-    """The scaling with the lowest log loss on these rows."""
+    """The scaling with the lowest log loss on these rows; raises BadValue for `vector` where options change by row."""
     if method == "none":
         return Calibration()
+    if method == "vector" and not rows.task.labels:
+        raise BadValue(
+            f"task '{rows.task.name}' has no labels to scale one by one: its options change from row to row",
+            got=method,
+            allowed=["temperature", "none"],
+            do="leave out --method",
+        )
     temperature = best_temperature(rows)
     common = Calibration(scale=(1 / temperature,))
     return common if method == "temperature" else _vector(rows, common)
@@ -215,7 +222,7 @@ def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> floa
     assert goal.least is not None
     if goal.measure == "recall":
         true = np.sort(probabilities[is_true])
-        place = floor((len(true) + 1) * (1 - goal.least))
+        place = floor((len(true) + 1) * (1 - goal.least) + 1e-9)  # 10 * (1 - 0.9) is 0.9999999999999998
         return float(true[place - 1]) if place >= 1 else (0.0 if len(true) else None)
     is_shown = is_last & (count >= SHOWN)
     reached = np.flatnonzero(is_shown & (wilson(right, count, z=CAUTION)[0] >= goal.least))
@@ -244,11 +251,13 @@ def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> 
     return tuple(thresholds)
 
 
-def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
+def of_labels(
+    rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: np.ndarray
+) -> tuple[float, ...]:
     """For each label of several that may apply to a row, the probability from which it is given.
 
-    For F1, all labels lend each of them rows. For recall, a label without rows keeps `default`. A label that cannot
-    reach the goal is not given: its threshold is 1.
+    For F1, all labels lend each of them rows. For recall, a label without rows keeps that of `default`. A
+    label that cannot reach the goal is not given: its threshold is 1.
     """
     if goal.measure == "f1":
         return _of_f1(probabilities, rows.targets, default=default)
@@ -256,16 +265,16 @@ def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, d
     for label in range(probabilities.shape[1]):
         is_true = rows.targets[:, label]
         is_known = goal.measure == "precision" or is_true.any()
-        threshold = of_label(probabilities[:, label], is_true, goal) if is_known else default
+        threshold = of_label(probabilities[:, label], is_true, goal) if is_known else float(default[label])
         thresholds.append(1.0 if threshold is None else threshold)
     return tuple(thresholds)
 
 
-def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) -> tuple[float, ...]:
+def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: np.ndarray) -> tuple[float, ...]:
     """For each label the threshold of the best F1, with `LENT` true rows of all labels added to its own."""
     everything, everything_true = np.sort(probabilities, axis=None), np.sort(probabilities[targets])
     if not len(everything_true):
-        return tuple(default for _ in range(targets.shape[1]))
+        return tuple(default.tolist())
     share = LENT / len(everything_true)
     thresholds = list[float]()
     for label in range(targets.shape[1]):

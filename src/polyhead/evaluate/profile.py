@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import repeat
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import Seen
-from polyhead.data.columns import Source
-from polyhead.data.read import read
-from polyhead.data.rows import open_rows
+from polyhead.data.columns import Source, TaskColumns, columns_of
+from polyhead.data.read import read_each
+from polyhead.data.rows import Rows, open_rows
+from polyhead.data.tables import Row
 from polyhead.engine.familiar import directions, reads_one_text
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, task_input
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, EmptyData
 from polyhead.evaluate.probabilities import label_scores_of
-from polyhead.store.jobs.columns import RowInput, roles_of
+from polyhead.progress import counted
+from polyhead.store.jobs.columns import Roles, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
+
+RowWords = tuple[TaskInput, np.ndarray | None]
+"""The input of a row, and its words if it is given as tokens."""
 
 
 class FileRows(Value, eq=False):
@@ -34,21 +41,36 @@ class FileRows(Value, eq=False):
     rows: list[int]
     targets: list[np.ndarray] | None
     whole: int  # number of rows in the file
+    notes: tuple[str, ...] = ()
 
     def text(self, place: int) -> str:
         """The text of a row."""
         return " | ".join(text for text in texts_of(self.inputs[place]) if text.strip())
 
 
-def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> FileRows:
-    """At most this many labelled rows, sampled; raises the errors of reading the file."""
-    examples = read(source, task)
-    kept = sample(len(examples.inputs), most, seed)
-    taken = examples.take(kept)
-    own_words = taken.words if taken.gold is None else None  # None: the words of the text, which gold has cut here
-    return FileRows(
-        inputs=taken.inputs, words=own_words, rows=taken.rows, targets=taken.targets, whole=len(examples.inputs)
-    )
+def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> tuple[FileRows, FileRows | None]:
+    """At most this many of the rows that the task can read, and of those with a label, each sampled; None without any.
+
+    Raises EmptyData if it reads none, MissingColumn, DataError for a file that cannot be read.
+    """
+    reading = read_each(source, task)
+    inputs = _readable(Rows(source.path), _roles_of(columns_of(source, task), task), task)
+    labelled = None
+    if reading.examples is not None:
+        examples = reading.examples
+        taken = examples.take(sample(len(examples.inputs), most, seed))
+        own_words = taken.words if taken.gold is None else None  # None: the words of the text, which gold has cut here
+        labelled = FileRows(
+            inputs=taken.inputs, words=own_words, rows=taken.rows, targets=taken.targets, whole=len(examples.inputs)
+        )
+        words = repeat(None) if examples.words is None or examples.gold is not None else examples.words
+        inputs |= zip(examples.rows, zip(examples.inputs, words, strict=False), strict=True)
+    if not inputs:
+        raise reading.wrong[0] if reading.wrong else _nothing_read(source.path, task, reading.rows)
+    notes = [f"{counted(len(reading.unlabelled), 'row')} without a label"] if reading.unlabelled else []
+    for error in reading.wrong[:1]:
+        notes.append(f"{counted(len(reading.wrong), 'row')} with what the task cannot read, the first: {error.what}")
+    return _sampled(inputs, most, seed, notes=notes), labelled
 
 
 def plain_rows(
@@ -56,38 +78,60 @@ def plain_rows(
 ) -> FileRows:
     """At most this many rows that the task can read, sampled; raises EmptyData if there are none."""
     file = open_rows(path)
-    known = roles_of(path, file.survey(show), dict(roles))
-    read_types = input_types_of(task)
-    read_rows: list[tuple[int, RowInput]] = []
-    start = 0
-    for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
-        for place, row in enumerate(known.inputs(chunk)):
-            if not isinstance(row, BadValue) and _fits(row.input, read_types):
-                read_rows.append((start + place + 1, row))
-        start += len(chunk)
-    if not read_rows:
-        raise EmptyData(
-            f"{path} holds no row that task '{task.name}' reads",
-            got=f"{start:,} rows",
-            allowed=read_types,
-            do="name the columns: --text COLUMN",
-        )
-    kept = [read_rows[place] for place in sample(len(read_rows), most, seed)]
+    survey = file.survey(show)
+    inputs = _readable(file, roles_of(path, survey, dict(roles)), task)
+    if not inputs:
+        raise _nothing_read(path, task, survey.rows)
+    return _sampled(inputs, most, seed)
+
+
+def _readable(file: Rows, roles: Roles, task: Task) -> dict[int, RowWords]:
+    """The input of each row that the task can read, and its words, by the row's number."""
+    inputs, read_types = dict[int, RowWords](), input_types_of(task)
+    for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
+        for row in chunk.rows(roles.wanted):
+            with suppress(BadValue):
+                if isinstance(row, Row):
+                    read_row = roles.row_input(row.values, where=chunk.name, from_cells=chunk.has_cells)
+                    if _fits(read_row.input, read_types):
+                        inputs[row.number] = task_input(read_row.input), read_row.words
+    return inputs
+
+
+def _roles_of(columns: TaskColumns, task: Task) -> Roles:
+    """The columns of inputs in a file that holds labels too."""
+    texts = ("question", "context") if kind_of(task).context_column else ("text", "text_b")
+    by_role: dict[str, str | tuple[str, ...] | None] = dict(zip(texts, columns.texts, strict=False))
+    by_role |= {"tokens": columns.tokens, "choices": columns.choices}
+    by_role |= {"context": columns.context} if columns.context else {}
+    return Roles(columns={role: (c,) if isinstance(c, str) else c for role, c in by_role.items() if c})
+
+
+def _sampled(inputs: Mapping[int, RowWords], most: int, seed: int, *, notes: Sequence[str] = ()) -> FileRows:
+    rows = sorted(inputs)
+    kept = [rows[place] for place in sample(len(rows), most, seed)]
+    words = [inputs[row][1] for row in kept]
     return FileRows(
-        inputs=[task_input(row.input) for _, row in kept],
-        words=_words([row.words for _, row in kept]),
-        rows=[number for number, _ in kept],
+        inputs=[inputs[row][0] for row in kept],
+        words=words if any(each is not None for each in words) else None,
+        rows=kept,
         targets=None,
-        whole=len(read_rows),
+        whole=len(rows),
+        notes=tuple(notes),
+    )
+
+
+def _nothing_read(path: str, task: Task, rows: int) -> EmptyData:
+    return EmptyData(
+        f"{path} holds no row that task '{task.name}' reads",
+        got=f"{rows:,} rows",
+        allowed=input_types_of(task),
+        do="name the columns: --text COLUMN",
     )
 
 
 def _fits(entry: AnyInput, read_types: Sequence[str]) -> bool:
     return input_type_of(entry) in read_types and all(text.strip() for text in texts_of(task_input(entry))[:1])
-
-
-def _words(words: list[np.ndarray | None]) -> list[np.ndarray | None] | None:
-    return words if any(each is not None for each in words) else None
 
 
 def sample(count: int, most: int, seed: int) -> list[int]:

@@ -19,6 +19,7 @@ from polyhead.project.tables import DataFile, Project, TaskEntry
 from polyhead.tasks.judging import Recount
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.regression import NUMBER
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Example, Task
 from polyhead.text.question import Question, TaskInput, texts_of
@@ -336,7 +337,7 @@ def _apart(numbers: np.ndarray) -> list[str]:
 
 
 def _name(value: object) -> str:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if value is None or (isinstance(value, str) and not value.strip()) or value != value:  # NaN, as frames hold None
         return EMPTY
     name = spelled(value)
     name = str(value) if name is None else name
@@ -344,7 +345,4 @@ def _name(value: object) -> str:
 
 
 def _number(name: str) -> float:
-    try:
-        return float(name)
-    except ValueError:
-        return math.nan
+    return float(name) if NUMBER.fullmatch(name.strip()) else math.nan

@@ -68,7 +68,7 @@ def same_answer(task: Task, old: Answer, new: Answer) -> bool:
     """Whether two answers are equal, ignoring scores; numbers are if they differ by at most CLOSE of the range."""
     if task.range is not None and "value" in old and "value" in new:
         return bool(is_close(task, old["value"], new["value"]))
-    return bool(without_scores(old) == without_scores(new))
+    return bool(_plain(old) == _plain(new))
 
 
 def is_close(task: Task, old: Any, new: Any) -> Any:
@@ -99,4 +99,10 @@ def _shared(first_answer: Answer, second_answer: Answer) -> tuple[int, int]:
                 Counter((s["start"], s["end"], s["label"]) for s in a[field]) for a in (first_answer, second_answer)
             )
             return 2 * (first & second).total(), first.total() + second.total()
-    return int(without_scores(first_answer) == without_scores(second_answer)), 1
+    return int(_plain(first_answer) == _plain(second_answer)), 1
+
+
+def _plain(answer: Answer) -> Answer:
+    """The answer without scores, several labels by name: they stand in the order of their version's labels."""
+    plain: Answer = without_scores(answer)
+    return {**plain, "labels": sorted(plain["labels"])} if "labels" in plain else plain

@@ -78,6 +78,16 @@ class Calibration(Value):
         scaled = scaled + np.asarray(self.shift) if self.shift else scaled
         return base.sigmoid(scaled) if kind_of(task).scores == "sigmoid" else base.softmax(scaled)
 
+    def given_from(self, task: Task) -> np.ndarray:
+        """The calibrated probability from which each label of a sigmoid is given, float64 (labels,).
+
+        Without thresholds it is what scaling makes of the task's own, so that a temperature changes no labels.
+        """
+        if self.thresholds or not self.scale:
+            return np.array(self.thresholds or [task.threshold] * len(task.labels))
+        scaled = np.full(len(task.labels), np.log(task.threshold) - np.log1p(-task.threshold)) * self.scale
+        return np.asarray(np.maximum(base.sigmoid(scaled), SMALLEST))
+
 
 class CalibrationChoice(Value):
     """A request's deviations from the task's calibration."""
@@ -106,8 +116,16 @@ def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice)
             raise BadValue(
                 f"task '{task.name}' has no such label to set a threshold for", got=unknown, allowed=task.labels
             )
-        default = task.threshold if kind_of(task).scores == "sigmoid" else 0.0
-        standing = dict(zip(task.labels, calibration.thresholds or [default] * len(task.labels), strict=True))
+        if calibration.positive is not None and (others := sorted(set(choice.thresholds) - {calibration.positive})):
+            raise BadValue(
+                f"task '{task.name}' decides by the threshold of one label alone, so that of another changes nothing",
+                got=others,
+                allowed=[calibration.positive],
+                do="set that of the allowed label, or unsure_below",
+            )
+        is_sigmoid, none = kind_of(task).scores == "sigmoid", [0.0] * len(task.labels)
+        needed = calibration.given_from(task).tolist() if is_sigmoid else calibration.thresholds or none
+        standing = dict(zip(task.labels, needed, strict=True))
         changed["thresholds"] = tuple((standing | choice.thresholds).values())
     if choice.unsure_below is not None:
         changed["unsure_below"] = choice.unsure_below
@@ -180,7 +198,7 @@ def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer
     scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
     bounded = np.clip(scores, SMALLEST, LARGEST)
     probabilities = calibration.probabilities(task, np.log(bounded) - np.log1p(-bounded))
-    is_given = probabilities >= np.asarray(calibration.thresholds or [task.threshold])
+    is_given = probabilities >= calibration.given_from(task)
     sets = _sets(task, calibration, probabilities, task.labels)
     return [
         {"labels": list(compress(task.labels, row)), "scores": dict(zip(task.labels, its, strict=True)), **its_set}
@@ -242,7 +260,7 @@ def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: n
     """The labels in each row's set, bool (rows, labels): those that reach the limit, and the given ones."""
     inside = probabilities >= rule.limit
     if kind_of(task).scores == "sigmoid":
-        return np.asarray(inside | (probabilities >= np.asarray(calibration.thresholds or [task.threshold])))
+        return np.asarray(inside | (probabilities >= calibration.given_from(task)))
     chosen, is_sure = decided(task, calibration, probabilities)
     inside[is_sure, chosen[is_sure]] = True
     return inside

@@ -70,13 +70,16 @@ def from_labels(
     """
     cells, inverse = np.unique(truth * (labels + 1) + answers + 1, return_inverse=True)
     true, answered = cells // (labels + 1), cells % (labels + 1) - 1
-    is_true = np.arange(labels) == true[:, None]  # (cells, labels)
-    is_answered = np.arange(labels) == answered[:, None]
-    table = np.concatenate([is_true & is_answered, is_answered, is_true], axis=1).astype(np.float64)
+    sides = ((true, true == answered), (answered, answered >= 0), (true, true >= 0))  # right, answered, true
 
     def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
         cell_counts = [np.bincount(inverse, weights=each[row], minlength=len(cells)) for each in counts]
-        return metrics(*np.split(np.stack(cell_counts) @ table, 3, axis=-1))
+        return metrics(
+            *(
+                np.stack([np.bincount(label[kept], each[kept], minlength=labels) for each in cell_counts])
+                for label, kept in sides
+            )
+        )
 
     return recounted
 

@@ -143,6 +143,8 @@ def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> LayerPrice:
     """
     embed = Embed(trunk="any")
     base = _counted(unit, Path(nodes=(embed,)), shape, tokens)
+    if not shape.layers:  # a table of word vectors: no path has a layer to pay for
+        return LayerPrice(shared=0, private=1, base=base, unit=unit)
     shared, private = (
         _counted(unit, Path(nodes=(embed, Layers(start=0, stop=1, weights=owner))), shape, tokens) - base
         for owner in ("trunk", "task:any")

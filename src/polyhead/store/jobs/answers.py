@@ -92,7 +92,7 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
         return {"interval": ends.astype(np.float32)}
     if kind.scores == "sigmoid":
         probabilities = calibration.probabilities(task, outputs.astype(np.float64))
-        arrays = {"labels": probabilities >= np.asarray(calibration.thresholds or [task.threshold])}
+        arrays = {"labels": probabilities >= calibration.given_from(task)}
     else:
         with np.errstate(divide="ignore"):
             logarithms = np.log(base.softmax(outputs.astype(np.float64)))

@@ -42,15 +42,20 @@ class MultipleChoice(Kind):
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The index of the right option, int64 (); `label` is that index, from 0, or the option's text.
 
-        Digits that are not an option's text are an index.
+        Digits that are not an option's text are an index; 1.0 is 1, as frames write it where a cell is empty.
         """
         options = example.options
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)
         if isinstance(label, str):
             places = [place for place, option in enumerate(options) if option == repair(label.strip())]
             if len(places) == 1:
                 return np.asarray(places[0], np.int64)
-            if not places:
-                label = self.parse(label, None)
+            digits = label.strip().removesuffix(".0")
+            index = self.parse(digits, None)
+            named = [place for place, option in enumerate(options) if option == digits]
+            if not places and named in ([], [index]):
+                label = index
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
             return np.asarray(label, np.int64)
         raise base.bad_value(

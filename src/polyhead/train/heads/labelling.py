@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.check.labelling import LabelFile, Text, answers_in, first_texts, next_texts
+from polyhead.check.labelling import LabelFile, Text, answers_in, first_texts, known_label, next_texts
 from polyhead.data.guess_kind import SINGLE_LABEL
 from polyhead.data.read import Examples, ReadReport
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -29,7 +29,8 @@ class Labelling:
     """Texts of which some are labelled; each label is written to `file` at once.
 
     `texts` bring the labels that stand beside them, `file` those of earlier runs, `answers` is a file that was filled
-    in. All texts are encoded once, with features kept in `cache`.
+    in. All texts are encoded once, with features kept in `cache`. Raises UnknownLabel for a label beside a text, or an
+    answer, that is not in `names`.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class Labelling:
         self._head: FewLabels | None = None
         self._fit: FewLabelsFit | None = None
         by_row = {text.row: text.text for text in texts}
-        self.known = {text.row: text.label for text in texts if text.label is not None and text.label in names}
+        beside = [text for text in texts if text.label is not None]
+        self.known = {text.row: known_label(text.label or "", names, f"row {text.row}") for text in beside}
         self.known |= file.read(by_row, names)
         for row, name in answers_in(answers, by_row, names) if answers else ():
             if self.known.get(row) != name:

@@ -1,0 +1,45 @@
+"""Calibrated answers: what a scale, thresholds and a request's choices make of scores."""
+
+import numpy as np
+import pytest
+
+from polyhead.errors import BadValue
+from polyhead.store.jobs.answers import calibrated_arrays
+from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, with_calibrated
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+
+RARE = Task(name="rare", kind="multi_label", labels=("a", "b", "c"), threshold=0.06)
+CERTAIN = (SetRule(coverage=0.9, limit=1.0),)
+
+
+def test_a_temperature_changes_no_labels_where_the_task_s_threshold_is_not_a_half():
+    outputs = np.random.default_rng(0).normal(-3, 2, (300, 3)).astype(np.float32)
+    answers = kind_of(RARE).decode_all(RARE, list(outputs), [None] * len(outputs))
+    for scale in (0.2, 0.4, 1.0, 3.0):
+        calibration = Calibration(scale=(scale,), sets=CERTAIN, coverage=0.9)
+        for wish in (True, CalibrationChoice(thresholds={})):
+            made = with_calibrated(RARE, calibration, answers, wish)
+            assert [each[KEY]["labels"] for each in made] == [each["labels"] for each in answers]
+            assert [each[KEY]["set"] for each in made] == [each["labels"] for each in answers]
+        arrays = calibrated_arrays(RARE, calibration, outputs)
+        assert (arrays["labels"] == kind_of(RARE).decode_rows(RARE, outputs).labels).all()
+        assert (arrays["set"] == arrays["labels"]).all()
+
+
+def test_a_label_of_no_probability_is_not_given():
+    """At this scale the threshold itself is nearer to 0 than a float tells."""
+    answer = {"labels": ["c"], "scores": {"a": 1e-9, "b": 0.05, "c": 0.9}}
+    (made,) = with_calibrated(RARE, Calibration(scale=(50.0,)), [answer])
+    assert made[KEY]["labels"] == ["c"]
+
+
+def test_a_threshold_that_decides_nothing_is_refused():
+    """Where one label's threshold decides between it and the others, those of the others were ignored in silence."""
+    task = Task(name="d", kind="single_label", labels=("danger", "other"))
+    calibration = Calibration(positive="danger", thresholds=(0.7, 0.0))
+    answer = {"label": "danger", "scores": {"danger": 0.8, "other": 0.2}}
+    (made,) = with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"danger": 0.9}))
+    assert (made[KEY]["label"], made[KEY]["unsure"]) == (None, True)
+    with pytest.raises(BadValue, match="one label alone.*Got: other.*Allowed: danger"):
+        with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"other": 0.9}))
