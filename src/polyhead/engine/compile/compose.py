@@ -104,12 +104,11 @@ class _Composer:
         step, shape = self._plan.steps[index], self._shape
         assert isinstance(step.node, Embed)
         prompts = self._prompts(index)
-        shifted = sum(prompt.rows for prompt in prompts) if step.node.shift else 0
         return InputState(
             step=index,
             tasks=step.tasks,
             shape=Shape(
-                first_position=shape.first_position + shifted,
+                first_position=shape.first_position + step.node.shifted,
                 segments=shape.segments,
                 width=shape.width,
                 prompts=tuple(prompt.rows for prompt in prompts),
