@@ -210,6 +210,17 @@ def test_what_is_late_is_not_read(session, gate):
     assert len(batches) == 1
 
 
+def test_what_is_late_in_the_queue_is_what_is_late_without_it(session, gate):
+    """Tasks that do not fit an input were late as well, and versions were not said."""
+    queue, inputs = Queue(session), ["sad", ("good", "lamp")]
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    late = asked(queue, inputs, deadline=1e-6)[1]
+    gate.opened.set()
+    assert list(map(told, late.result(30))) == list(map(told, session.predict(inputs, deadline=0.0)))
+    queue.close()
+
+
 @pytest.mark.parametrize("way", ["cancel", "gone"])
 def test_a_call_that_nobody_waits_for_is_dropped(session, gate, way):
     batches, hung_up = [], threading.Event()
