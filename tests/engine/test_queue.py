@@ -337,13 +337,26 @@ def test_where_nobody_else_wants_the_place_a_wrong_estimate_drops_nothing(sessio
     queue.close()
 
 
-def test_a_slower_batch_counts_at_once_and_a_faster_one_little_by_little():
-    rate = Rate()
+def test_a_slower_full_batch_counts_at_once_and_a_faster_one_little_by_little():
+    rate = Rate(4)
     before = rate.seconds(0, 1)
     rate.learn(0, 1, 4, 3 * before)
     assert rate.seconds(0, 1) == pytest.approx(2 * before)
     rate.learn(0, 1, 4, before)
     assert rate.seconds(0, 1) == pytest.approx(1.9 * before)
+
+
+def test_a_slower_small_batch_counts_by_its_size():
+    """One text for which a graph was compiled: the queue refused calls that it could answer in time."""
+    rate, small = Rate(400), Rate(400)
+    seconds = 3 * rate.seconds(0, 100)
+    rate.learn(0, 100, 400, seconds)
+    for _ in range(100):
+        small.learn(0, 1, 4, seconds / 100)
+    assert small.seconds(0, 100) == pytest.approx(rate.seconds(0, 100), rel=0.2)
+    small = Rate(400)
+    small.learn(0, 1, 4, seconds)
+    assert small.seconds(0, 100) < 2 * seconds
 
 
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):

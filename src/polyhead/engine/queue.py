@@ -73,7 +73,7 @@ class Queue:
         self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
-        self._rate = Rate()
+        self._rate = Rate(limits.batch_tokens)
         self._streams: int = getattr(session.backend, "streams", 1)
         # Of each stream when the batch that it runs probably ends, 0 while it runs none; and what it is to do first.
         self._until, self._duties = [0.0] * self._streams, [list[Callable[[], None]]() for _ in range(self._streams)]
