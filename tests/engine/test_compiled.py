@@ -4,19 +4,25 @@ import logging
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("openvino", reason="the runtime whose graphs can be kept")
 
 from polyhead.bundle.create import write_bundle
+from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.openvino import OpenVINORuntime
 from polyhead.engine.compile import compiled
 from polyhead.engine.compile.compiled import COMPILED, user_folder
+from polyhead.engine.scales import SLOT, Scales
 from polyhead.engine.session import Session
+from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.plan import Pool
+from polyhead.store.jobs.columns import RowInput
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
+from support.precisions import needs_eight_bit_slots
 
 TEXTS = ["where is my order?", "the lamp is broken", "a"]
 
@@ -43,8 +49,8 @@ def _bundle(root, *, seed=1, trunk_seed=0):
     return root
 
 
-def _outputs(root, **how):
-    session = Session(root, backend="openvino", precision="float32", **how)
+def _outputs(root, *, backend="openvino", precision="float32", **how):
+    session = Session(root, backend=backend, precision=precision, **how)
     columns = session.columns(TEXTS)
     return {name: [np.array(each) for each in columns[name].outputs] for name in columns.tasks}
 
@@ -83,6 +89,24 @@ def test_other_bits_are_another_graph(tmp_path, folder, other):
     with_folder = _outputs(_bundle(tmp_path / "two", **other))
     COMPILED.path = None
     assert _bits(with_folder) == _bits(_outputs(tmp_path / "two")) != _bits(kept)
+
+
+@pytest.mark.parametrize("what", ["layers", pytest.param("slots", marks=needs_eight_bit_slots)])
+def test_other_scales_are_another_graph_before_they_lie_in_a_file(tmp_path, folder, what):
+    """A second `tasks quantize` measured the scales of the first."""
+    root = _bundle(tmp_path / "bundle")
+    rows = [RowInput(input=(text,)) for text in TEXTS]
+    scales = calibrated_scales(Bundle.open(root), rows, OpenVINORuntime, show=lambda text: None)
+    changed = {key: scale for key, scale in scales.known.items() if key.startswith(SLOT) == (what == "slots")}
+    coarse = {key: msgspec.structs.replace(scale, step=200 * scale.step) for key, scale in changed.items()}
+
+    def outputs(scales):
+        return _bits(_outputs(root, backend=OpenVINORuntime(precision="int8", scales=scales), precision=None))
+
+    kept = outputs(Scales(scales.known | coarse))
+    with_folder = outputs(scales), outputs(scales.of_layers)
+    COMPILED.path = None
+    assert with_folder == (outputs(scales), outputs(scales.of_layers)) and kept not in with_folder
 
 
 @pytest.mark.parametrize("what", ["precision", "code", "runtime"])
@@ -165,9 +189,9 @@ def test_a_task_that_left_its_seat_is_not_taken_for_another(tmp_path, folder):
     session.predict(TEXTS)
     arranged = session.backend._loaded.arranged
     token = arranged.tokens(session.records["mood"].path.head)[0]
-    assert arranged.digest((token,)) == arranged.digest((token,)) is not None
+    assert arranged.digest((token,))() == arranged.digest((token,))() is not None
     session.detach("mood")
-    assert session.backend._loaded.arranged.digest((token,)) is None
+    assert session.backend._loaded.arranged.digest((token,))() is None
 
 
 def test_the_folder_is_the_users_own():

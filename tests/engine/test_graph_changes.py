@@ -349,6 +349,21 @@ def test_graphs_of_tasks_that_were_replaced_go_with_the_last_call_that_needs_the
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["grouped", "deterministic"])
+def test_graphs_that_stay_hold_no_arrays_of_tasks_that_were_replaced(deterministic):
+    """The layers' graph, which no task is in, held all tasks that were loaded when it was made."""
+    paths = {"a": pooled("a"), "b": branch("b", 1)}
+    backend, runtime = running(paths, deterministic=deterministic)
+    arrays = [*backend._loaded.arranged.tasks["a"].arrays.values()]
+    old = [weakref.ref(array) for array in arrays]
+    attach(backend, "a", loaded({"a": pooled("a", labels=4)})["a"])
+    backend.run(plan.merge(paths | {"a": pooled("a", labels=4)}), BATCH)
+    assert not any("layers" in label for label in runtime.compiled)
+    del arrays
+    gc.collect()
+    assert all(array() is None for array in old)
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["grouped", "deterministic"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replaced_graphs_go_at_once(kind, deterministic):
     """A server collects cycles seldom: 55 MB of each change stayed until then."""

@@ -27,7 +27,7 @@ from polyhead.engine.scales import (
     slot_digest,
     weight_digest,
 )
-from polyhead.engine.session import Session
+from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate import int8 as calibrate
 from polyhead.project.strategies import Branch, Pooled
@@ -451,6 +451,12 @@ def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, 
         assert said.endswith(f"changes for {name}: {wanted}")
         caplog.clear()
     assert session.refresh() == exact.refresh() and not caplog.records
+
+
+def test_a_hidden_task_of_a_session_in_int8_is_not_named(kept, caplog):
+    """Nobody made it: `vector-<number>`, which says how familiar a text is."""
+    attach_vectors(Session(kept.root, backend="openvino", precision="int8"))
+    assert not caplog.records
 
 
 def test_one_row_of_each_text_is_from_all_over_them():

@@ -210,6 +210,17 @@ def test_what_is_late_is_not_read(session, gate):
     assert len(batches) == 1
 
 
+def test_what_is_late_in_the_queue_is_what_is_late_without_it(session, gate):
+    """Tasks that do not fit an input were late as well, and versions were not said."""
+    queue, inputs = Queue(session), ["sad", ("good", "lamp")]
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    late = asked(queue, inputs, deadline=1e-6)[1]
+    gate.opened.set()
+    assert list(map(told, late.result(30))) == list(map(told, session.predict(inputs, deadline=0.0)))
+    queue.close()
+
+
 @pytest.mark.parametrize("way", ["cancel", "gone"])
 def test_a_call_that_nobody_waits_for_is_dropped(session, gate, way):
     batches, hung_up = [], threading.Event()
@@ -326,13 +337,26 @@ def test_where_nobody_else_wants_the_place_a_wrong_estimate_drops_nothing(sessio
     queue.close()
 
 
-def test_a_slower_batch_counts_at_once_and_a_faster_one_little_by_little():
-    rate = Rate()
+def test_a_slower_full_batch_counts_at_once_and_a_faster_one_little_by_little():
+    rate = Rate(4)
     before = rate.seconds(0, 1)
     rate.learn(0, 1, 4, 3 * before)
     assert rate.seconds(0, 1) == pytest.approx(2 * before)
     rate.learn(0, 1, 4, before)
     assert rate.seconds(0, 1) == pytest.approx(1.9 * before)
+
+
+def test_a_slower_small_batch_counts_by_its_size():
+    """One text for which a graph was compiled: the queue refused calls that it could answer in time."""
+    rate, small = Rate(400), Rate(400)
+    seconds = 3 * rate.seconds(0, 100)
+    rate.learn(0, 100, 400, seconds)
+    for _ in range(100):
+        small.learn(0, 1, 4, seconds / 100)
+    assert small.seconds(0, 100) == pytest.approx(rate.seconds(0, 100), rel=0.2)
+    small = Rate(400)
+    small.learn(0, 1, 4, seconds)
+    assert small.seconds(0, 100) < 2 * seconds
 
 
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):

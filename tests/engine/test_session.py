@@ -13,7 +13,7 @@ from polyhead.engine.batch import batched, readers_by_type, readings_of
 from polyhead.engine.inputs import input_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
-from polyhead.plan import Plan, Pool, cost
+from polyhead.plan import Path, Plan, Pool, Prompt, cost
 from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
@@ -299,6 +299,43 @@ def test_words_of_a_cut_text_are_answered_beside_a_task_that_reads_windows(trunk
     for one, two in zip(alone, both, strict=True):
         assert one.answers.get("names") == two.answers.get("names") and not two.late
     assert both[0].answers["names"] and both[1].answers["names"]
+
+
+def shifted(path, rows):
+    """The path behind so many prompt rows of its own, which take positions of the text."""
+    embed = msgspec.structs.replace(path.embed, prompts=(Prompt(part=path.head.part, rows=rows),), shift=True)
+    return Path(nodes=(embed, *path.nodes[1:]))
+
+
+@pytest.mark.parametrize("backend", ["reference", "openvino"])
+def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these(trunk, tmp_path, backend):
+    """They failed, and all texts of their batch with them. Of 48 positions 6 are for the prompt: 40 words."""
+    pytest.importorskip(backend if backend == "openvino" else "numpy")
+    session = long_bundle(trunk, tmp_path / "b", {"urgency": "cut"})
+    tasks, paths = {task.name: task for task in tiny_tasks()}, tiny_paths(ATTENTION, trunk)
+    for seed, name in enumerate(("mood", "topics", "names", "alike")):
+        task = msgspec.structs.replace(tasks[name], long_texts="windows" if name == "topics" else "cut")
+        add_tiny(tmp_path / "b", trunk, task, shifted(paths[name], 6), seed=seed)
+    session = Session(tmp_path / "b", backend=backend, precision="float32")
+    words = ["lamp", "bill", "phone", "good", "bad", "my", "anna"] * 10
+    long, cut = " ".join(words), " ".join(words[:40])
+    assert len(session.tokenizer.encode([(cut,)])[0].ids) == 42
+
+    def same(task, inputs, expected):
+        for output, wanted in zip(session.outputs(task, inputs), session.outputs(task, expected), strict=True):
+            np.testing.assert_allclose(output[: len(wanted)], wanted, atol=1e-5)
+
+    for task in ("mood", "names"):
+        same(task, [("good",), (long,)], [("good",), (cut,)])
+    same("alike", [(long, "good")], [(cut, "good")])
+    same("urgency", [(long,)], [(" ".join(words[:46]),)])
+    windows = session.outputs("topics", [(" ".join(words[start : start + 40]),) for start in (0, 30)])
+    np.testing.assert_allclose(session.outputs("topics", [(long,)])[0], np.mean(windows, axis=0), atol=1e-5)
+    short, result, pair = session.predict(["good", long, (long, "good")])
+    assert set(short.answers) == set(result.answers) == {"urgency", "mood", "topics", "names"} and not pair.failed
+    assert (short.receipt.cut, result.receipt.cut, pair.receipt.cut) == (0, 30, 30)
+    assert session.predict([long], tasks=["urgency"])[0].receipt.cut == 24
+    assert session.predict([long], tasks=["topics"])[0].receipt.cut == 0
 
 
 def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp_path):

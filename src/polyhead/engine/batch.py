@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ class Texts(Value, eq=False):
 
     row: np.ndarray  # int64 (entries,): number of the input
     option: np.ndarray  # int64 (entries,): which of a question's options
+    limit: int  # tokens of the longest text that is read whole
     encodings: Encodings  # its `row` counts the texts here
     reads: WindowWords | None  # of tasks that answer each word
     cut: np.ndarray  # int64 (entries,): tokens of the input that no window holds
@@ -114,11 +116,19 @@ class TypeReaders(NamedTuple):
     to_last: TypeReaders | None = None
 
 
-Readers = Mapping[InputType, TypeReaders]
+# By the tokens of a text that they read, None for as many as the trunk: the tasks that read each type of input.
+Readers = Mapping[int | None, Mapping[InputType, TypeReaders]]
 
 
-def readers_by_type(tasks: Mapping[str, Task]) -> Readers:
-    """The tasks that read each type of input."""
+def readers_by_type(tasks: Mapping[str, Task], limits: Mapping[str, int] = MappingProxyType({})) -> Readers:
+    """The tasks that read each type of input; `limits` are of those that read fewer tokens than the trunk."""
+    return {
+        limit: _readers({name: task for name, task in tasks.items() if limits.get(name) == limit})
+        for limit in dict.fromkeys(map(limits.get, tasks))
+    }
+
+
+def _readers(tasks: Mapping[str, Task]) -> dict[InputType, TypeReaders]:
     by_type: dict[InputType, dict[str, Task]] = {}
     for name, task in tasks.items():
         for input_type in input_types_of(task):
@@ -199,28 +209,29 @@ def readings_of(
     types: Sequence[InputType | None] | None = None,
     start: int = 0,
 ) -> list[EncodedInputs]:
-    """One reading for a text or a joined pair, one an option; more for windows.
+    """One reading for a text or a joined pair, one an option; more for windows, and for tasks that read fewer tokens.
 
     Of pairs read separately each different text has one: its own where it is an input that some task reads.
     An input has none for tasks that it does not fit, and none at all where a text of it is empty. `types` are those of
     the inputs, where they are known; `start` is the number of the first input.
     """
-    types = types_of_inputs(inputs) if types is None else types
-    separate = readers.get("pair", TypeReaders()).separate
-    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
-    order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
-    if pairs:  # texts of pairs that are read separately stand with the single texts
-        order = [*(input_type for input_type in order if input_type != "text"), "text"]
-    readings: list[EncodedInputs] = []
-    for input_type in order:
-        reading = readers.get(input_type, TypeReaders())
-        source = _Source(input_type, inputs, reading, types)
-        if pairs and input_type == "text":
-            source.add_pairs(pairs, separate, inputs)
-        if source.texts:
-            readings += source.readings(tokenizer, words, start)
-        if reading.to_last is not None:
-            readings += _Source(input_type, inputs, reading.to_last, types).readings(tokenizer, words, start)
+    types, readings = types_of_inputs(inputs) if types is None else types, list[EncodedInputs]()
+    for limit, by_type in readers.items():
+        limited = tokenizer if limit is None else tokenizer.limited(limit)
+        separate = by_type.get("pair", TypeReaders()).separate
+        pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
+        order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
+        if pairs:  # texts of pairs that are read separately stand with the single texts
+            order = [*(input_type for input_type in order if input_type != "text"), "text"]
+        for input_type in order:
+            reading = by_type.get(input_type, TypeReaders())
+            source = _Source(input_type, inputs, reading, types)
+            if pairs and input_type == "text":
+                source.add_pairs(pairs, separate, inputs)
+            if source.texts:
+                readings += source.readings(limited, words, start)
+            if reading.to_last is not None:
+                readings += _Source(input_type, inputs, reading.to_last, types).readings(limited, words, start)
     return readings
 
 
@@ -273,6 +284,7 @@ class _Source:
         texts = Texts(
             row=(rows if is_whole else rows[encodings.row]) + start,
             option=options if is_whole else options[encodings.row],
+            limit=tokenizer.max_tokens,
             encodings=encodings,
             reads=read_words(encodings, self._words(words), ends=self.reading.ends) if per_word else None,
             cut=cut,

@@ -38,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
 FACTS = 256  # results that a `FactOfTasks` remembers, of the same loaded tasks
+LEAST_READ = 8  # tokens: a task that has room for fewer fails by itself
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 Fact = TypeVar("Fact")
 
@@ -89,6 +90,7 @@ class LoadedTasks:
         self.breadth = backend.breadth
         self._state_width = shape.width
         self.tasks = {name: record.task for name, record in records.items()}
+        self.limits = _limits(records, shape, tokenizer.max_tokens)
         self.calibrations = {name: record.calibration for name, record in records.items() if record.calibration}
         # The tasks of each plan of which one failed when it was last run.
         self._failing: set[tuple[str, ...]] = set()
@@ -223,7 +225,7 @@ def _asked_tasks(loaded: LoadedTasks, names: tuple[str, ...]) -> AskedTasks:
         reads={name: input_types_of(task) for name, task in tasks.items()},
         writing=frozenset(name for name, kind in kinds.items() if kind.generates),
         versions={name: loaded.versions[name] for name in names if name in loaded.versions},
-        readers=readers_by_type(tasks),
+        readers=readers_by_type(tasks, loaded.limits),
     )
 
 
@@ -317,6 +319,12 @@ def _names(tasks: Iterable[str]) -> list[str]:
             do="ask for names that `polyhead inspect` lists",
         )
     return names
+
+
+def _limits(records: Mapping[str, TaskRecord], shape: Architecture, max_tokens: int) -> dict[str, int]:
+    """The tokens of a text that tasks read which read fewer than the trunk: positions are taken by their prompts."""
+    room = {name: shape.max_tokens - record.path.embed.shifted for name, record in records.items()}
+    return {name: tokens for name, tokens in room.items() if LEAST_READ <= tokens < max_tokens}
 
 
 def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:

@@ -19,7 +19,6 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import BatchFacts as BatchFacts
@@ -74,7 +73,7 @@ class Queue:
         self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
-        self._rate = Rate()
+        self._rate = Rate(limits.batch_tokens)
         self._streams: int = getattr(session.backend, "streams", 1)
         # Of each stream when the batch that it runs probably ends, 0 while it runs none; and what it is to do first.
         self._until, self._duties = [0.0] * self._streams, [list[Callable[[], None]]() for _ in range(self._streams)]
@@ -198,10 +197,7 @@ class Queue:
         types = input_types(ticket.inputs)
         waiting = [number for number, input_type in enumerate(types) if input_type in read]
         unread = [number for number, input_type in enumerate(types) if input_type not in read]
-        if unread:
-            columns = Request(loaded, [ticket.inputs[number] for number in unread], ticket.tasks).columns()
-            for number, result in zip(unread, columns.results(), strict=True):
-                ticket.give(number, result)
+        _give_unread(ticket, unread)
         return waiting
 
     def _put(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> None:
@@ -316,8 +312,7 @@ class Queue:
             if ticket.dropped is not None:
                 is_over = ticket.fail(ticket.dropped)
             else:
-                nothing = Result(answers={}, receipt=Receipt(passes=0, layers=0, tokens=0), late=ticket.tasks)
-                is_over = max(ticket.give(number, nothing) for _, number in piece.places)
+                is_over = _give_unread(ticket, [number for _, number in piece.places])
             if is_over:
                 ended.append(ticket)
         self._finish(ended)
@@ -393,3 +388,13 @@ class Queue:
     def _finish(self, tickets: Iterable[Ticket]) -> None:
         if calls := [ticket.end_now for ticket in tickets]:
             self._deliver(calls)
+
+
+def _give_unread(ticket: Ticket, numbers: Sequence[int]) -> bool:
+    """Gives results to inputs that are not read: tasks that fit them are late. True with the ticket's last one."""
+    is_over = False
+    if numbers:
+        columns = Request(ticket.loaded, [ticket.inputs[number] for number in numbers], ticket.tasks).columns()
+        for number, result in zip(numbers, columns.results(), strict=True):
+            is_over = ticket.give(number, result)
+    return is_over

@@ -30,7 +30,8 @@ class Receipt(Value):
     decoder, once for each token that it wrote.
 
     A pair read jointly takes two passes where some span tasks read words at their first token alone, and others, which
-    were imported, at the last one too. `cut` is then the larger of theirs.
+    were imported, at the last one too; so does a text of which some tasks, behind shifted prompts, read fewer tokens
+    than others. `cut` is then the larger of theirs.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
@@ -87,10 +88,10 @@ class _Read(NamedTuple):
     windows_cut: np.ndarray  # tokens that no window holds
     beyond: np.ndarray  # tokens beyond the limit, unread by those of `cutting`
     repaired: np.ndarray  # bool: whether the text was
+    how: tuple[int, bool]  # up to which length, and whether to the last token of words: others may read the same texts
     windows: np.ndarray | None = None  # the number of each among the windows of its input
     layers: int = 0
     is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
-    to_last: bool = False  # where the last token of each word is read: another pass may have read the same texts
 
     @property
     def cut(self) -> np.ndarray:
@@ -167,6 +168,7 @@ class Receipts:
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
         encodings, separate, beyond = texts.encodings, texts.separate, texts.beyond[entries]
         not_cutting = {*texts.windowed, *separate}
+        how = texts.limit, texts.reads is not None and texts.reads.ends is not None
         self._read.append(
             _Read(
                 rows=rows,
@@ -177,9 +179,9 @@ class Receipts:
                 windows_cut=texts.cut[entries] if texts.windowed else beyond,
                 beyond=beyond,
                 repaired=encodings.repaired[entries] > 0,
+                how=how,
                 windows=encodings.window[entries],
                 layers=layers,
-                to_last=texts.reads is not None and texts.reads.ends is not None,
             )
         )
         if separate and not set(separate).isdisjoint(batch.tasks):
@@ -197,6 +199,7 @@ class Receipts:
                         windows_cut=half_beyond,
                         beyond=half_beyond,
                         repaired=encodings.repaired[entries[halves]] > 0,
+                        how=how,
                         is_half=True,
                     )
                 )
@@ -247,15 +250,16 @@ class Receipts:
         return totals
 
     def _cut(self) -> np.ndarray:
-        """The tokens that were not read, int64 (inputs,): of two passes over the same texts the larger number."""
-
-        def cut(reads: Sequence[_Read]) -> np.ndarray:
-            rows, counts = end_to_end([read.rows for read in reads]), end_to_end([read.cut for read in reads])
-            return _sums(rows, counts, len(self._inputs))
-
-        passes = [read for read in self._read if not read.is_half]
-        to_first, to_last = (cut([read for read in passes if read.to_last == which]) for which in (False, True))
-        return np.asarray(np.maximum(to_first, to_last) + cut([read for read in self._read if read.is_half]))
+        """The tokens that were not read, int64 (inputs,): of passes over the same texts the largest number."""
+        total = np.zeros(len(self._inputs), np.int64)
+        for is_half in (False, True):
+            most = np.zeros_like(total)
+            for how in dict.fromkeys(read.how for read in self._read):
+                reads = [read for read in self._read if (read.is_half, read.how) == (is_half, how)]
+                rows, counts = end_to_end([read.rows for read in reads]), end_to_end([read.cut for read in reads])
+                most = np.maximum(most, _sums(rows, counts, len(total)))
+            total += most
+        return total
 
     @lazy
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_ins
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import check_finite
-from polyhead.engine.scales import Scale, Scales
+from polyhead.engine.scales import EIGHT, MEAN, SMOOTH, Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import make_folder, remove_leftovers, replace_file, sync_folder, temporary_name
 from polyhead.machine import processor
@@ -26,7 +26,6 @@ from polyhead.values import Value, from_json, to_json
 
 log = logging.getLogger(__name__)
 CACHE, RECORD = "cache", "int8.json"
-SMOOTH, EIGHT, MEAN = ".smooth", ".eight", ".mean"
 
 
 class Int8Change(Value):
@@ -155,7 +154,7 @@ def write_scales(
         make_folder(folder, root=bundle.root)
         remove_leftovers(folder)
         temporary = folder / temporary_name("scales")
-        digest = write_arrays(temporary, _arrays(scales))
+        digest = write_arrays(temporary, scales.arrays)
         record = ScalesRecord(
             trunk=bundle.digest, scales=digest, texts=texts, measurements=(_measured(bundle, backend, changes),)
         )
@@ -214,16 +213,6 @@ def _record(bundle: Bundle) -> ScalesRecord:
 
 def _name(digest: str) -> str:
     return f"int8-{digest[:16]}.safetensors"
-
-
-def _arrays(scales: Scales) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    for digest, scale in scales.known.items():
-        arrays[digest + SMOOTH] = scale.smooth
-        arrays[digest + EIGHT] = np.array([scale.step, scale.zero], np.float32)
-        if scale.mean is not None:
-            arrays[digest + MEAN] = scale.mean
-    return arrays
 
 
 def _scales(arrays: Mapping[str, np.ndarray], sha256: str) -> Scales:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from polyhead.encoder.data import arrays_digest
 from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor, side_by_side
 from polyhead.errors import BackendError
 from polyhead.values import Value
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 SLOT = "slot."  # how the keys of products of poolers and heads begin
+SMOOTH, EIGHT, MEAN = ".smooth", ".eight", ".mean"  # how the names of a scale's arrays end
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are
 LEAST = 1e-5  # of a channel that is always 0
 LEAST_DIVISOR = 2.0**-126  # float32 holds smaller numbers with fewer digits, and divides badly by them
@@ -102,11 +104,23 @@ Multiply = Callable[[Tensor, np.ndarray, Scale], Tensor]
 class Scales:
     """The scale of each product, by the digest of its weights: the same wherever a graph is cut.
 
-    `digest` is the SHA-256 of the file that they were read from, "" where they lie in none.
+    `digest` is the SHA-256 of the file that they were read from, or of their arrays where they lie in none.
     """
 
-    def __init__(self, known: Mapping[str, Scale], *, digest: str = "") -> None:
-        self.known, self.digest = dict(known), digest
+    def __init__(self, known: Mapping[str, Scale], *, digest: str | None = None) -> None:
+        self.known = dict(known)
+        self.digest = arrays_digest(self.arrays) if digest is None else digest
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a file of them holds."""
+        arrays: dict[str, np.ndarray] = {}
+        for digest, scale in self.known.items():
+            arrays[digest + SMOOTH] = scale.smooth
+            arrays[digest + EIGHT] = np.array([scale.step, scale.zero], np.float32)
+            if scale.mean is not None:
+                arrays[digest + MEAN] = scale.mean
+        return arrays
 
     def of(self, weight: np.ndarray) -> Scale | None:
         """The scale of the product with these weights (outputs, inputs); None where none was found."""

@@ -197,7 +197,7 @@ class Session:
             task = check_task(record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape)
             hides = self._hidden | {name} if hidden else self._hidden - {name}
             self._change({**now.records, name: record}, {**self._arrays, name: task}, hidden=hides)
-            if self.backend.precision == "int8":
+            if self.backend.precision == "int8" and not hidden:
                 warn_of_attached(self.backend.name, name)
 
     @typed

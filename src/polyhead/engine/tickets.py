@@ -22,7 +22,7 @@ from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 SMOOTHING = 0.1  # weight of the newest batch in running means
-SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
+SLOWER = 0.5  # its weight in the mean of seconds where it is full and was slower: what is promised too early is late
 TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
 
 
@@ -196,7 +196,9 @@ class BatchFacts(Value):
 class Rate:
     """Tokens per text and reading time per token: running means over earlier batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_tokens: int) -> None:
+        """`batch_tokens` are those of a full batch."""
+        self._batch_tokens = batch_tokens
         self._a_character, self._seconds = TOKENS_A_CHARACTER, SECONDS_A_TOKEN
 
     def tokens(self, characters: float, inputs: int) -> float:
@@ -216,7 +218,8 @@ class Rate:
         if not tokens:
             return
         gain = seconds / tokens - self._seconds
-        self._seconds += (SLOWER if gain > 0 else SMOOTHING) * gain
+        # A slow small batch says little of full ones: it may have compiled a graph.
+        self._seconds += (SLOWER * min(1.0, tokens / self._batch_tokens) if gain > 0 else SMOOTHING) * gain
         if characters:
             tokens_a_character = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
             self._a_character += SMOOTHING * (tokens_a_character - self._a_character)

@@ -159,6 +159,11 @@ class Embed(Value, tag="embed"):
                 do="leave `shift` out",
             )
 
+    @property
+    def shifted(self) -> int:
+        """The number of positions that prompt rows take from the text."""
+        return sum(prompt.rows for prompt in self.prompts) if self.shift else 0
+
 
 class Layers(Value, tag="layers"):
     """Run layers [start, stop) with the trunk's or a part's weights."""

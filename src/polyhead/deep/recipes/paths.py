@@ -76,7 +76,7 @@ def _check(p: Prepared) -> None:
 
 def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
     """Raises TrainError if the longest text, shifted by the prompts, would exceed the position table."""
-    rows = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
+    rows = path.embed.shifted
     longest, room = data.settings.max_tokens, data.architecture.max_tokens
     if rows and longest + rows > room:
         raise TrainError(

@@ -73,6 +73,7 @@ class Arrangement:
         self.tasks: dict[str, LoadedTask] = dict(tasks)
         self.owners: dict[str, Owner] = _owners(self.tasks, before.owners if before else {})
         self.owners[TRUNK] = Owner((TRUNK, 0), dict(trunk.arrays))
+        self._mapped = {task.path.head.part: task.arrays for task in self.tasks.values() if task.is_mapped}
         for name, task in self.tasks.items():
             self._check_arrays(name, task.path)
         full = merge({name: self._pieces(task.path) for name, task in self.tasks.items()})
@@ -127,19 +128,29 @@ class Arrangement:
         names = dict.fromkeys(owner for node in nodes for owner in owners_of_node(node))
         return tuple(self.owners[name].token for name in names if name != TRUNK)
 
-    def digest(self, key: Hashable) -> str | None:
-        """A text of all that a graph of this key is made from, the same in any process; None if an owner is not loaded.
+    def digest(self, key: Hashable) -> Callable[[], str | None]:
+        """Gives a text of all that a graph of this key is made from, the same in any process; None if an owner is gone.
 
-        Digests of arrays replace tokens, which are numbers of one process.
+        Digests of arrays replace tokens, which are numbers of one process. What gives it holds no other owner: a graph
+        may outlive the tasks that were loaded beside its own.
         """
-        owners, text = {owner.token: owner for owner in self.owners.values()}, repr(key)
-        tokens = [(match, (match[1], int(match[2]))) for match in _TOKEN.finditer(text)]
-        if any(token not in owners for _, token in tokens):
-            return None
-        digests = {token: arrays_digest(owners[token].arrays) for token in dict.fromkeys(token for _, token in tokens)}
-        release(array for task in self.tasks.values() if task.is_mapped for array in task.arrays.values())
-        text = _TOKEN.sub(lambda match: digests[match[1], int(match[2])], text)
-        return f"{text} {self.deterministic} {self._trunk_digest()}"
+        text, owners, mapped = repr(key), dict[Token, Owner](), list[Arrays]()
+        tokens = dict.fromkeys((match[1], int(match[2])) for match in _TOKEN.finditer(text))
+        for name, number in tokens:
+            owner = self.owners.get(name)
+            if owner is None or owner.token != (name, number):
+                return lambda: None
+            owners[owner.token] = owner
+            mapped += [self._mapped[name]] if name in self._mapped else []
+        deterministic, trunk_digest = self.deterministic, self._trunk_digest
+
+        def digest() -> str:
+            digests = {token: arrays_digest(owner.arrays) for token, owner in owners.items()}
+            release(array for arrays in mapped for array in arrays.values())
+            replaced = _TOKEN.sub(lambda match: digests[match[1], int(match[2])], text)
+            return f"{replaced} {deterministic} {trunk_digest()}"
+
+        return digest
 
     def _check_arrays(self, name: str, path: Path) -> None:
         for array in cost.arrays_of_path(path, self.trunk.architecture):

@@ -96,7 +96,7 @@ class _Composer:
         alone: tuple[Token, ...] = (),
         outputs: tuple[str, ...] = (),
     ) -> Graph:
-        digest = partial(self._arranged.digest, (key, layers, outputs))
+        digest = self._arranged.digest((key, layers, outputs))
         recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs, digest=digest)
         return self._graphs.graph(recipe)
 
@@ -104,12 +104,11 @@ class _Composer:
         step, shape = self._plan.steps[index], self._shape
         assert isinstance(step.node, Embed)
         prompts = self._prompts(index)
-        shifted = sum(prompt.rows for prompt in prompts) if step.node.shift else 0
         return InputState(
             step=index,
             tasks=step.tasks,
             shape=Shape(
-                first_position=shape.first_position + shifted,
+                first_position=shape.first_position + step.node.shifted,
                 segments=shape.segments,
                 width=shape.width,
                 prompts=tuple(prompt.rows for prompt in prompts),

@@ -69,8 +69,7 @@ def own_layers(path: Path) -> tuple[Layers, ...]:
 
 def longest_read(path: Path, trunk: TrunkData) -> int:
     """The number of tokens of a text that the task's files read: some positions are for its prompts."""
-    shifted = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
-    return min(trunk.settings.max_tokens, trunk.architecture.max_tokens - shifted)
+    return min(trunk.settings.max_tokens, trunk.architecture.max_tokens - path.embed.shifted)
 
 
 def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
@@ -101,12 +100,7 @@ def ready_to_pool(trunk: TrunkData, loaded: LoadedTask, task: Task) -> tuple[Tex
     """A graph with the states that the task's pooler reads, and its form."""
     shape, path = trunk.architecture, _with_own_prompt(join_layers(loaded.path))
     prompts = sum(prompt.rows for prompt in path.embed.prompts)
-    ops = TextOps(
-        shape,
-        first=shape.first_position + (prompts if path.embed.shift else 0),
-        prompts=prompts,
-        isolated=path.embed.isolated,
-    )
+    ops = TextOps(shape, first=shape.first_position + path.embed.shifted, prompts=prompts, isolated=path.embed.isolated)
     states = _states(ops, path, trunk, loaded)
     for number, depth in enumerate(_pooled_depths(path)):
         ops.bound[f"state.{number}"] = states[depth]
