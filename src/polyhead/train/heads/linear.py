@@ -54,6 +54,11 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """The root of the mean squared length of a row."""
         return float(np.sqrt(np.einsum("ri,ri->r", self.values, self.values).mean())) or 1.0
 
+    @property
+    def examples(self) -> np.ndarray:
+        """The example of each loss: of each row, or of all options of a question."""
+        return np.unique(self.members) if self.loss == "ranking" else self.members
+
     def of(self, members: Sequence[int]) -> Inputs:
         """The rows of these examples."""
         kept = np.isin(self.members, members)
