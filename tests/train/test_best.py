@@ -13,7 +13,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.branch import private_layers
-from polyhead.project.tables import with_effort
+from polyhead.project.tables import AllocationRule, with_effort
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
@@ -99,6 +99,17 @@ def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp
     alone = trained(home, tmp_path / "alone")[0]
     assert tiny_project.part_bytes(tmp_path / "bundle", "mood") == tiny_project.part_bytes(tmp_path / "alone", "mood")
     assert alone.scores("mood")["tried"].keys() < bundle.scores("mood")["tried"].keys()
+
+
+def test_another_c_chooses_anew_where_branches_are_weighed_and_nowhere_else(home, tmp_path):
+    for training in (BEST, msgspec.structs.replace(BEST, effort="default")):
+        root = tmp_path / training.effort
+        kept = []
+        for c in (1.0, 1.0, 1000.0, 1000.0):
+            project = msgspec.structs.replace(project_of(home, training=training), bundle=str(root))
+            project = msgspec.structs.replace(project, allocation=AllocationRule(c=c))
+            kept.append(bool(train_project(project, folder=home, cache=tmp_path / "cache").kept))
+        assert kept == [False, True, training.effort == "default", True]
 
 
 SILENT = {"names": {"transitions": ((0.0, -99.0, -99.0),) * 4}, "topics": {"threshold": 0.9999}}

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from polyhead.check.labelling import LabelFile, Text
+from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
+from polyhead.train.heads import inputs as head_inputs
 from polyhead.train.heads.held_out import FewLabels
 from polyhead.train.heads.label_words import centred, sentences
+from polyhead.train.heads.labelling import Labelling
 from polyhead.train.heads.linear import Inputs, solutions
+from support import tiny_project
 
 
 def inputs(prior=None, seed=1):
@@ -91,3 +96,25 @@ def test_labels_of_which_none_has_a_second_row_are_learned_from_without_folds():
     rows = [int(np.flatnonzero(labels == label)[0]) for label in range(3)]
     learned = FewLabels(values, 3, None).learn(rows, [0, 1, 2])
     assert learned.accuracy is None and np.isfinite(learned.probabilities).all()
+
+
+def test_of_more_texts_than_fit_into_memory_those_with_labels_are_read_and_each_has_its_own_vector(
+    tmp_path, monkeypatch
+):
+    """Vectors of some texts were taken for those of the first ones."""
+    tiny_project.write_trunk(tmp_path / "trunk")
+    rows = tiny_project.messages(40)
+    texts = [Text(row=i, text=row["text"], label=row["mood"] if i < 12 else None) for i, row in enumerate(rows)]
+    labellings = []
+    for most in (2**28, 20 * 16):
+        monkeypatch.setattr(head_inputs, "MOST_NUMBERS", most)
+        labelling = Labelling(texts, ("good", "bad"), LabelFile(tmp_path / f"{most}.jsonl"))
+        labelling.encode(TrunkChoice(name=str(tmp_path / "trunk")), tmp_path / "cache", str)
+        labellings.append(labelling)
+    whole, some = labellings
+    kept = [text.row for text in some.texts]
+    assert len(whole.texts) == 40 and len(kept) == 20 and kept == sorted(kept) and set(range(12)) < set(kept)
+    assert (some._head.values == whole._head.values[kept]).all()
+    assert some.learn(seed=1).labels == 12
+    chosen = some.chosen(5, seed=1)
+    assert len(chosen) == 5 and all(text in some.texts and text.label is None for text in chosen)

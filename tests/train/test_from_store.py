@@ -26,6 +26,8 @@ from polyhead.text.hashing import hashed_text
 from polyhead.text.words import join_tokens
 from polyhead.train import candidates
 from polyhead.train.data import stored
+from polyhead.train.data.source import FeatureRequest
+from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -352,11 +354,11 @@ def test_a_run_that_was_stopped_while_it_copied_ends_as_if_it_had_not_been(home,
     monkeypatch.setattr(stored, "AT_ONCE", 5)
     inner, calls = stored.StoredFeatures._copy, []
 
-    def stopping(self, request, indices):
+    def stopping(self, request, indices, *ids):
         calls.append(len(indices))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        inner(self, request, indices)
+        inner(self, request, indices, *ids)
 
     monkeypatch.setattr(stored.StoredFeatures, "_copy", stopping)
     with pytest.raises(KeyboardInterrupt):
@@ -368,6 +370,27 @@ def test_a_run_that_was_stopped_while_it_copied_ends_as_if_it_had_not_been(home,
     copied = calls[0] + calls[1]
     texts = len({join_tokens(row["tokens"])[0] for row in rows_of(folder, "messages")})
     assert copied == 10 and sum(calls[3 : 3 + -(-(texts - copied) // 5)]) <= texts - copied + 5  # nothing twice
+
+
+def test_texts_are_hashed_as_often_whatever_number_is_copied_at_a_time(home, monkeypatch):
+    """All texts of a task were hashed again for every piece of them."""
+    folder, trunk = home
+    path, inputs = stored_path(trunk), texts_of(folder)
+    make_store(str(folder / "store"), inputs, path, trunk=trunk)
+    counts, hashed = [], stored.window_id
+
+    def counting(text, window):
+        counts[-1] += 1
+        return hashed(text, window)
+
+    monkeypatch.setattr(stored, "window_id", counting)
+    for at_once in (len(inputs), 3):
+        monkeypatch.setattr(stored, "AT_ONCE", at_once)
+        counts.append(0)
+        source = StoredFeatures(str(folder / "store"), trunk.facts, folder=folder / str(at_once), precision="float32")
+        source.fill([FeatureRequest(path=path, inputs=inputs)])
+        assert not source.store(path).missing([document_id(text) for text in inputs])
+    assert counts[0] == counts[1]
 
 
 def test_the_trunk_may_be_that_of_another_bundle(home, monkeypatch, no_encoder):

@@ -11,8 +11,10 @@ from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.learned import lineage_of
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
+from polyhead.evaluate.held import answered_then
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.run import train_project
@@ -111,6 +113,26 @@ def test_rows_that_are_held_out_teach_no_trunk_and_are_held_out_once(home, tmp_p
         for one in given:
             assert len(one.train.examples.inputs) == 48  # nothing is lost for it
             assert not evaluated & set(one.train.examples.inputs)
+
+
+def test_the_answers_of_a_task_to_rows_of_which_its_trunk_learned_none_are_kept_and_reported(home, tmp_path):
+    """All rows of few are learned from by the other task's trunk, but those that this task holds out."""
+    made = project(home, tmp_path / "out", "mood", "urgency")
+    entries = tuple(msgspec.structs.replace(entry, validation=0.25, test=None) for entry in made.tasks)
+    made = msgspec.structs.replace(made, tasks=entries)
+    result = train_project(made, folder=home, only=("mood",), report=True)
+    assert result.report is not None
+    bundle = Bundle.open(tmp_path / "out" / "mood")
+    then = answered_then(
+        bundle.tasks["mood"].task,
+        entries[0].source(entries[0].train, home),
+        tmp_path / "out-cache",
+        bundle.record("mood").arrays,
+    )
+    assert len(then.answered.examples.inputs) == 8 and not then.facts.folds
+    learned = lineage_of(tmp_path / "out" / "mood").tasks["urgency"]
+    texts = prepare(made, home)[1].train.examples
+    assert learned["sha256"] == texts.digest and not {*texts.inputs} & {*then.answered.examples.inputs}
 
 
 def test_weights_and_shares_by_task_count_for_those_that_a_round_learns_from(home, tmp_path):

@@ -131,7 +131,7 @@ def test_every_head_is_as_good_as_that_of_scikit_learn(loss, outputs, rows, widt
 def test_axes_of_more_rows_change_nothing_but_the_way():
     """They span the rows; with fewer rows than inputs, weights lie in what the rows span."""
     values, labels = noisy(60, 100, 3)
-    given, among = inputs(values[:40], labels[:40]), axes_of(values)
+    given, among = inputs(values[:40], labels[:40]), axes_of(inputs(values, labels))
     assert among.directions.shape == (100, 59)
     few = PENALTIES[:8]
     for own, other in zip(solutions(given, few), solutions(given, few, axes=among), strict=True):
@@ -303,7 +303,22 @@ def test_options_of_some_examples_compete_among_themselves():
     )
     some = whole.of([0, 2])
     assert some.targets.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
-    assert some.values[:, 0].tolist() == [0, 1, 5, 6]
+    assert some.read[:, 0].tolist() == [0, 1, 5, 6]
+
+
+def test_folds_read_the_values_of_all_rows_and_are_solved_as_copies_of_their_own_rows_are():
+    """Each fold had a copy of all rows."""
+    values, labels = clouds()
+    sides = inputs(values, labels).sides([list(range(start, len(values), 3)) for start in range(3)])
+    assert all(side.values is values for pair in sides for side in pair)
+    copies = [
+        tuple(msgspec.structs.replace(side, values=values[side.rows], rows=None) for side in pair) for pair in sides
+    ]
+    for shared, copied in zip(swept(sides), swept(copies), strict=True):
+        assert shared.outputs.tobytes() == copied.outputs.tobytes()
+        assert shared.losses.tobytes() == copied.losses.tobytes()
+        for one, other in zip(shared.heads, copied.heads, strict=True):
+            assert one.weight.tobytes() == other.weight.tobytes() and one.bias.tobytes() == other.bias.tobytes()
 
 
 def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatch):

@@ -1,6 +1,7 @@
 """Depths found on validation: all of them trained to the end, or the better half of what is left, again and again."""
 
 import statistics
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,6 +128,25 @@ def halved(home, kept):
     return halving(branches(home, kept), DEPTHS, SEEDS)
 
 
+def test_one_candidate_is_in_memory_at_a_time_and_goes_on_from_its_checkpoint(
+    home, kept, halved, tmp_path, monkeypatch
+):
+    """The weights and optimizers of all depths were held at once."""
+    alive, counts, start = weakref.WeakSet(), [], fitting.Course.__init__
+
+    def started(course, *arguments, **named):
+        alive.add(course)
+        counts.append(len(alive))
+        start(course, *arguments, **named)
+
+    monkeypatch.setattr(fitting.Course, "__init__", started)
+    found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    assert counts == [1] * (6 + 3 + 2)
+    assert found.candidates == halved.candidates
+    for one, other in zip(found.ended, halved.ended, strict=True):
+        assert bytes_of(one.arrays) == bytes_of(other.arrays)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after", first_of([2, 7, 9]), ids=["first rung", "second rung", "last rung"])
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
@@ -183,7 +203,7 @@ class Curves:
             made.done = max(made.done, epochs)
             made.best_score = max(self.curves[made.key][: made.done])
 
-        made.advance = advance
+        made.advance, made.set_aside = advance, lambda: False
         self.running[made.key] = made
         return None, made
 

@@ -16,6 +16,7 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds.tagged import chosen
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Split
+from polyhead.train.heads import inputs as head_inputs
 from polyhead.train.heads.transitions import choose_weight, with_transitions
 from polyhead.train.run import train_project
 from support.tiny_project import write_trunk
@@ -39,13 +40,13 @@ def by_neighbour(chance):
     return words, ["B-x" if after == "is" else "O" for after in [*words[1:], ""]]
 
 
-def trained(folder, made, strategy, rows=80, max_tokens=None):
+def trained(folder, made, strategy, rows=80, max_tokens=None, labels=LABELS):
     chance = random.Random(1)
     lines = [dict(zip(("tokens", "tags"), made(chance), strict=True)) for _ in range(rows)]
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_trunk(folder / "trunk")
     words = {"tokens": "tokens", "tags": "tags", "long_texts": "cut" if max_tokens is None else "windows"}
-    entry = TaskEntry(name="t", kind="tagging", train="train.jsonl", labels=LABELS, **words)
+    entry = TaskEntry(name="t", kind="tagging", train="train.jsonl", labels=labels, **words)
     trunk = TrunkChoice(name="trunk", max_tokens=max_tokens)
     training = Training(seed=1, epochs=2, patience=1, batch=16)
     train_project(
@@ -78,6 +79,21 @@ def test_a_tagger_learns_from_what_stands_beside_the_word_and_in_it(
     assert right >= 0.9 * len(lines)
     (alone,) = session.predict(texts[:1])
     assert [span["start"] for span in alone.answers["t"]["spans"]] == [span["start"] for span in answers[0]["spans"]]
+
+
+def by_word(chance):
+    """Every word has a label: there are no spans."""
+    words = [chance.choice(("the", "my", "lamp", "phone", "late", "is")) for _ in range(10)]
+    return words, ["x" if word == "lamp" else "y" for word in words]
+
+
+def test_heads_that_read_more_of_each_word_and_so_fewer_words_are_compared_on_the_same_words(tmp_path, monkeypatch):
+    """With neighbours a word has three times as many inputs, so a third of the examples fit."""
+    monkeypatch.setattr(head_inputs, "MOST_NUMBERS", 10_000)
+    lines, bundle = trained(tmp_path, by_word, Pooled(words=False), labels=("y", "x"))
+    assert len(bundle.scores("t")["tried"]) > 1
+    (answer, *_) = Session(bundle, backend="reference").predict([" ".join(lines[0]["tokens"])])
+    assert [word["label"] for word in answer.answers["t"]["words"]] == lines[0]["tags"]
 
 
 def test_without_words_and_neighbours_neither_is_tried(tmp_path):

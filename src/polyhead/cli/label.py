@@ -66,6 +66,8 @@ def command(
         raise EmptyData(f"{data} has no text to label", do="give a file with texts in its text column; see --text")
     labelling = Labelling(texts, names, LabelFile(Path(output)), answers=answers)
     labelling.encode(TrunkChoice(name=trunk, max_tokens=max_tokens), Path(cache or f"{output}-cache"), printer.show)
+    if (read := len(labelling.texts)) < len(texts):
+        printer.line(f"{read:,} of {len(texts):,} texts are chosen from, labelled ones first: no more fit into memory")
     _learn(labelling, printer, seed)
     if ask is not None:
         rows = [{"row": each.row, "text": each.text, "label": ""} for each in labelling.chosen(count, seed=seed)]

@@ -88,9 +88,7 @@ def _linear(heads: Sequence[HeadCandidate]) -> tuple[HeadCandidate, ...]:
 
 def tries_branches(prepared: Prepared, source: FeatureSource) -> bool:
     """Whether effort 'best' tries branches beside the heads: over texts that can be encoded, with torch."""
-    depth, effort = source.facts.architecture.layers, prepared.training.effort
-    heads = prepared.strategy.candidates(prepared.task, depth, effort)
-    return effort == "best" and len(heads) > 1 and depth > 0 and source.encodes and has_torch()
+    return prepared.weighs_branches and source.facts.architecture.layers > 0 and source.encodes and has_torch()
 
 
 def has_torch() -> bool:

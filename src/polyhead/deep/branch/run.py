@@ -242,21 +242,28 @@ def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, flo
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
     """The best of all depths and seeds, most of which are trained for only an epoch or two."""
-    keys = [(layers, seed) for layers in depths for seed in seeds]
-    running = {key: branches.course(branches.path(key[0]), seed=key[1]) for key in keys}
-    epochs = max(course.most for _, course in running.values())
+    running: dict[Key, tuple[OnTap, Course] | None] = {(layers, seed): None for layers in depths for seed in seeds}
+    ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
     fallen: list[DepthCandidate] = []
     done = 0
-    while done < epochs:
+    while running:
         # The last rung runs to the end, so that no candidate is judged on an unfinished schedule.
-        done = epochs if len(running) <= LEAST_LEFT else done + 1
-        for _, course in running.values():
-            course.advance(done)
-        if done < epochs:
-            ranked = sorted(running, key=lambda key: (-running[key][1].best_score, key))
-            for key in ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]:
-                fallen.append(_candidate(key, running.pop(key)[1]))  # weights and optimizer are not needed any more
-    ended = {key: _ended(branches, key, *running.pop(key)) for key in list(running)}
+        is_last, done, judged = len(running) <= LEAST_LEFT, done + 1, dict[Key, DepthCandidate]()
+        for key, in_memory in list(running.items()):
+            module, course = in_memory or branches.course(branches.path(key[0]), seed=key[1])
+            course.advance(course.most if is_last else done)
+            if is_last or done >= course.most:
+                ended[key] = _ended(branches, key, module, course)
+                del running[key]
+            else:
+                judged[key] = _candidate(key, course)
+                # Weights and optimizers of all depths would take several times the memory of the encoder.
+                running[key] = None if course.set_aside() else (module, course)
+            del in_memory, module, course  # before the next one is made
+        ranked = sorted(running, key=lambda key: (-judged[key].score, key))
+        for key in ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]:
+            fallen.append(judged[key])
+            del running[key]
     return _searched(ended, fallen)
 
 

@@ -148,6 +148,7 @@ class Curriculum:
         """Sets the module to its best weights, in evaluation mode; what is said is of so many epochs, or of all."""
         restore(self.module, self.best_state)
         self.module.eval()
+        self.optimizer.zero_grad(set_to_none=True)  # the module lives on
         return Fitted(
             best_epoch=self.best_epoch,
             score=self.best_score,
@@ -210,18 +211,25 @@ class Curriculum:
         """Writes the checkpoint inside an epoch."""
         self._save(begun)
 
-    def _save(self, begun: _Begun | None) -> None:
+    def set_aside(self) -> bool:
+        """Whether the state after the last epoch is in the checkpoint, so that an equal run goes on from there."""
+        self._save(None, in_any_case=True)
+        return self.checkpoint is not None
+
+    def _save(self, begun: _Begun | None, *, in_any_case: bool = False) -> None:
         """Writes a checkpoint, within the limits of SAVE_SECONDS and SAVE_COST; only the first process writes."""
         if self.checkpoint is None:
             return
         devices, started = self.devices, time.monotonic()
-        if not from_first(devices.place, started - self._saved >= SAVE_SECONDS * max(1, self._cost / SAVE_COST)):
+        is_due = in_any_case or started - self._saved >= SAVE_SECONDS * max(1, self._cost / SAVE_COST)
+        if not from_first(devices.place, is_due):
             return
         state = {
             "module": devices.whole(learned_state(self.module)),
             "optimizer": devices.whole_optimizer(self.optimizer),
             "feed": begun.feed if begun else self.feed.state(),
             "history": self.history,
+            "seconds": self._seconds,
             "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
         }
         if begun is not None:
@@ -240,7 +248,7 @@ class Curriculum:
             restore(self.module, devices.split(state["module"]))
             self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
             self.feed.restore(state["feed"])
-            self.history = state["history"]
+            self.history, self._seconds = state["history"], state.get("seconds", 0.0)
             best, self.best_score, self.best_epoch = state["best"]
             self.best_state = devices.split(best)
             if "begun" in state:

@@ -17,7 +17,6 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.runs import cache_folder
 from polyhead.train.training import Bundles, BundleTraining, TrainingResult, TrainingRun
 
 
@@ -26,7 +25,6 @@ def leaving_out(run: TrainingRun, recipe: LeaveOut) -> Bundles:
 
     A round's bundle is `<project.bundle>/<name>`; for a selection of tasks, only the rounds that leave one of them out.
     All rounds read the same split of the files, so that no round trains on rows that a task holds out.
-    rounds read the same split of the files, so that what one task holds out none of them learns.
     """
     rounds = recipe.rounds([entry.name for entry in run.project.tasks])
     rounds = tuple(r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks))
@@ -54,16 +52,17 @@ def _left_out_table(prepared: Mapping[str, Prepared], outcomes: Mapping[str, Tra
 class LeftOut(BundleTraining):
     """A round as two stages of one bundle: the tasks that train the trunk, and those over it.
 
-    No row on which a task of the round is evaluated is among the training rows of its trunk.
+    No row on which a task of the round is evaluated is among the training rows of its trunk: few rows are not held out
+    in folds either, since the trunk learned from those that another task trains on.
     """
 
     def __init__(self, run: TrainingRun, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:
-        self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, left_out.name)), left_out
+        self.run, self._round = run, left_out
         project, entries = run.project, {entry.name: entry for entry in run.project.tasks}
         seed = (project.training or JOINT_TRAINING).seed
         training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
         taught = [msgspec.structs.replace(prepared[name], training=training) for name in left_out.learned]
-        self._held = [prepared[name] for name in left_out.tasks]
+        self._held = [msgspec.structs.replace(prepared[name], whole=None) for name in left_out.tasks]
         self._learns = LearnsTogether(self.run, recipe.learn_in(left_out), taught, held=self._held)
         self._project = msgspec.structs.replace(
             project,

@@ -69,6 +69,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return few and kind.loss == "cross_entropy" and are_words
 
     @property
+    def weighs_branches(self) -> bool:
+        """Whether effort 'best' weighs branches against the task's heads, where texts can be encoded."""
+        training = self.training
+        return training.effort == "best" and len(self.strategy.candidates(self.task, 1, training.effort)) > 1
+
+    @property
     def has_many_tokens(self) -> bool:
         """Whether kept states of tokens have a byte a number, since there are so many, and no codec is named."""
         if not self.strategy.reads_kept_features or self.strategy.names_codec or self.columns:

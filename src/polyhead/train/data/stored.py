@@ -158,9 +158,10 @@ class StoredFeatures(FeatureSource):
         total, done = sum(map(len, lacking)), 0
         reused = sum(len(request.inputs) for request in wanted) - total
         for request, indices in zip(wanted, lacking, strict=True):
+            keys, ids = (request.keys(), stored_ids(request)) if indices else ([], [])
             for start in range(0, len(indices), AT_ONCE):
                 piece = indices[start : start + AT_ONCE]
-                self._copy(request, piece)
+                self._copy(request, piece, keys, ids)
                 done += len(piece)
                 if update is not None:
                     update(done, total, done / total)
@@ -197,9 +198,10 @@ class StoredFeatures(FeatureSource):
         ordered: list[int] = np.asarray(indices, np.int64)[np.lexsort((places[:, 1], places[:, 0]))].tolist()
         return ordered
 
-    def _copy(self, request: FeatureRequest, indices: Sequence[int]) -> None:
-        """Copies the values of some of the request's inputs."""
-        keys, ids = request.keys(), stored_ids(request)
+    def _copy(
+        self, request: FeatureRequest, indices: Sequence[int], keys: Sequence[bytes], ids: Sequence[bytes]
+    ) -> None:
+        """Copies the values of some of the request's inputs; `keys` and `ids` are those of all."""
         chosen, first = [], set[bytes]()
         for index in indices:
             if keys[index] not in first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,20 +49,18 @@ class Labelling:
                 self.add(Text(row=row, text=by_row[row]), name)
 
     def encode(self, trunk: TrunkChoice, cache: Path, show: Callable[[str], None]) -> None:
-        """Reads every text as a linear head does."""
+        """Reads every text as a linear head does; `texts` are then those whose vectors fit into memory."""
         entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(self.names), train="")
         project = Project(tasks=(entry,), trunk=trunk)
-        examples = Examples(
-            inputs=[(text.text,) for text in self.texts],
-            targets=[np.zeros((), np.int64)] * len(self.texts),
-            words=None,
-            rows=[text.row for text in self.texts],
-            report=ReadReport(rows=len(self.texts), used=len(self.texts)),
-        )
-        prepared = whole_of(project, entry, entry.task(), examples)
+        prepared = whole_of(project, entry, entry.task(), _examples(self.texts))
         show(f"opening {trunk.name}")
         source = features_for(project, Path.cwd(), cache=cache.resolve())
         values = linear_inputs(prepared, source, Events(show=show)).values
+        if (most := len(values)) < len(self.texts):
+            del values
+            self.texts = _fitting(self.texts, self.known, most)
+            prepared = whole_of(project, entry, entry.task(), _examples(self.texts))
+            values = linear_inputs(prepared, source, Events(show=show)).values
         prior = words_prior(prepared, source) if all(any(map(str.isalpha, name)) for name in self.names) else None
         self._head = FewLabels(values, len(self.names), prior)
 
@@ -99,3 +97,22 @@ class Labelling:
         else:
             picked = next_texts(values, self._fit.probabilities, done, count, generator)
         return [self.texts[index] for index in picked]
+
+
+def _examples(texts: Sequence[Text]) -> Examples:
+    """The texts as rows whose labels are not known."""
+    return Examples(
+        inputs=[(text.text,) for text in texts],
+        targets=[np.zeros((), np.int64)] * len(texts),
+        words=None,
+        rows=[text.row for text in texts],
+        report=ReadReport(rows=len(texts), used=len(texts)),
+    )
+
+
+def _fitting(texts: Sequence[Text], known: Collection[int], most: int) -> list[Text]:
+    """At most so many of the texts: the labelled ones, and others evenly spaced."""
+    labelled = [place for place, text in enumerate(texts) if text.row in known][:most]
+    others = [place for place, text in enumerate(texts) if text.row not in known]
+    spaced = np.linspace(0, len(others) - 1, most - len(labelled)).round().astype(int).tolist()
+    return [texts[place] for place in sorted([*labelled, *(others[index] for index in spaced)])]

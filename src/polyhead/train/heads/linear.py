@@ -48,22 +48,32 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     weights: np.ndarray | None = None  # per label, in the form of the loss
     # (outputs, inputs): the weights that penalties pull towards, for inputs with mean square 1 per row
     prior: np.ndarray | None = None
+    rows: np.ndarray | None = None  # (rows,) int64: the ones of `values` that are these rows; None: all
+
+    @property
+    def read(self) -> np.ndarray:
+        """The values of these rows, (rows, inputs); a copy if they are some of `values`."""
+        return self.values if self.rows is None else self.values[self.rows]
 
     @property
     def scale(self) -> float:
         """The root of the mean squared length of a row."""
-        return float(np.sqrt(np.einsum("ri,ri->r", self.values, self.values).mean())) or 1.0
+        return _scale(self.read)
+
+    @property
+    def examples(self) -> np.ndarray:
+        """The example of each loss: of each row, or of all options of a question."""
+        return np.unique(self.members) if self.loss == "ranking" else self.members
 
     def of(self, members: Sequence[int]) -> Inputs:
-        """The rows of these examples."""
+        """The rows of these examples, over the same values: none is copied."""
         kept = np.isin(self.members, members)
+        rows = np.flatnonzero(kept) if self.rows is None else self.rows[kept]
         targets = self.targets[kept]
         if self.loss == "ranking":
             targets = numbered(targets)
         places = None if self.places is None else self.places[kept]
-        return msgspec.structs.replace(
-            self, values=self.values[kept], targets=targets, members=self.members[kept], places=places
-        )
+        return msgspec.structs.replace(self, rows=rows, targets=targets, members=self.members[kept], places=places)
 
     def drawn(self, prior: np.ndarray | None, strength: float) -> Inputs:
         """The same with weights that penalties pull towards, 0 for words; unchanged without a prior or strength."""
@@ -86,12 +96,17 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
             texts = [each[member][place] for member, place in rows]
         words = span.coordinates(texts)
         cosine = None if self.cosine is None else self.cosine + words.shape[1]
-        return msgspec.structs.replace(self, values=np.concatenate([words, self.values], axis=1), cosine=cosine)
+        values = np.concatenate([words, self.read], axis=1)
+        return msgspec.structs.replace(self, values=values, rows=None, cosine=cosine)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
         """For each fold the training and held-out examples, numbered without gaps."""
         everything = set(range(int(self.members.max()) + 1))
         return [(self.of(sorted(everything - set(held))), self.of(held)) for held in folds]
+
+
+def _scale(values: np.ndarray) -> float:
+    return float(np.sqrt(np.einsum("ri,ri->r", values, values).mean())) or 1.0
 
 
 def numbered(targets: np.ndarray) -> np.ndarray:
@@ -108,7 +123,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs(self, inputs: Inputs) -> np.ndarray:
         """(rows, outputs)"""
-        outputs: np.ndarray = inputs.values @ self.weight.T + self.bias
+        outputs: np.ndarray = inputs.read @ self.weight.T + self.bias
         return outputs
 
     def losses(self, inputs: Inputs) -> np.ndarray:
@@ -124,11 +139,19 @@ class PrincipalAxes(NamedTuple):
     directions: np.ndarray  # (inputs, axes), orthonormal; rows differ in these alone
 
 
-def axes_of(values: np.ndarray) -> PrincipalAxes:
-    """The axes of inputs (rows, inputs); of many rows, evenly spaced ones say enough."""
-    rows, count = values.shape
-    if rows > AXES_ROWS * count:
-        values = values[np.linspace(0, rows - 1, AXES_ROWS * count).astype(int)]
+def axes_of(*sides: Inputs) -> PrincipalAxes:
+    """The axes of the rows of all sides; of many rows, evenly spaced ones say enough."""
+    sizes, count = [len(side.members) for side in sides], sides[0].values.shape[1]
+    if (rows := sum(sizes)) > AXES_ROWS * count:
+        spaced = np.linspace(0, rows - 1, AXES_ROWS * count).astype(int)
+        bounds = itertools.pairwise(np.cumsum([0, *sizes]).tolist())
+        each = [spaced[(spaced >= start) & (spaced < stop)] - start for start, stop in bounds]
+        read = [
+            side.values[some if side.rows is None else side.rows[some]] for side, some in zip(sides, each, strict=True)
+        ]
+    else:
+        read = [side.read for side in sides]
+    values = read[0] if len(read) == 1 else np.concatenate(read)
     centre = values.mean(axis=0)
     apart = values - centre
     if rows >= count:
@@ -151,13 +174,9 @@ def solutions(
     infinite penalty. `axes` are those of rows among which the inputs' are, by default the inputs' own; the
     search ends `near` the minimum.
     """
-    axes = axes or axes_of(inputs.values)
-    rows, count, has_cosine = len(inputs.values), axes.directions.shape[1], inputs.cosine is not None
-    values = np.ones((rows, count + has_cosine + 1), np.float32)  # the last input is the constant of the bias
-    directions = axes.directions / np.float32(inputs.scale)
-    values[:, :count] = inputs.values @ directions - axes.centre @ directions
-    if inputs.cosine is not None:
-        values[:, count] = (inputs.values - axes.centre)[:, inputs.cosine :].mean(axis=1)
+    axes = axes or axes_of(inputs)
+    values, scale = _along(inputs, axes)
+    rows, count, has_cosine = len(values), axes.directions.shape[1], inputs.cosine is not None
     prior = np.zeros((inputs.outputs, values.shape[1]), np.float32)
     if inputs.prior is not None:
         prior[:, :count] = inputs.prior @ axes.directions
@@ -167,16 +186,33 @@ def solutions(
     if has_cosine:
         cosine = (values[:, count:], penalty_of_input[count:], prior[:, count:], weight[:, count:])
         weight[:, count:] = _solved(inputs, *cosine, near)
-        yield _turned_back(inputs, axes, prior, weight, math.inf)
+        yield _turned_back(inputs, axes, scale, prior, weight, math.inf)
     for penalty in penalties:
         penalty_of_input[:count] = penalty
         weight = _solved(inputs, values, penalty_of_input, prior, weight, near)
-        yield _turned_back(inputs, axes, prior, weight, penalty)
+        yield _turned_back(inputs, axes, scale, prior, weight, penalty)
+
+
+def _along(inputs: Inputs, axes: PrincipalAxes) -> tuple[np.ndarray, float]:
+    """Each row's coordinates along the axes, its cosine if it has one, and the constant of the bias; their scale."""
+    read = inputs.read
+    scale = _scale(read)
+    directions = axes.directions / np.float32(scale)
+    cosine = None if inputs.cosine is None else (read - axes.centre)[:, inputs.cosine :].mean(axis=1)
+    along = read @ directions
+    del read  # before as large an array is made
+    along -= axes.centre @ directions
+    rows, count = along.shape
+    values = np.ones((rows, count + (cosine is not None) + 1), np.float32)  # the last input is the constant of the bias
+    values[:, :count] = along
+    if cosine is not None:
+        values[:, count] = cosine
+    return values, scale
 
 
 def _logits(inputs: Inputs) -> np.ndarray:
     """The logit of each label's share of the rows, (outputs,); 0 for options and numbers."""
-    targets, rows = inputs.targets, len(inputs.values)
+    targets, rows = inputs.targets, len(inputs.members)
     if inputs.loss not in ("cross_entropy", "binary_cross_entropy"):
         return np.zeros(inputs.outputs, np.float32)
     counts = targets.sum(axis=0) if targets.ndim == 2 else np.bincount(targets, minlength=inputs.outputs)
@@ -203,7 +239,7 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
     Each of `sides` is a pair: training rows and held-out rows.
     """
     rises, least = 0, math.inf
-    axes = axes_of(np.concatenate([side.values for side in sides[0]]))  # all rows are on the first two sides
+    axes = axes_of(*sides[0])  # all rows are on the first two sides
     for heads in _side_by_side([solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides], axes):
         pairs = list(zip(heads, (held for _, held in sides), strict=True))
         losses = np.concatenate([head.losses(held) for head, held in pairs])
@@ -262,7 +298,7 @@ def _shares(inputs: Inputs, values: np.ndarray) -> list[slice]:
 
 
 def _turned_back(
-    inputs: Inputs, axes: PrincipalAxes, prior: np.ndarray, weight: np.ndarray, penalty: float
+    inputs: Inputs, axes: PrincipalAxes, scale: float, prior: np.ndarray, weight: np.ndarray, penalty: float
 ) -> Solution:
     """The head for the inputs as they are; the cosine's weight is distributed over the inputs that it is the mean of.
 
@@ -272,7 +308,7 @@ def _turned_back(
     solved = (weight - prior)[:, :count] @ axes.directions.T
     if inputs.prior is not None:
         solved += inputs.prior
-    solved /= inputs.scale
+    solved /= scale
     if inputs.cosine is not None:
         solved[:, inputs.cosine :] += weight[:, count : count + 1] / (len(axes.centre) - inputs.cosine)
     if not np.isfinite(solved).all():

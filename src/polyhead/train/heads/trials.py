@@ -41,6 +41,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     fitted: Fitted
     arrays: dict[str, np.ndarray] | None  # of the part, as trained on the training rows; None with folds
     losses: np.ndarray | None = None  # for a linear head, each selection row (word, option): the smallest found
+    examples: np.ndarray | None = None  # for a linear head: the example of each loss
     prior: float = 0.0  # for a linear head: the strength of the prior from the labels' words
 
 
@@ -126,8 +127,7 @@ class Trials:
             return linear[self._best[tried]]
         best: Trial | None = None
         for trial in linear:
-            assert trial.losses is not None
-            if best is None or best.losses is None or rule.clearly_less(trial.losses, best.losses):
+            if best is None or _is_clearly_better(trial, best):
                 best = trial
         return best
 
@@ -227,6 +227,7 @@ class Trials:
             offset=None,
             setting=best.heads[0].penalty,
             losses=least[0].losses,
+            examples=np.concatenate([held.examples for _, held in sides]),
             prior=prior,
             fitted=Fitted(),
             arrays=None if self._folds else arrays,
@@ -272,6 +273,14 @@ class Trials:
             split = split_of(whole) if whole is not None and self._folds else self.prepared.train
             prepared = msgspec.structs.replace(self.prepared, train=split)
             tell_unread(prepared, self.examples(split, path), self.source.facts.settings.max_tokens, self.events)
+
+
+def _is_clearly_better(trial: Trial, before: Trial) -> bool:
+    """Whether a linear head's loss is clearly smaller, by the examples that both read: of wide inputs fewer fit."""
+    assert trial.losses is not None and before.losses is not None
+    assert trial.examples is not None and before.examples is not None
+    losses = trial.losses[np.isin(trial.examples, before.examples)]
+    return rule.clearly_less(losses, before.losses[np.isin(before.examples, trial.examples)])
 
 
 def split_of(examples: Examples) -> Split:

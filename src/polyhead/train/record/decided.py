@@ -27,7 +27,8 @@ Fingerprint = dict[str, object]
 def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
     """What determines each trained part; for a branch that is one of several to choose from, also the choice.
 
-    Under one budget a choice depends on all branches, so each names every other's own way of training.
+    Under one budget a choice depends on all branches, so each names every other's own way of training. Beside heads a
+    branch is chosen by c alone, named where it is not the default's.
     """
     prints = {p.task.name: p.fingerprint() for p in prepared}
     among = {p.task.name: tag(prints[p.task.name]) for p in prepared if p.strategy.is_allocated}
@@ -42,6 +43,8 @@ def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule) -> dic
     for p in prepared:
         if p.strategy.is_undecided:
             prints[p.task.name]["allocation"] = settings
+        elif p.weighs_branches and not p.columns and choice.c != AllocationRule().c:
+            prints[p.task.name]["allocation"] = {"c": choice.c}
     return prints
 
 
