@@ -14,6 +14,7 @@ import pytest
 from polyhead.cli.given import given_in
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
+from polyhead.project.init import split_groups
 from polyhead.project.tables import read_project
 from polyhead.store.jobs.lines import line_of
 from support import tiny_project
@@ -223,6 +224,36 @@ def test_shards_of_a_split_are_no_tasks_of_their_own(tmp_path):
     assert run("init", test, train, cwd=tmp_path).code == 0
     (task,) = read_project(tmp_path / "polyhead.toml").tasks
     assert (task.train, task.test) == (train, test)
+
+
+def test_a_split_may_stand_anywhere_in_a_name_with_points(tmp_path):
+    for train, test, name in (
+        ("mood.train.csv", "mood.test.csv", "mood"),
+        ("mood_v1.2_train.csv", "mood_v1.2_test.csv", "mood_v1"),
+        ("mood.v1.train.csv.gz", "mood.v1.test.csv.gz", "mood"),
+        ("ner.train", "ner.test", "ner"),
+        ("a.b/train.csv", "a.b/test.csv", "a-b"),
+    ):
+        folder = tmp_path / "data"
+        assert split_groups([str(folder / train), str(folder / test)]) == [
+            {"name": name, "data": str(folder / train), "validation": None, "test": str(folder / test)}
+        ]
+    several = ["mood.train.csv", "mood.test.jsonl", "train.md", "mood.csv"]
+    assert [group["data"] for group in split_groups(several)] == ["mood.train.csv", "train.md", "mood.csv", several[1]]
+
+
+def test_files_of_one_call_that_would_be_tasks_of_one_name_are_named(tmp_path):
+    """Neither replaces the other: a task of a test file would learn from it."""
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "mood.csv", rows_of(text=WORDS, label=MARKS))
+    for words in ((), ("--replace",)):
+        done = run("init", "train/mood.csv", "test/mood.csv", *words, cwd=tmp_path)
+        done.refuses("BadName: train/mood.csv and test/mood.csv would be tasks of one name", "--task", "--test")
+        assert "--replace" not in done.err and not (tmp_path / "polyhead.toml").exists()
+    write(tmp_path / "x.csv", rows_of(text=WORDS, **{"a b": MARKS, "a-b": MARKS}))
+    done = run("init", "x.csv", "--label", "a b", "--label", "a-b", "--replace", cwd=tmp_path)
+    done.refuses("BadName: column 'a b' of x.csv and column 'a-b' of x.csv")
 
 
 PROJECT = """# the head
