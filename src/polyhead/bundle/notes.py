@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -20,7 +21,7 @@ from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput
-from polyhead.values import Value, to_json
+from polyhead.values import Value, digested, to_json
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -132,6 +133,16 @@ class LiveVersions(ABC):
     @abstractmethod
     def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
+
+    def answers_digest(self, name: str) -> str:
+        """SHA-256 of what the live version answers with. A calibration or a profile beside it does not change it."""
+        record = self.record(name)
+        content = digested([record.task, record.path, record.arrays, record.needs])
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+    def has_answers(self, name: str, digest: str) -> bool:
+        """Whether this is the live version's `answers_digest`, or the SHA-256 of its task.json, as was noted before."""
+        return self._live(name).record == digest or self.answers_digest(name) == digest
 
     def version(self, name: str) -> str:
         """The live version of a task, such as v0001."""
