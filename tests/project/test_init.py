@@ -14,6 +14,8 @@ import pytest
 from polyhead.cli.given import given_in
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
+from polyhead.project.declare import task_text
+from polyhead.project.file_text import with_task
 from polyhead.project.init import split_groups
 from polyhead.project.tables import read_project
 from polyhead.store.jobs.lines import line_of
@@ -302,6 +304,16 @@ def test_a_task_is_replaced_and_every_other_line_stays(tmp_path):
     assert (first.name, last.name) == ("first", "last")
     assert run("init", "x.csv", "--replace", cwd=tmp_path).code == 0
     assert (tmp_path / "polyhead.toml").read_text() == text
+
+
+def test_a_replaced_task_keeps_how_it_generates_however_that_is_written():
+    entry = {"name": "brief", "kind": "summarization", "text": "text", "label": "summary", "train": "a.jsonl"}
+    rest = '\n[[tasks]]\nname = "last"\nkind = "regression"\nrange = [0, 1]\ntrain = "x.csv"\n'
+    table = "\n[tasks.generation]\nbeams = 4\ntokens = 60\n"
+    for written in (table, "generation = { beams = 4, tokens = 60 }\n"):
+        before = task_text(entry) + written + rest
+        after, dropped = with_task(before, entry | {"train": "b.jsonl"}, "polyhead.toml", replace=True)
+        assert (after, dropped) == (task_text(entry | {"train": "b.jsonl"}) + table + rest, ())
 
 
 def test_keys_that_a_replaced_task_loses_are_said(tmp_path):

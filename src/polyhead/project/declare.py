@@ -179,7 +179,9 @@ def task_text(entry: dict[str, Any]) -> str:
     import tomli_w
 
     # A list of short tables would be written on one line, after which no second task could follow.
-    return f"[[tasks]]\n{tomli_w.dumps(entry)}"
+    keys = {key: value for key, value in entry.items() if not isinstance(value, dict)}
+    tables = [f"\n[tasks.{key}]\n{tomli_w.dumps(entry[key])}" for key in entry if key not in keys]
+    return "".join(["[[tasks]]\n", tomli_w.dumps(keys), *tables])
 
 
 def _columns(options: InitOptions) -> dict[str, Any]:
