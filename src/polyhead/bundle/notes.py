@@ -101,11 +101,12 @@ class NotesDraft(Value, eq=False):
 
         `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions may
         share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the
-        card. Raises BundleError for notes that JSON cannot hold.
+        card. Raises BundleError for notes that JSON cannot hold or that could not be read again.
         """
         try:
             probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
             contents = {SCORES: to_json(self.scores), PROBES: probes}
+            msgspec.json.decode(contents[SCORES], type=ScoreNotes)  # a number that is not finite is null in JSON
             card = self.card.encode()
             folder.mkdir()
             hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
@@ -120,6 +121,11 @@ class NotesDraft(Value, eq=False):
         except (TypeError, UnicodeEncodeError) as error:
             raise BundleError(
                 f"task '{task}' holds something that JSON cannot hold", got=error, do="give plain values"
+            ) from None
+        except msgspec.ValidationError as error:
+            do = "leave out what was not measured"
+            raise BundleError(
+                f"task '{task}' has scores that could not be read again", got=error, allowed="finite numbers", do=do
             ) from None
         sync_folder(folder)
         return digest
