@@ -306,6 +306,22 @@ def test_a_task_is_replaced_and_every_other_line_stays(tmp_path):
     assert (tmp_path / "polyhead.toml").read_text() == text
 
 
+def test_lines_of_a_project_file_keep_their_ends_and_its_mark_stays(tmp_path):
+    """Every other line is that of before, byte for byte; new ones end as the file's do."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, label=MARKS))
+    before = "\ufeff" + PROJECT.replace("\n", "\r\n").replace("about x\r\n", "about x\n")
+    file = tmp_path / "polyhead.toml"
+    for words in (("--task", "new"), ("--replace",)):
+        file.write_bytes(before.encode())
+        done = run("init", "x.csv", *words, cwd=tmp_path)
+        assert done.code == 0, done.err
+        after = file.read_bytes().decode()
+        assert after.startswith(before[: before.index("# of the table")])
+        assert after.count("\n") - after.count("\r\n") == 1
+        assert "[tasks.training]\r\nepochs = 3 # few\r\n\r\n# about last\r\n" in after
+        assert "x" in [task.name for task in read_project(file).tasks]
+
+
 def test_a_replaced_task_keeps_how_it_generates_however_that_is_written():
     entry = {"name": "brief", "kind": "summarization", "text": "text", "label": "summary", "train": "a.jsonl"}
     rest = '\n[[tasks]]\nname = "last"\nkind = "regression"\nrange = [0, 1]\ntrain = "x.csv"\n'

@@ -24,7 +24,7 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
     Raises BadName if a task of that name exists and `replace` is not given, ConfigError for a file whose tasks are not
     [[tasks]] tables.
     """
-    tasks = tomllib.loads(before).get("tasks", [])
+    tasks, ends = tomllib.loads(before).get("tasks", []), "\r\n" if "\r\n" in before else "\n"
     same = [task for task in tasks if str(task.get("name")).casefold() == entry["name"].casefold()]
     if same and not replace:
         do = "give another name with --task, or replace the task with --replace"
@@ -37,10 +37,10 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
             kept.pop("positive", None)
         entry = entry | kept
         comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
-        head, _, keys_text = task_text(entry).partition("\n")
+        head, _, keys_text = task_text(entry).replace("\n", ends).partition("\n")
         after = "".join([*lines[:start], head + "\n", *comments, keys_text, *lines[end:]])
     else:
-        after = before.rstrip() + "\n\n" + task_text(entry)
+        after = before.rstrip() + ("\n\n" + task_text(entry)).replace("\n", ends)
     _check(before, after, entry, output, is_new=not same)
     written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}
     return after, tuple(key for task in same for key in task if key not in written)
