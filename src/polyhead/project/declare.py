@@ -353,7 +353,7 @@ def _begun_and_inside(names: set[str]) -> list[str]:
 
 def _name_of(data: str) -> str:
     path = data.split(":")[1 if is_address(data) else 0]
-    last = re.split(r"[/\\]", path)[-1]
+    last = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
     return clean_name(last.lstrip(".").split(".")[0])
 
 
