@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from polyhead import errors
+from polyhead.bundle.read import Bundle
+from polyhead.certify.beside import Beside, keep_beside
 from polyhead.project.tables import Project
+from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare
 from support.mood_texts import Quick, texts_of
 from support.tiny_project import write_trunk
@@ -87,6 +90,23 @@ def test_rows_that_another_model_learned_from_are_not_there(made, tmp_path):
     with pytest.raises(errors.BadValue, match="rows of another form"):
         made.fit("mood", [(text, text) for text in TEXTS], MOODS, add=True)
     assert made.versions == {"mood": "v0001"}
+
+
+def test_rows_are_there_after_a_calibration(made):
+    five_classes(made)
+    calibration = Beside(calibration=Calibration(scale=(0.5,)))
+    keep_beside(made.folder, {"mood": calibration}, read=Bundle.open(made.folder))
+    made.fit("mood", texts_of(["pink"] * 8, seed=4), ["pink"] * 8, add=True)
+    assert made.tasks["mood"].labels == (*sorted(FIVE), "pink")
+
+
+def test_rows_that_are_named_by_a_record_are_read(made):
+    """As caches of before do."""
+    five_classes(made)
+    (file,) = [file for file in made.folder.parent.rglob("*.jsonl") if file.parent.name == "rows"]
+    file.rename(file.with_name(f"{Bundle.open(made.folder).lines['mood'].record}.jsonl"))
+    made.fit("mood", texts_of(["pink"] * 8, seed=4), ["pink"] * 8, add=True)
+    assert made.tasks["mood"].labels == (*sorted(FIVE), "pink")
 
 
 def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_path):

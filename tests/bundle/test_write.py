@@ -187,6 +187,21 @@ def test_values_that_are_no_json_are_refused_and_nothing_is_left(bundle, probe):
     assert contents(bundle.root) == before and not (bundle.root / "tasks/second").exists()
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_scores_that_could_not_be_read_again_are_refused_and_nothing_is_left(bundle, number):
+    before = contents(bundle.root)
+    for scores in (
+        {"splits": {"test": {"accuracy": number}}},
+        {"baselines": {"constant": {"test": {"accuracy": number}}}},
+        {"scale": number},
+    ):
+        with pytest.raises(BundleError, match=r"could not be read again.*finite numbers"):
+            add(bundle, "second", scores=scores)
+    assert contents(bundle.root) == before
+    add(bundle, "second", scores={"note": number})  # for people, who read null
+    assert Bundle.open(bundle.root).split_scores("second") == {}
+
+
 def test_folder_with_something_in_it_is_refused_and_a_killed_creation_is_finished(tmp_path):
     (tmp_path / "mine/trunk").mkdir(parents=True)
     (tmp_path / "mine/trunk/config.json").write_text("{}")

@@ -23,10 +23,11 @@ from polyhead.errors import BackendError, ConfigError, UnknownTask
 from polyhead.plan import Codec, Pool
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Example
 from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import TEXTS, add_tiny, tiny_bundle, tiny_paths
 from polyhead.text.question import Question
-from polyhead.text.words import GOES_ON, first_subtokens, words_of
+from polyhead.text.words import GOES_ON, boundary_places, first_subtokens, words_of
 
 STRATEGIES = {
     "pooled": Pooled(layers="learned", positions="attention", heads=2, hidden=8),
@@ -261,6 +262,35 @@ def test_a_taggers_scores_become_the_sessions_spans_as_the_readme_says(is_learne
         (answer,) = session.predict([text])
         spans = [(span["start"], span["end"], span["label"]) for span in answer.answers["names"]["spans"]]
         assert spans == spans_of(best_sequence(logarithms, files.task.labels, added), files.task.labels, words)
+
+
+@pytest.mark.parametrize("name", ["where", "who"])
+def test_a_spans_logits_become_the_sessions_answer_as_the_readme_says(name, pooled):
+    """Every answer is tried; some longer ones, and place 0, have a better sum than the session's answer."""
+    bundle, export = pooled
+    task, text = export.tasks[name].task, "good lamp late sad " * 12
+    (note,) = [line for line in (bundle.parent / "out" / "README.md").read_text().splitlines() if f"**{name}**" in line]
+    assert "words from 1 on, at most 30, with the largest sum" in note
+    assert ("no answer where the sum of place 0 is larger" in note) == task.null_answers
+    places, rng = boundary_places(text), np.random.default_rng(4)
+    example, seen = Example(input=("when?", text)), set()
+    for logits in rng.normal(size=(60, len(places), 2)):
+        every = {(i, j): logits[i, 0] + logits[j, 1] for i in range(1, len(places)) for j in range(i, len(places))}
+        first, last = max((pair for pair in every if pair[1] - pair[0] < 30), key=every.__getitem__)
+        logits[0] *= 2
+        is_none = task.null_answers and logits[0].sum() > every[first, last]
+        answer = kind_of(task).decode(task, logits, example)
+        assert (answer["start"], answer["end"]) == ((None, None) if is_none else (places[first, 0], places[last, 1]))
+        seen.add((bool(logits[0].sum() > every[first, last]), bool(max(every.values()) > every[first, last])))
+    assert {(False, True), (True, False), (False, False)} <= seen
+
+
+def test_the_readme_says_that_no_file_knows_whether_a_text_is_familiar(trunk, tmp_path):
+    mood = msgspec.structs.replace(tiny_tasks()[0], none_below=0.05)
+    write_bundle(tmp_path / "b", trunk)
+    add_tiny(tmp_path / "b", trunk, mood, tiny_paths(STRATEGIES["mean"], trunk)["mood"], seed=3)
+    write.export_bundle(tmp_path / "b", tmp_path / "out", backend="reference")
+    assert "`none_of_these` of texts whose familiarity is below 0.05" in (tmp_path / "out" / "README.md").read_text()
 
 
 def best_sequence(logarithms, labels, transitions):

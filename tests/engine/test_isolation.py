@@ -17,6 +17,7 @@ from bundle.test_write import contents
 from polyhead import certify as isolation
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
+from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.notes import Probe
@@ -25,12 +26,14 @@ from polyhead.bundle.remove import unlist
 from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify
 from polyhead.certify import proof as certify
 from polyhead.certify.certificate import Ledger, read_certificate
+from polyhead.cli.bundle_lines import answers_changed as answers_changed_lines
 from polyhead.engine import probes as answers
 from polyhead.engine.probes import backend_here, probe_outputs, readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
+from polyhead.tasks.agreement import AnswerChange
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
@@ -279,6 +282,37 @@ def test_an_update_by_itself_changes_no_answer(root, tmp_path):
     source = make(tmp_path / "source", "mood")
     certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     assert certificate.changed == {"mood": ("v0001", "v0002")} and certificate.answers_changed == {"mood": ()}
+
+
+def test_a_certificate_keeps_as_many_changed_answers_as_can_be_read_again(root):
+    """Every word of long probes gets another label, in one task of two; its exact number is known all the same."""
+    words = [{"start": place, "end": place + 4, "label": "N", "text": "lamp"} for place in range(0, 6500, 5)]
+    many = tuple(AnswerChange(before={"words": words}, after={"words": words[1:]}, texts=("x",)) for _ in range(120))
+    few = (AnswerChange(before={"label": "a"}, after={"label": "b"}, texts=("x",)),) * 3
+    written = certified(root, "train", lambda: None, changing=[])
+    asked = {"names": 200, "mood": 12}
+    large = msgspec.structs.replace(written, answers_changed={"names": many, "mood": few}, answers_asked=asked)
+    kept = Ledger(root).write(large)
+    assert Ledger(root).chosen() == [kept]
+    assert kept.answers_changed["mood"] == few and 0 < len(kept.answers_changed["names"]) < 120
+    assert (kept.differing("names"), kept.differing("mood")) == (120, 3)
+    assert f"'names' now answers 120 of 200 probes differently ({kept.answers_left_out['names']} answers of" in (
+        kept.paragraph
+    )
+    named = msgspec.structs.replace(kept, changed={"names": ("v0001", "v0002")})
+    (said,) = [line for line in answers_changed_lines(named, "names") if "not kept" in line]
+    assert f"and {kept.answers_left_out['names']} that are not kept" in said
+    assert not checked(root).findings
+
+
+def test_a_certificate_follows_one_that_is_too_large_to_be_read(root):
+    certified(root, "train", lambda: None, changing=[])
+    (root / "certificates" / "0002-train.json").write_bytes(b" " * (LARGEST_JSON + 1))
+    certificate = certified(root, "train", lambda: None, changing=[])
+    assert certificate.number == 3 and Ledger(root).chosen() == [certificate]
+    assert list(Ledger(root).problems()) == [
+        ("0002-train.json", f"{root / 'certificates' / '0002-train.json'} is too large")
+    ]
 
 
 def test_update_to_pairs_says_that_the_old_probes_are_not_read(root, tmp_path):

@@ -10,6 +10,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
+from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.probes import Numerics, keep_agreements, read_agreements
 from polyhead.engine.scale_files import (
     CACHE,
@@ -27,6 +28,7 @@ from polyhead.evaluate import int8 as calibrate
 from polyhead.machine import WIDE_SUMS, Processor
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.agreement import Agreement
+from polyhead.tasks.calibration import Calibration
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from support.commands import run
@@ -103,6 +105,14 @@ def test_what_is_measured_on_each_kind_of_machine_stands_beside_the_other(bundle
     write_changes(bundle, record, backend="openvino", changes=changes_of(bundle, 0.6))
     assert read_calibration(bundle).measurements[0].of(bundle)["mood"].agreement.share == 0.6
     assert len(read_calibration(bundle).measurements) == 3
+
+
+def test_what_was_measured_holds_when_a_calibration_is_set_beside_the_answers(bundle, scales, on, caplog):
+    on("wide")
+    write_scales(bundle, scales, texts=24, backend="openvino", changes=changes_of(bundle, 1.0))
+    wanted = {"mood": Beside(calibration=Calibration(scale=(0.5,)))}
+    keep_beside(bundle.root, wanted, read=bundle)
+    assert said(Bundle.open(bundle.root), caplog) == []
 
 
 def test_what_was_measured_of_scales_that_were_found_anew_is_not_kept(bundle, scales):

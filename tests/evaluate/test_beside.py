@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.journal import Attempt, keep_attempts, read_attempts
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
@@ -104,6 +105,34 @@ def test_the_summary_travels_with_the_task(root, tmp_path):
     assert (seen_of(merged, "mood").vectors == seen_of(Bundle.open(root), "mood").vectors).all()
     assert merged.tasks["mood"].calibration == SURE
     assert b"seen.safetensors" in b"".join(upload_bytes(Bundle.open(root), "mood"))
+
+
+def test_a_task_that_was_rolled_back_to_stays_pinned(root):
+    for name in ("mood", "topics"):
+        add(root, name, 7, replace=True)
+    Bundle.open(root).set_version("mood", "v0001")
+    keep_beside(root, dict.fromkeys(("mood", "topics"), Beside(seen=seen())), read=Bundle.open(root))
+    lines = Bundle.open(root).lines
+    assert {name: (line.version, line.pinned) for name, line in lines.items()} == {
+        "mood": ("v0003", True),
+        "topics": ("v0003", False),
+        "urgency": ("v0001", False),
+    }
+    Bundle.open(root).set_version("mood", "v0003")  # the newest, by a person's choice
+    assert not Bundle.open(root).lines["mood"].pinned
+
+
+def test_what_lost_to_the_version_before_stays_lost(root):
+    lines = Bundle.open(root).lines
+    lost = {
+        name: Attempt(fingerprint=name, record=lines[name].record, metric="accuracy", live=0.9, tried=0.8)
+        for name in ("mood", "topics")
+    }
+    keep_attempts(root, lost)
+    kept(root)
+    again = read_attempts(root)
+    assert again["topics"] == lost["topics"]
+    assert again["mood"] == msgspec.structs.replace(lost["mood"], record=Bundle.open(root).lines["mood"].record)
 
 
 def test_a_task_that_changed_meanwhile_is_not_calibrated(root):

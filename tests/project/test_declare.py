@@ -228,7 +228,14 @@ def test_what_an_empty_cell_of_several_labels_says_is_written_down_and_counted(t
 
 @cases(
     ("given", "name"),
-    [("a b.csv", "a-b"), (".x.jsonl", "x"), ("--.csv", "task"), ("dir/..x.csv", "x"), ("x" * 80 + ".csv", "x" * 64)]
+    [
+        ("a b.csv", "a-b"),
+        (".x.jsonl", "x"),
+        ("--.csv", "task"),
+        ("dir/..x.csv", "x"),
+        ("d/texts//", "texts"),
+        ("x" * 80 + ".csv", "x" * 64),
+    ]
     + [("datasets:owner/name/config:train", "config"), ("ü.csv", "task")],
 )
 def test_a_name_is_made_of_the_file(given, name):

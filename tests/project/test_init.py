@@ -14,6 +14,9 @@ import pytest
 from polyhead.cli.given import given_in
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
+from polyhead.project.declare import task_text
+from polyhead.project.file_text import with_task
+from polyhead.project.init import split_groups
 from polyhead.project.tables import read_project
 from polyhead.store.jobs.lines import line_of
 from support import tiny_project
@@ -225,6 +228,36 @@ def test_shards_of_a_split_are_no_tasks_of_their_own(tmp_path):
     assert (task.train, task.test) == (train, test)
 
 
+def test_a_split_may_stand_anywhere_in_a_name_with_points(tmp_path):
+    for train, test, name in (
+        ("mood.train.csv", "mood.test.csv", "mood"),
+        ("mood_v1.2_train.csv", "mood_v1.2_test.csv", "mood_v1"),
+        ("mood.v1.train.csv.gz", "mood.v1.test.csv.gz", "mood"),
+        ("ner.train", "ner.test", "ner"),
+        ("a.b/train.csv", "a.b/test.csv", "a-b"),
+    ):
+        folder = tmp_path / "data"
+        assert split_groups([str(folder / train), str(folder / test)]) == [
+            {"name": name, "data": str(folder / train), "validation": None, "test": str(folder / test)}
+        ]
+    several = ["mood.train.csv", "mood.test.jsonl", "train.md", "mood.csv"]
+    assert [group["data"] for group in split_groups(several)] == ["mood.train.csv", "train.md", "mood.csv", several[1]]
+
+
+def test_files_of_one_call_that_would_be_tasks_of_one_name_are_named(tmp_path):
+    """Neither replaces the other: a task of a test file would learn from it."""
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "mood.csv", rows_of(text=WORDS, label=MARKS))
+    for words in ((), ("--replace",)):
+        done = run("init", "train/mood.csv", "test/mood.csv", *words, cwd=tmp_path)
+        done.refuses("BadName: train/mood.csv and test/mood.csv would be tasks of one name", "--task", "--test")
+        assert "--replace" not in done.err and not (tmp_path / "polyhead.toml").exists()
+    write(tmp_path / "x.csv", rows_of(text=WORDS, **{"a b": MARKS, "a-b": MARKS}))
+    done = run("init", "x.csv", "--label", "a b", "--label", "a-b", "--replace", cwd=tmp_path)
+    done.refuses("BadName: column 'a b' of x.csv and column 'a-b' of x.csv")
+
+
 PROJECT = """# the head
 bundle = "bundle"  # kept
 
@@ -271,6 +304,32 @@ def test_a_task_is_replaced_and_every_other_line_stays(tmp_path):
     assert (first.name, last.name) == ("first", "last")
     assert run("init", "x.csv", "--replace", cwd=tmp_path).code == 0
     assert (tmp_path / "polyhead.toml").read_text() == text
+
+
+def test_lines_of_a_project_file_keep_their_ends_and_its_mark_stays(tmp_path):
+    """Every other line is that of before, byte for byte; new ones end as the file's do."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, label=MARKS))
+    before = "\ufeff" + PROJECT.replace("\n", "\r\n").replace("about x\r\n", "about x\n")
+    file = tmp_path / "polyhead.toml"
+    for words in (("--task", "new"), ("--replace",)):
+        file.write_bytes(before.encode())
+        done = run("init", "x.csv", *words, cwd=tmp_path)
+        assert done.code == 0, done.err
+        after = file.read_bytes().decode()
+        assert after.startswith(before[: before.index("# of the table")])
+        assert after.count("\n") - after.count("\r\n") == 1
+        assert "[tasks.training]\r\nepochs = 3 # few\r\n\r\n# about last\r\n" in after
+        assert "x" in [task.name for task in read_project(file).tasks]
+
+
+def test_a_replaced_task_keeps_how_it_generates_however_that_is_written():
+    entry = {"name": "brief", "kind": "summarization", "text": "text", "label": "summary", "train": "a.jsonl"}
+    rest = '\n[[tasks]]\nname = "last"\nkind = "regression"\nrange = [0, 1]\ntrain = "x.csv"\n'
+    table = "\n[tasks.generation]\nbeams = 4\ntokens = 60\n"
+    for written in (table, "generation = { beams = 4, tokens = 60 }\n"):
+        before = task_text(entry) + written + rest
+        after, dropped = with_task(before, entry | {"train": "b.jsonl"}, "polyhead.toml", replace=True)
+        assert (after, dropped) == (task_text(entry | {"train": "b.jsonl"}) + table + rest, ())
 
 
 def test_keys_that_a_replaced_task_loses_are_said(tmp_path):

@@ -9,6 +9,7 @@ from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner
+from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.probes import (
     FILE,
     Numerics,
@@ -21,6 +22,7 @@ from polyhead.engine.probes import (
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 from polyhead.tasks.agreement import Agreement, agreement_of
+from polyhead.tasks.calibration import Calibration
 from support.cases import cases
 
 HOW = Numerics(backend="openvino", precision="bfloat16", version="1")
@@ -114,6 +116,23 @@ def test_agreement_of_a_replaced_version_is_not_shown(tmp_path):
     add(root, BY_NAME["mood"], seed=9, replace=True)
     (agreement,) = read_agreements(Bundle.open(root))
     assert set(agreement.tasks) == {"names"}
+
+
+def test_agreement_stays_when_a_calibration_is_set_beside_the_answers(tmp_path):
+    root = make(tmp_path / "a", "mood", "names")
+    keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
+    keep_beside(root, {"mood": Beside(calibration=Calibration(scale=(0.5,)))}, read=Bundle.open(root))
+    (agreement,) = read_agreements(Bundle.open(root))
+    assert agreement.agreements == {"mood": Agreement(rows=5, share=0.8)}
+
+
+def test_agreement_that_names_a_version_by_its_record_is_read(tmp_path):
+    """As files of before do."""
+    bundle = Bundle.open(make(tmp_path / "a", "mood"))
+    keep_agreements(bundle, HOW, {"mood": Agreement(rows=5, share=0.8)})
+    file = bundle.root / FILE
+    file.write_text(file.read_text().replace(bundle.answers_digest("mood"), bundle.lines["mood"].record))
+    assert bundle.lines["mood"].record in file.read_text() and len(read_agreements(bundle)) == 1
 
 
 def test_damaged_agreements_are_refused_and_measured_anew(tmp_path):

@@ -363,8 +363,9 @@ class Model:
 
     def _rows_of(self, task: str) -> FilePath:
         """The file with the training rows of the live version."""
-        record = Bundle.open(self.folder, verify=False).lines[task].record
-        return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
+        bundle, folder = Bundle.open(self.folder, verify=False), FilePath(self._cache or FilePath(self._work, "cache"))
+        earlier = folder / "rows" / f"{bundle.lines[task].record}.jsonl"  # as it was named before
+        return earlier if earlier.exists() else folder / "rows" / f"{bundle.answers_digest(task)}.jsonl"
 
     def _train(
         self, entries: Sequence[TaskEntry], display: ProgressDisplay, *, if_better: bool, allow_lost_labels: bool

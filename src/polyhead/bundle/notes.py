@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -20,7 +21,7 @@ from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput
-from polyhead.values import Value, to_json
+from polyhead.values import Value, digested, to_json
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -100,11 +101,12 @@ class NotesDraft(Value, eq=False):
 
         `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions may
         share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the
-        card. Raises BundleError for notes that JSON cannot hold.
+        card. Raises BundleError for notes that JSON cannot hold or that could not be read again.
         """
         try:
             probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
             contents = {SCORES: to_json(self.scores), PROBES: probes}
+            msgspec.json.decode(contents[SCORES], type=ScoreNotes)  # a number that is not finite is null in JSON
             card = self.card.encode()
             folder.mkdir()
             hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
@@ -120,6 +122,11 @@ class NotesDraft(Value, eq=False):
             raise BundleError(
                 f"task '{task}' holds something that JSON cannot hold", got=error, do="give plain values"
             ) from None
+        except msgspec.ValidationError as error:
+            do = "leave out what was not measured"
+            raise BundleError(
+                f"task '{task}' has scores that could not be read again", got=error, allowed="finite numbers", do=do
+            ) from None
         sync_folder(folder)
         return digest
 
@@ -132,6 +139,16 @@ class LiveVersions(ABC):
     @abstractmethod
     def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
+
+    def answers_digest(self, name: str) -> str:
+        """SHA-256 of what the live version answers with. A calibration or a profile beside it does not change it."""
+        record = self.record(name)
+        content = digested([record.task, record.path, record.arrays, record.needs])
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+    def has_answers(self, name: str, digest: str) -> bool:
+        """Whether this is the live version's `answers_digest`, or the SHA-256 of its task.json, as was noted before."""
+        return self._live(name).record == digest or self.answers_digest(name) == digest
 
     def version(self, name: str) -> str:
         """The live version of a task, such as v0001."""

@@ -166,6 +166,7 @@ class Draft(NotesDraft, eq=False):
     record: TaskRecord
     arrays: Mapping[str, np.ndarray]
     seen: bytes | None = None  # the summary of its rows, where it is kept
+    pinned: bool = False  # as the line of bundle.json: a person went back to this version
 
     @property
     def task(self) -> Task:
@@ -190,6 +191,7 @@ class NewVersion(Value, eq=False):
 
     owned: Owned
     write: Writer
+    pinned: bool = False
 
 
 def add_tasks(
@@ -218,7 +220,8 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersio
     gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
 
     def publish(written: Mapping[str, Live]) -> None:
-        lines = {**bundle.lines, **written}
+        pinned = {owner: msgspec.structs.replace(live, pinned=new[owner].pinned) for owner, live in written.items()}
+        lines = {**bundle.lines, **pinned}
         replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
 
     writers = {owner: version.write for owner, version in new.items()}
@@ -268,7 +271,7 @@ def _to_write(
         taken.add(record.owner, replace=replace)
         owned = Owned(arrays=record.arrays, needs=record.needs)
         complete = msgspec.structs.replace(draft, record=record)
-        versions[record.owner] = NewVersion(owned=owned, write=complete.write_version)
+        versions[record.owner] = NewVersion(owned=owned, write=complete.write_version, pinned=draft.pinned)
     return versions
 
 

@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.bundle.journal import keep_attempts, read_attempts
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
@@ -32,7 +33,8 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
     """Makes a new version of each of these tasks live, in one step, with the usual proof and an additional one.
 
     Other tasks answer with the same bits, and so do the tasks themselves: their raw outputs are compared too. `read` is
-    the bundle from which the values were computed. Raises BundleError if a task has changed since, IsolationError.
+    the bundle from which the values were computed. Decisions about the version before hold for the new one: a rollback,
+    an attempt that lost to it. Raises BundleError if a task has changed since, IsolationError.
     """
     root = FilePath(root)
 
@@ -43,9 +45,11 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
             raise BundleError(
                 f"the bundle {root} was changed meanwhile", got=f"another version of {changed}", do="run it again"
             )
+        lost = {name: attempt for name, attempt in read_attempts(root).items() if name in wanted}
         before = ProbeRunner(now).answered(wanted)
         add_tasks(root, [_draft(now, name, beside) for name, beside in wanted.items()], replace=True)
-        after = ProbeRunner(Bundle.open(root)).answered(wanted)
+        new = Bundle.open(root)
+        after = ProbeRunner(new).answered(wanted)
         differing = [name for name in wanted if before[name].sha256 != after[name].sha256]
         if differing:
             raise IsolationError(
@@ -55,6 +59,9 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
                 do="run `polyhead tasks verify`; if it finds no file that was touched, report it",
                 tasks=tuple(differing),
             )
+        if lost:
+            records = {name: new.lines[name].record for name in lost}
+            keep_attempts(root, {n: msgspec.structs.replace(a, record=records[n]) for n, a in lost.items()})
 
     return certified(root, "update", act, changing=list(wanted), actor=actor)
 
@@ -69,6 +76,7 @@ def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:
         probes=bundle.probes(name),
         card=with_sections(bundle.card(name), beside.card),
         seen=bundle.seen(name) if beside.seen is None else beside.seen.content(),
+        pinned=bundle.lines[name].pinned,
     )
 
 

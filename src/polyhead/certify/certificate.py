@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.bundle.files import check_no_links, read_inside
+from polyhead.bundle.files import check_no_links, hash_inside, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.engine.probes import ProbeAnswers
@@ -23,6 +23,10 @@ from polyhead.values import Value, to_json
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
+# Of all changed answers in one certificate; a value counts as 16 bytes. With what it says of MOST_TASKS tasks, a
+# certificate then stays below LARGEST_JSON and the limit of `decoded`: whatever is written can be read again.
+MOST_BYTES_OF_ANSWERS, BYTES_OF_VALUE = 2**22, 16
+INDENT = 6  # of an answer's lines in the file
 
 
 class Certificate(Value):
@@ -44,6 +48,9 @@ class Certificate(Value):
     # Written only if known, since earlier readers do not know these keys.
     actor: str | msgspec.UnsetType = msgspec.UNSET  # the person who requested the operation
     at: str | msgspec.UnsetType = msgspec.UNSET  # when the certificate was written: ISO 8601 in UTC, to the second
+    answers_left_out: dict[str, int] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # of `answers_changed`, which would be too large
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -59,6 +66,10 @@ class Certificate(Value):
     def proven(self) -> tuple[str, ...]:
         """Tasks that must not change, and answered their probes with the same bits."""
         return tuple(name for name, answered in self.before.items() if answered.probes)
+
+    def differing(self, name: str) -> int:
+        """The number of probes that a task's new version answers differently, those left out included."""
+        return len(self.answers_changed.get(name, ())) + (self.answers_left_out or {}).get(name, 0)
 
     @property
     def paragraph(self) -> str:
@@ -155,15 +166,17 @@ class Ledger:
             last, digest = file, hashlib.sha256(raw).hexdigest()
 
     def write(self, certificate: Certificate) -> Certificate:
-        """Writes the certificate as the next one, atomically; returns it with its number and digests."""
+        """Writes the certificate as the next one, atomically; returns it as written.
+
+        It gets its number and digests, and leaves out changed answers that would make it too large to be read.
+        """
         last = self.files[0] if self.files else None
         previous = ""
         if last is not None:
-            raw = read_inside(self.root, CERTIFICATES, last, limit=LARGEST_JSON)
-            previous = hashlib.sha256(raw).hexdigest()
+            previous = hash_inside(self.root, CERTIFICATES, last)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         certificate = msgspec.structs.replace(
-            certificate, number=number_of(last) + 1 if last else 1, previous=previous, sha256="", at=now
+            _with_room(certificate), number=number_of(last) + 1 if last else 1, previous=previous, sha256="", at=now
         )
         certificate = msgspec.structs.replace(certificate, sha256=hashlib.sha256(to_json(certificate)).hexdigest())
         folder = self.root / CERTIFICATES
@@ -206,6 +219,24 @@ def versions_of(
 def bundle_hash(root: FilePath) -> str:
     """SHA-256 of bundle.json."""
     return hashlib.sha256(read_inside(root, BUNDLE, limit=LARGEST_JSON)).hexdigest()
+
+
+def _with_room(certificate: Certificate) -> Certificate:
+    """The certificate with as many changed answers as it has room for, shared out between its tasks."""
+    room, kept, left_out = MOST_BYTES_OF_ANSWERS, dict[str, tuple[AnswerChange, ...]](), dict[str, int]()
+    for place, (name, changes) in enumerate(certificate.answers_changed.items()):
+        share, fitting = room // (len(certificate.answers_changed) - place), list[AnswerChange]()
+        for change in changes:
+            raw = to_json(change)
+            size = len(raw) + INDENT * raw.count(b"\n")
+            size = max(size, BYTES_OF_VALUE * (1 + sum(map(raw.count, (b",", b"[", b"{")))))
+            if size <= share:
+                fitting.append(change)
+                share, room = share - size, room - size
+        kept[name] = tuple(fitting)
+        if len(fitting) < len(changes):
+            left_out[name] = len(changes) - len(fitting)
+    return msgspec.structs.replace(certificate, answers_changed=kept, answers_left_out=left_out or msgspec.UNSET)
 
 
 _DONE: Mapping[Operation, str] = {
@@ -266,9 +297,15 @@ def _proof(certificate: Certificate) -> list[str]:
 
 def _answers(certificate: Certificate) -> list[str]:
     return [
-        f"'{name}' now answers {len(changed):,} of {certificate.answers_asked.get(name, 0):,} probes differently."
-        for name, changed in list(certificate.answers_changed.items())[:_NAMED]
+        f"'{name}' now answers {certificate.differing(name):,} of {certificate.answers_asked.get(name, 0):,} probes "
+        f"differently{_left_out(certificate, name)}."
+        for name in list(certificate.answers_changed)[:_NAMED]
     ]
+
+
+def _left_out(certificate: Certificate, name: str) -> str:
+    left_out = (certificate.answers_left_out or {}).get(name, 0)
+    return f" ({counted(left_out, 'answer')} of these left out here, for want of room)" if left_out else ""
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -87,11 +87,14 @@ def answers_changed(certificate: Certificate, name: str) -> list[str]:
     if not compared:
         return ["  the old version cannot be read, so its answers are not compared"]
     changed, requested = certificate.answers_changed[name], certificate.answers_asked[name]
-    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(requested, 'probe')} of both versions"]
+    differing = certificate.differing(name)
+    lines = [f"  {counted(differing, 'answer')} changed, of {counted(requested, 'probe')} of both versions"]
     for change in changed[:SHOWN]:
         lines.append(f"    {_short(change.before)} -> {_short(change.after)}  {' | '.join(change.texts or ())}")
     if len(changed) > SHOWN:
         lines.append(f"    and {len(changed) - SHOWN:,} more: see answers_changed in {_file(certificate)}")
+    if len(changed) < differing:
+        lines.append(f"    and {differing - len(changed):,} that are not kept: the certificate has no room for them")
     return lines
 
 

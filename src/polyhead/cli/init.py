@@ -21,6 +21,7 @@ from polyhead.tasks.kinds import KINDS
 from polyhead.values import Value
 
 Word = str | None
+MARK = "\ufeff"  # with which some editors begin a file
 
 
 class TaskOptions(Value):
@@ -111,10 +112,11 @@ def command(
         raise click.UsageError(str(error)) from None
     if len(groups) > 1 and (task.name or task.validation or task.test):
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
-    draft = ProjectDraft(output, before, replace=replace)
+    mark = MARK if before.startswith(MARK) else ""
+    draft = ProjectDraft(output, before.removeprefix(MARK), replace=replace)
     tasks = draft.add(groups, options, labels)
     with writing_file(output) as file:
-        file.write(draft.text.encode())
+        file.write((mark + draft.text).encode())
     printer.lines(summary(tasks, draft))
     facts = [
         {"task": each.declared.entry, "counts": each.declared.counts, "unseen": each.declared.unseen}
@@ -149,4 +151,4 @@ def _before(target: Path, trunk: str | None) -> str:
             allowed=trunk_of_file.name,
             do="leave --trunk out, change `name` in [trunk], or write another file with --output",
         )
-    return target.read_text(encoding="utf-8-sig")
+    return target.read_bytes().decode()

@@ -48,7 +48,7 @@ class Int8Change(Value):
 
 
 class VersionChange(Value):
-    """The change of one version of a task, whose task.json has the SHA-256 `record`."""
+    """The change of one version of a task, whose `answers_digest` is `record`."""
 
     record: str
     change: Int8Change
@@ -63,8 +63,8 @@ class Measurement(Value):
 
     def of(self, bundle: Bundle) -> dict[str, Int8Change]:
         """Measurements of the live versions."""
-        live = {name: line.record for name, line in bundle.lines.items()}
-        return {name: measured.change for name, measured in self.tasks.items() if live.get(name) == measured.record}
+        there = {name: measured for name, measured in self.tasks.items() if name in bundle.lines}
+        return {name: m.change for name, m in there.items() if bundle.has_answers(name, m.record)}
 
 
 class ScalesRecord(Value):
@@ -190,7 +190,7 @@ def write_changes(
 
 def _measured(bundle: Bundle, backend: str, changes: Mapping[str, Int8Change]) -> Measurement:
     tasks = {
-        name: VersionChange(record=bundle.lines[name].record, change=change)
+        name: VersionChange(record=bundle.answers_digest(name), change=change)
         for name, change in changes.items()
         if change.is_measured
     }

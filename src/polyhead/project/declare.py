@@ -179,7 +179,9 @@ def task_text(entry: dict[str, Any]) -> str:
     import tomli_w
 
     # A list of short tables would be written on one line, after which no second task could follow.
-    return f"[[tasks]]\n{tomli_w.dumps(entry)}"
+    keys = {key: value for key, value in entry.items() if not isinstance(value, dict)}
+    tables = [f"\n[tasks.{key}]\n{tomli_w.dumps(entry[key])}" for key in entry if key not in keys]
+    return "".join(["[[tasks]]\n", tomli_w.dumps(keys), *tables])
 
 
 def _columns(options: InitOptions) -> dict[str, Any]:
@@ -351,7 +353,7 @@ def _begun_and_inside(names: set[str]) -> list[str]:
 
 def _name_of(data: str) -> str:
     path = data.split(":")[1 if is_address(data) else 0]
-    last = re.split(r"[/\\]", path)[-1]
+    last = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
     return clean_name(last.lstrip(".").split(".")[0])
 
 

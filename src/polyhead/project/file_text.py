@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from polyhead.errors import BadName, ConfigError
@@ -13,7 +14,6 @@ from polyhead.values import to_value
 
 HEADER = re.compile(r"\s*\[")
 TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")
-OWN = re.compile(r"\s*\[\[?\s*tasks\s*\.")
 # Keys that are never guessed: a replacement of the same kind keeps them.
 KEPT = ("metric", "threshold", "none_below", "positive", "long_texts", "decoder", "generation", "team")
 
@@ -24,28 +24,30 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
     Raises BadName if a task of that name exists and `replace` is not given, ConfigError for a file whose tasks are not
     [[tasks]] tables.
     """
-    tasks = tomllib.loads(before).get("tasks", [])
+    tasks, ends = tomllib.loads(before).get("tasks", []), "\r\n" if "\r\n" in before else "\n"
     same = [task for task in tasks if str(task.get("name")).casefold() == entry["name"].casefold()]
     if same and not replace:
         do = "give another name with --task, or replace the task with --replace"
         raise BadName(f"{output} has a task of this name", got=entry["name"], do=do)
     if same:
-        old = same[0]
-        kept = {key: old[key] for key in KEPT if key in old} if old.get("kind") == entry["kind"] else {}
+        lines = before.splitlines(keepends=True)
+        start, end, old = _place_of(lines, same[0]["name"])
+        kept = {key: old[key] for key in KEPT if key in old} if same[0].get("kind") == entry["kind"] else {}
         if kept.get("positive") not in entry.get("labels", ()):
             kept.pop("positive", None)
         entry = entry | kept
-        after = _replaced(before, old["name"], task_text(entry))
+        comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
+        head, _, keys_text = task_text(entry).replace("\n", ends).partition("\n")
+        after = "".join([*lines[:start], head + "\n", *comments, keys_text, *lines[end:]])
     else:
-        after = before.rstrip() + "\n\n" + task_text(entry)
+        after = before.rstrip() + ("\n\n" + task_text(entry)).replace("\n", ends)
     _check(before, after, entry, output, is_new=not same)
     written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}
     return after, tuple(key for task in same for key in task if key not in written)
 
 
-def _replaced(before: str, name: str, text: str) -> str:
-    """The text with the keys of one [[tasks]] table replaced; its tables below, and comments after it, stay."""
-    lines = before.splitlines(keepends=True)
+def _place_of(lines: Sequence[str], name: str) -> tuple[int, int, dict[str, Any]]:
+    """The lines of one [[tasks]] table and its keys, without its tables below and comments after it; else no line."""
     starts = [number for number, line in enumerate(lines) if TASKS.match(line)]
     for start in starts:
         end = next((n for n in range(start + 1, len(lines)) if HEADER.match(lines[n]) and _is_header(lines[n])), None)
@@ -57,10 +59,8 @@ def _replaced(before: str, name: str, text: str) -> str:
         except (tomllib.TOMLDecodeError, KeyError, IndexError):
             continue
         if table.get("name") == name:
-            comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
-            head, _, keys_text = text.partition("\n")
-            return "".join([*lines[:start], head + "\n", *comments, keys_text, *lines[end:]])
-    return before
+            return start, end, table
+    return 0, 0, {}
 
 
 def _is_header(line: str) -> bool:

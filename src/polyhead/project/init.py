@@ -16,7 +16,7 @@ from polyhead.data.guess_columns import Layout, Table, layout_of, table_of
 from polyhead.data.guess_kind import SINGLE_LABEL, Guess, kind_of_labels, separator_of
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.tables import is_address
-from polyhead.errors import ConfigError, PolyheadError, reworded
+from polyhead.errors import BadName, ConfigError, PolyheadError, reworded
 from polyhead.files import replace_file
 from polyhead.project.declare import Declared, InitOptions, clean_name, declare
 from polyhead.project.file_text import with_task
@@ -145,7 +145,7 @@ class ProjectDraft:
     def _added(
         self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any], labels: Sequence[str]
     ) -> list[InitTask]:
-        added: list[InitTask] = []
+        added, places = list[InitTask](), dict[str, str]()
         for group in groups:
             task_options = {
                 **group,
@@ -166,6 +166,8 @@ class ProjectDraft:
                     if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
                         task = msgspec.structs.replace(task, empty=None)
                     declared = declare(task, self.folder)
+                place = f"column '{label}' of {group['data']}" if len(labels) > 1 else group["data"]
+                _check_new(declared.entry["name"], place, places)
                 self.text, dropped = with_task(self.text, declared.entry, self.output, replace=self.replace)
                 others = tuple(other for other in task.others if other not in labels)
                 facts = {"declared": declared, "dropped": dropped, "others": others, "notes": notes}
@@ -212,6 +214,17 @@ class ProjectDraft:
             replace_file(target, raw)
 
 
+def _check_new(name: str, place: str, places: dict[str, str]) -> None:
+    """Records where a task comes from; raises BadName where one from another place got the same name in this call."""
+    other = places.setdefault(name.casefold(), place)
+    if other != place:
+        raise BadName(
+            f"{other} and {place} would be tasks of one name",
+            got=name,
+            do="run init once for each, with --task; name the rows of a test split with --test",
+        )
+
+
 def _notes_of(path: str) -> tuple[str, ...]:
     """Decisions of a format of annotated texts about the file's records; empty for plain rows."""
     rows = Rows(path)
@@ -245,25 +258,24 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     A task with splits is named after its files, without the name of the split, or after their folder. Raises
     ConfigError for two files of the same split.
     """
-    groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
+    groups: dict[tuple[Path, str], dict[str, Any]] = {}
     single_files: list[dict[str, Any]] = []
     for path in data:
-        stem, _, ending = Path(path).name.partition(".")
-        stem = SHARD.sub("", stem)
-        part = SPLIT.search(stem)
+        file_name = SHARD.sub("", Path(path).name)
+        part = SPLIT.search(file_name)
         if len(data) == 1 or is_address(path) or part is None:
             single_files.append({"name": None, "data": path, "validation": None, "test": None})
             continue
-        split, stem_rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
-        group = groups.setdefault((Path(path).parent, stem_rest, ending), {})
+        split, rest = SPLITS[part[1].lower()], file_name[: part.start()] + file_name[part.end() :]
+        group = groups.setdefault((Path(path).parent, rest), {})
         if split in group:
             message = f"{group[split]} and {path} are both called the {split} split of one task"
             raise ConfigError(message, do="join such files to one")
         group[split] = path
     whole = []
-    for (_, stem_rest, _), group in groups.items():
+    for (_, rest), group in groups.items():
         if "train" in group:
-            name = clean_name(stem_rest or Path(group["train"]).resolve().parent.name)
+            name = clean_name(rest.split(".")[0] or Path(group["train"]).resolve().parent.name)
             splits = {"validation": group.get("validation"), "test": group.get("test")}
             whole.append({"name": name, "data": group["train"], **splits})
         else:

@@ -95,8 +95,8 @@ class CertificateSummary(Value):
             probes=certificate.probes,
             unproven=certificate.unproven,
             answers={
-                name: AnswersChanged(probes=certificate.answers_asked.get(name, 0), changed=len(changed))
-                for name, changed in certificate.answers_changed.items()
+                name: AnswersChanged(probes=certificate.answers_asked.get(name, 0), changed=certificate.differing(name))
+                for name in certificate.answers_changed
             },
         )
 

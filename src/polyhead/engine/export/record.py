@@ -8,6 +8,7 @@ from typing import Literal
 from polyhead.engine.export.graphs import reads_states
 from polyhead.engine.inputs import InputType
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.span import LONGEST
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
@@ -298,6 +299,16 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
         yield (
             "The words are those of the second text, after a place 0 that stands for no answer; `logits` say how well "
             "an answer begins and how well it ends there"
+        )
+        otherwise = "; there is no answer where the sum of place 0 is larger" if task.null_answers else ""
+        yield (
+            f"The answer is the words from 1 on, at most {LONGEST}, with the largest sum of the first one's beginning "
+            f"and the last one's end{otherwise}; words inside the last one's token belong to it"
+        )
+    if task.none_below:
+        yield (
+            f"A session also says `none_of_these` of texts whose familiarity is below {task.none_below:g}; these files "
+            "cannot, since the rows that texts are compared with are not exported"
         )
 
 
