@@ -278,3 +278,22 @@ def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, m
     assert by_mood == {("good", 1.0), ("bad", 1 / 3)}
     with pytest.raises(errors.BadValue, match="30 texts, 2 groups"):
         made.fit("mood", TEXTS, MOODS, groups=[1, 2])
+
+
+def test_added_rows_leave_the_earlier_ones_their_groups_and_weights(made, monkeypatch):
+    """A later fit that named neither read the earlier rows without them."""
+    groups, weights = [n // 3 for n in range(30)], [3.0] * 15 + [1.0] * 15
+    made.fit("mood", TEXTS, MOODS, groups=groups, weights=weights)
+    seen, train = [], made._train
+
+    def prepared(entries, display, **options):
+        seen.append(prepare(Project(tasks=tuple(entries)), Path())[0].whole)
+        return train(entries, display, **options)
+
+    monkeypatch.setattr(made, "_train", prepared)
+    made.fit("mood", texts_of(MOODS[:6], seed=2), MOODS[:6], add=True)
+    assert seen[0].weights == [1.0] * 15 + [1 / 3] * 21
+    assert seen[0].groups == [*map(str, groups), *[None] * 6]
+    made.fit("other", TEXTS, MOODS).fit("other", TEXTS[:6], MOODS[:6], groups=[*"aabbcc"], add=True)
+    assert seen[-1].groups == [None] * 30 + [*"aabbcc"] and seen[-1].weights is None
+    assert "accuracy" in made.report("other").html, "the rows held out are read in the same way"

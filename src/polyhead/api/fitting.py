@@ -20,6 +20,7 @@ from polyhead.api.rows import (
     Record,
     check_different_labels,
     check_inputs,
+    columns_of_training,
     entry_of,
     in_python,
     kind_of_rows,
@@ -167,7 +168,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         with in_python({address: len(earlier)}):
             labels = of_task(classes, self.task)
             entry = entry_of(self.task, self.kind, self.rows, address, live=live, classes=labels, overlaps=overlaps)
-            return TaskEntry(**(entry | self.settings | others))
+            return TaskEntry(**(entry | columns_of_training(earlier) | self.settings | others))
 
     def _splits(self, held: ExitStack, call_rows: GivenRows) -> dict[str, Any]:
         """The other splits as an entry names them. A share and a file are unchanged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path as FilePath
 from types import MappingProxyType
@@ -256,6 +256,12 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
     if isinstance(inputs[0], tuple) and kind.context_column is None:
         columns |= {"text_b": PAIR}
     return columns
+
+
+def columns_of_training(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns of groups and weights that some of these records have, for an entry."""
+    names = {name for record in records for name in record}
+    return {column: column for column in (GROUP, WEIGHT) if column in names}
 
 
 def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:

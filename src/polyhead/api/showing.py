@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
 from polyhead.api.rows import (
-    GROUP,
     PAIR,
     SPANS,
     TAGS,
     TOKENS,
-    WEIGHT,
     LabelledTexts,
     check_inputs,
     columns_for,
+    columns_of_training,
     in_python,
     records_of,
     with_lists,
@@ -138,10 +138,12 @@ def _source(task: Task, file: FilePath) -> Source:
     if not file.exists():
         raise BundleError(f"the rows of task '{task.name}' are not kept here")
     with open(file, "rb") as lines:
-        keys = json.loads(lines.readline()).keys()
-    columns: dict[str, Any] = {column: column for column in (GROUP, WEIGHT, SPANS) if column in keys}
-    columns |= {"tokens": TOKENS, "tags": TAGS} if TOKENS in keys else {}
-    columns |= {"text_b": PAIR} if PAIR in keys and kind_of(task).context_column is None else {}
+        records = map(json.loads, lines)
+        first = next(records)
+        columns = columns_of_training(chain([first], records))
+    columns |= {"spans": SPANS} if SPANS in first else {}
+    columns |= {"tokens": TOKENS, "tags": TAGS} if TOKENS in first else {}
+    columns |= {"text_b": PAIR} if PAIR in first and kind_of(task).context_column is None else {}
     return Source(path=str(file), **columns)
 
 
