@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path as FilePath
@@ -24,6 +22,7 @@ from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
+from polyhead.files import temporary_folder
 from polyhead.progress import ProgressDisplay, counted, progress_display
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import Task
@@ -65,8 +64,7 @@ class Model:
     ) -> None:
         self.trunk, self._cache, self.verbose = trunk, cache, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
-        self._work = FilePath(tempfile.mkdtemp(prefix="polyhead-"))
-        weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
+        self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
         self._open: Session | None = None
         self._fitting = threading.RLock()
