@@ -474,6 +474,21 @@ def test_booleans_are_one_label_in_every_file(tmp_path):
         assert [int(target) for part in parts for target in part.targets] == [0, 1] * 40
 
 
+def test_columns_of_true_and_false_are_a_label_each(tmp_path):
+    """They were recognised, and then refused as neither 0 nor 1."""
+    marks = {"spam": [i % 2 == 0 for i in range(40)], "late": [i % 3 == 0 for i in range(40)]}
+    capitals = {name: [str(mark).upper() for mark in cells] for name, cells in marks.items()}
+    write(tmp_path / "x.csv", rows_of(text=WORDS, **capitals))
+    write(tmp_path / "y.jsonl", rows_of(text=WORDS, **marks))
+    for data in ("x.csv", "y.jsonl"):
+        done = run("init", data, "-o", "p.toml", "--replace", cwd=tmp_path)
+        assert done.code == 0, done.err
+        (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == data[0]]
+        assert (entry.kind, entry.soft) == ("multi_label", ("spam", "late"))
+        targets = [target.tolist() for target in read(entry.source(entry.train, tmp_path), entry.task()).targets]
+        assert targets == [list(pair) for pair in zip(*marks.values(), strict=True)]
+
+
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "boolean", "category", "object"])
 def test_labels_that_a_frame_saved_are_labels_in_every_format(tmp_path, dtype):
     pandas = pytest.importorskip("pandas")
