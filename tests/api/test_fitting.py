@@ -2,6 +2,7 @@
 
 import re
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -174,13 +175,24 @@ def test_a_lone_surrogate_in_a_text_is_read_and_in_a_label_refused(made):
 
 def test_labels_that_json_would_write_otherwise_are_refused(made):
     """Bytes became letters that stand for them, and infinity a row without a label."""
-    for wrong, kind in ((b"good", "single_label"), (float("inf"), "regression"), ([b"good"], "multi_label")):
+    infinite = [(value, "regression") for value in (float("inf"), Decimal("Infinity"))]
+    for wrong, kind in ((b"good", "single_label"), *infinite, ([b"good"], "multi_label")):
         labels = [wrong, *([1.5, 2.5] * 15 if kind == "regression" else MOODS)][: len(TEXTS)]
         labels = [label if n == 0 or kind != "multi_label" else [label] for n, label in enumerate(labels)]
         with pytest.raises(errors.BadValue, match="row 0 has bytes or infinity"):
             made.fit("mood", TEXTS, labels, kind=kind)
     lists = [np.array([mood]) for mood in MOODS]
     assert made.fit("moods", TEXTS, lists).tasks["moods"].labels == ("bad", "good")
+
+
+def test_decimals_are_numbers(made):
+    """They were recognised as numbers, and then refused as none."""
+    made.fit("size", TEXTS, [Decimal(len(text)) / 7 for text in TEXTS])
+    made.fit("mark", TEXTS, [Decimal(mood == "good") for mood in MOODS])
+    made.fit("marks", TEXTS, [[Decimal(n % 2), "odd"] for n in range(30)])
+    assert [task.kind for task in made.tasks.values()] == ["regression", "single_label", "multi_label"]
+    assert made.tasks["size"].range == (min(map(len, TEXTS)) / 7, max(map(len, TEXTS)) / 7)
+    assert made.tasks["mark"].labels == ("0", "1") and made.tasks["marks"].labels == ("0", "1", "odd")
 
 
 def test_labels_in_one_string_are_split_as_they_are_recognised(made):
