@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead import errors
+from polyhead import DataFile, errors
 from polyhead.project.tables import Project
 from polyhead.train.data.prepare import prepare
 from support.mood_texts import Quick, texts_of
@@ -309,3 +309,33 @@ def test_added_rows_leave_the_earlier_ones_their_groups_and_weights(made, monkey
     made.fit("other", TEXTS, MOODS).fit("other", TEXTS[:6], MOODS[:6], groups=[*"aabbcc"], add=True)
     assert seen[-1].groups == [None] * 30 + [*"aabbcc"] and seen[-1].weights is None
     assert "accuracy" in made.report("other").html, "the rows held out are read in the same way"
+
+
+def test_other_splits_are_read_as_the_rows_of_training(made, tmp_path, monkeypatch):
+    """What `separator` and `empty` say was forgotten for them, and a path was sought in a folder of the model's own."""
+    cells = ["good/lamp", "bad", "", "bad/lamp", "lamp/good"] * 6
+    lists = [[name for name in cell.split("/") if name] for cell in cells]
+    reading = {"separator": "/", "empty": "none"}
+    other = (TEXTS[:20], cells[:20])
+    made.fit("asks", TEXTS, cells, validation=other, test=other, **reading)
+    made.fit("lists", TEXTS, lists, validation=(TEXTS[:20], lists[:20]), test=(TEXTS[:20], lists[:20]))
+    assert made.scores("asks") == made.scores("lists") and len(made.scores("asks")) == 2
+    assert made.evaluate("asks", TEXTS, cells, **reading) == made.evaluate("asks", TEXTS, lists)
+    assert made.report("asks", TEXTS, cells, **reading).html == made.report("asks", TEXTS, lists).html
+    with pytest.raises(errors.BadValue, match="empty='none'"):
+        made.evaluate("asks", TEXTS, cells, separator="/")
+    lines = "".join(f"{text},{cell}\n" for text, cell in zip(*other, strict=True))
+    (tmp_path / "more.csv").write_text(f"text,label\n{lines}")
+    monkeypatch.chdir(tmp_path)
+    for place in ("more.csv", Path("more.csv"), DataFile(path="more.csv"), str(tmp_path / "more.csv")):
+        made.fit("asks", TEXTS, cells, validation=other, test=place, **reading)
+        assert made.scores("asks") == made.scores("lists"), place
+
+
+def test_shares_are_numbers_of_any_type_between_zero_and_one(made):
+    made.fit("mood", TEXTS, MOODS, validation=0.3).fit("other", TEXTS, MOODS, validation=np.float32(0.3))
+    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other")]
+    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"]
+    for share in (0, 1, 1.5, True):
+        with pytest.raises(errors.ConfigError, match="between 0 and 1"):
+            made.fit("mood", TEXTS, MOODS, validation=share)

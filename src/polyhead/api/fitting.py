@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
+from os import PathLike
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +33,7 @@ from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.errors import BadValue, ConfigError
 from polyhead.files import replace_file
-from polyhead.project.declare import clean_name
+from polyhead.project.declare import clean_name, place_from
 from polyhead.project.tables import DataFile, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.multi_label import MultiLabel
@@ -120,6 +121,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
     rows: LabelledTexts
     labels: Any
     settings: dict[str, Any]
+    separator: str | None
     records: list[Record]
 
     @classmethod
@@ -147,8 +149,8 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
             chosen.pop("empty", None)  # it is meant for other tasks of the call
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
-        records = records_of(known, rows)
-        return cls(task=task, kind=known, rows=rows, labels=labels, settings=chosen, records=records)
+        facts: dict[str, Any] = {"labels": labels, "settings": chosen, "separator": separator}
+        return cls(task=task, kind=known, rows=rows, records=records_of(known, rows), **facts)
 
     def held(
         self,
@@ -171,19 +173,23 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
             return TaskEntry(**(entry | columns_of_training(earlier) | self.settings | others))
 
     def _splits(self, held: ExitStack, call_rows: GivenRows) -> dict[str, Any]:
-        """The other splits as an entry names them. A share and a file are unchanged."""
+        """The other splits as an entry names them. A path is one from the current folder."""
         named: dict[str, Any] = {}
         lists = (names for names in self.rows.labels if isinstance(names, list))
         known = {name for names in lists for name in names if isinstance(name, str)}
         for split, rows_of_split in call_rows.splits.items():
-            if isinstance(rows_of_split, str | Real | DataFile):
-                named[split] = rows_of_split
+            if isinstance(rows_of_split, Real):
+                named[split] = float(rows_of_split)
+            elif isinstance(rows_of_split, str | PathLike | DataFile):
+                file = rows_of_split if isinstance(rows_of_split, DataFile) else DataFile(path=str(rows_of_split))
+                named[split] = msgspec.structs.replace(file, path=place_from(file.path, FilePath()))
+                named["separator"] = self.separator
             elif rows_of_split is not None:
                 rows = call_rows.others(rows_of_split, self.labels, f"the {split} of task '{self.task}'")
                 check_inputs(self.kind, [self.rows.inputs[0], *rows.inputs])
-                named[split] = held.enter_context(
-                    in_memory(records_of(self.kind, with_lists(rows, self.kind, known=known)))
-                )
+                cells = {"separator": self.separator, "empty": self.settings.get("empty")}
+                records = records_of(self.kind, with_lists(rows, self.kind, known=known, **cells))
+                named[split] = held.enter_context(in_memory(records))
         return named
 
 

@@ -104,9 +104,11 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
         )
     if frame_of(values) is not None:
         raise BadValue(f"{subject} are a whole table", got=type(values).__name__, do="name the column that holds them")
-    if hasattr(values, "to_pylist"):
-        values = values.to_pylist()  # of a column of pyarrow
-    rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    rows: list[Any]
+    if isinstance(values, np.ndarray):
+        rows = values.tolist()
+    else:
+        rows = values.to_pylist() if hasattr(values, "to_pylist") else list(values)  # a column of pyarrow, or another
     return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else _plain(row) for row in rows]
 
 

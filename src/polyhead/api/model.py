@@ -257,13 +257,15 @@ class Model:
         *,
         text: str | Sequence[str] = "text",
         text_b: str | None = None,
+        separator: str | None = None,
+        empty: str | None = None,
         overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
+        """Every metric of the task's kind on these rows; `separator`, `empty` and `overlaps` are those of `fit`."""
         from polyhead.api.showing import evaluation_on
 
-        columns: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
-        return evaluation_on(self.session, self._known(task), texts, labels, **columns).score.scores
+        cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
+        return evaluation_on(self.session, self._known(task), texts, labels, overlaps=overlaps, **cells).score.scores
 
     def report(
         self,
@@ -273,19 +275,20 @@ class Model:
         *,
         text: str | Sequence[str] = "text",
         text_b: str | None = None,
+        separator: str | None = None,
+        empty: str | None = None,
     ) -> ReportPage:
         """The page of `polyhead evaluate --report`, of these rows, else of those that training held out.
 
-        It is about one task, or without rows about all. A notebook shows it, `save` writes it. Raises BundleError if
-        neither the model nor its `cache` has the rows.
+        It is about one task, or without rows about all. `separator` and `empty` are those of `fit`. A notebook shows
+        it, `save` writes it. Raises BundleError if neither the model nor its `cache` has the rows.
         """
         from polyhead.api.showing import evaluation_on, held_report, rows_report
 
         if texts is not None:
-            known = self._known(self._only(task))
-            return rows_report(
-                self.session, evaluation_on(self.session, known, texts, labels, text=text, text_b=text_b)
-            )
+            cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
+            evaluation = evaluation_on(self.session, self._known(self._only(task)), texts, labels, **cells)
+            return rows_report(self.session, evaluation)
         names = self.tasks if task is None else [self._known(task).name]
         rows = {name: self._rows_of(name) for name in names}
         return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))

@@ -85,14 +85,16 @@ def evaluation_on(
     *,
     text: str | Sequence[str],
     text_b: str | None,
+    separator: str | None,
+    empty: str | None,
     overlaps: str | None = None,
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""
     kind = kind_of(task)
     rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, subject="evaluate")
-    rows = with_lists(rows, kind, known=task.labels)
+    rows = with_lists(rows, kind, known=task.labels, separator=separator, empty=empty)
     check_inputs(kind, rows.inputs, input_types_of(task))
-    named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
+    named = {"overlaps": overlaps, "empty": empty, **columns_for(kind, rows.inputs)}
     with in_memory(records_of(kind, rows)) as address, in_python():
         source = to_value({"path": address, **named}, Source, source="evaluate")
         return evaluation_of(session, task.name, source)
@@ -140,7 +142,7 @@ def _source(task: Task, file: FilePath) -> Source:
     with open(file, "rb") as lines:
         records = map(json.loads, lines)
         first = next(records)
-        columns = columns_of_training(chain([first], records))
+        columns: dict[str, Any] = {**columns_of_training(chain([first], records))}
     columns |= {"spans": SPANS} if SPANS in first else {}
     columns |= {"tokens": TOKENS, "tags": TAGS} if TOKENS in first else {}
     columns |= {"text_b": PAIR} if PAIR in first and kind_of(task).context_column is None else {}
