@@ -125,6 +125,16 @@ def test_a_file_of_which_nothing_is_left_is_refused_with_counts(tmp_path):
         read(source(tmp_path, [{"text": "x", "label": "no"}], where={"text": "y"}), YES_NO)
 
 
+def test_where_takes_booleans_and_whole_numbers_as_frames_write_them(tmp_path):
+    """A frame's True and 1.0 in CSV were no true and no 1, so that no row was chosen."""
+    table = "text,label,fold,live\na,no,1.0,True\nb,no,2.0,FALSE\nc,yes,1.0,true\nd,yes,,\n"
+    path = written(tmp_path, table, "a.csv")
+    for where in ({"fold": 1}, {"fold": "1"}, {"live": True}, {"live": True, "fold": 1}):
+        assert read(Source(path=path, where=where), YES_NO).rows == [1, 3]
+    assert read(Source(path=path, where={"live": False}), YES_NO).rows == [2]
+    assert read(Source(path=path, where={"live": "True"}), YES_NO).rows == [1], "a string is itself"
+
+
 def test_where_and_limit_choose_rows(tmp_path):
     rows = [{"text": str(i), "label": "no", "fold": i % 3, "live": i > 1, "part": "ab"[i % 2]} for i in range(12)]
     path = written(tmp_path, rows)
