@@ -520,6 +520,17 @@ def test_a_file_to_score_may_write_whole_numbers_as_frames_do(tmp_path):
     assert [int(target) for target in read(source, task).targets] == [0, 1] * 20
 
 
+def test_a_column_with_a_separator_at_the_end_of_cells_is_found(tmp_path):
+    from polyhead.cli.options import LabelledColumns, labelled_sources
+    from polyhead.tasks.task import Task
+
+    write(tmp_path / "x.csv", rows_of(words=WORDS, gold=["a|b|", "b|"] * 20))
+    task, columns = Task(name="asks", kind="multi_label", labels=("a", "b")), LabelledColumns(separator="|")
+    source = labelled_sources({"asks": task}, ["asks"], str(tmp_path / "x.csv"), columns)["asks"]
+    assert source.label == "gold"
+    assert [target.tolist() for target in read(source, task).targets] == [[1, 1], [0, 1]] * 20
+
+
 def test_the_text_to_ask_is_a_short_one(tmp_path):
     """A whole document of 1,700 characters was printed."""
     long = [f"number {i} " + "and a long story goes on " * 70 for i in range(40)]
