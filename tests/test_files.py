@@ -67,6 +67,27 @@ def test_a_kill_at_any_step_leaves_the_old_content_or_the_new(tmp_path):
     assert remove_leftovers(tmp_path) and [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
+FORKED = """
+import os, sys
+from polyhead import Model
+from support.disk_failures import exit_code
+
+model = Model(verbose=False)
+model.folder.mkdir()
+if os.fork() == 0:
+    sys.exit(0)
+print(exit_code(), model.folder.is_dir())
+place = model.folder
+del model
+print(place.is_dir())
+"""
+
+
+def test_a_fork_that_ends_leaves_the_temporary_folder_of_a_model():
+    """Its end removed the only copy of a model that was not saved yet."""
+    assert run_forking(FORKED).split() == ["0", "True", "False"]
+
+
 def test_a_lock_is_one_holders_at_a_time(tmp_path):
     lock = tmp_path / "lock"
     again = held(lock, patience=0.0, busy=BUSY)

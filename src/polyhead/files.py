@@ -14,7 +14,9 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -43,6 +45,18 @@ class NotPlain(OSError):
 def temporary_name(name: str) -> str:
     """A new name for what will be called `name`."""
     return f"{TEMPORARY}{secrets.token_hex(8)}-{_short(name)}"
+
+
+def temporary_folder(owner: object) -> Path:
+    """A new folder, removed with its owner or at the end of the process, but never by a fork of the process."""
+    folder = Path(tempfile.mkdtemp(prefix="polyhead-"))
+    weakref.finalize(owner, _removed_by, os.getpid(), folder)
+    return folder
+
+
+def _removed_by(process: int, folder: Path) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_temporary(name: str, *, of: str | None = None) -> bool:

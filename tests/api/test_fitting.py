@@ -2,12 +2,13 @@
 
 import re
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from polyhead import errors
+from polyhead import DataFile, errors
 from polyhead.bundle.read import Bundle
 from polyhead.certify.beside import Beside, keep_beside
 from polyhead.project.tables import Project
@@ -194,13 +195,24 @@ def test_a_lone_surrogate_in_a_text_is_read_and_in_a_label_refused(made):
 
 def test_labels_that_json_would_write_otherwise_are_refused(made):
     """Bytes became letters that stand for them, and infinity a row without a label."""
-    for wrong, kind in ((b"good", "single_label"), (float("inf"), "regression"), ([b"good"], "multi_label")):
+    infinite = [(value, "regression") for value in (float("inf"), Decimal("Infinity"))]
+    for wrong, kind in ((b"good", "single_label"), *infinite, ([b"good"], "multi_label")):
         labels = [wrong, *([1.5, 2.5] * 15 if kind == "regression" else MOODS)][: len(TEXTS)]
         labels = [label if n == 0 or kind != "multi_label" else [label] for n, label in enumerate(labels)]
         with pytest.raises(errors.BadValue, match="row 0 has bytes or infinity"):
             made.fit("mood", TEXTS, labels, kind=kind)
     lists = [np.array([mood]) for mood in MOODS]
     assert made.fit("moods", TEXTS, lists).tasks["moods"].labels == ("bad", "good")
+
+
+def test_decimals_are_numbers(made):
+    """They were recognised as numbers, and then refused as none."""
+    made.fit("size", TEXTS, [Decimal(len(text)) / 7 for text in TEXTS])
+    made.fit("mark", TEXTS, [Decimal(mood == "good") for mood in MOODS])
+    made.fit("marks", TEXTS, [[Decimal(n % 2), "odd"] for n in range(30)])
+    assert [task.kind for task in made.tasks.values()] == ["regression", "single_label", "multi_label"]
+    assert made.tasks["size"].range == (min(map(len, TEXTS)) / 7, max(map(len, TEXTS)) / 7)
+    assert made.tasks["mark"].labels == ("0", "1") and made.tasks["marks"].labels == ("0", "1", "odd")
 
 
 def test_labels_in_one_string_are_split_as_they_are_recognised(made):
@@ -298,3 +310,52 @@ def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, m
     assert by_mood == {("good", 1.0), ("bad", 1 / 3)}
     with pytest.raises(errors.BadValue, match="30 texts, 2 groups"):
         made.fit("mood", TEXTS, MOODS, groups=[1, 2])
+
+
+def test_added_rows_leave_the_earlier_ones_their_groups_and_weights(made, monkeypatch):
+    """A later fit that named neither read the earlier rows without them."""
+    groups, weights = [n // 3 for n in range(30)], [3.0] * 15 + [1.0] * 15
+    made.fit("mood", TEXTS, MOODS, groups=groups, weights=weights)
+    seen, train = [], made._train
+
+    def prepared(entries, display, **options):
+        seen.append(prepare(Project(tasks=tuple(entries)), Path())[0].whole)
+        return train(entries, display, **options)
+
+    monkeypatch.setattr(made, "_train", prepared)
+    made.fit("mood", texts_of(MOODS[:6], seed=2), MOODS[:6], add=True)
+    assert seen[0].weights == [1.0] * 15 + [1 / 3] * 21
+    assert seen[0].groups == [*map(str, groups), *[None] * 6]
+    made.fit("other", TEXTS, MOODS).fit("other", TEXTS[:6], MOODS[:6], groups=[*"aabbcc"], add=True)
+    assert seen[-1].groups == [None] * 30 + [*"aabbcc"] and seen[-1].weights is None
+    assert "accuracy" in made.report("other").html, "the rows held out are read in the same way"
+
+
+def test_other_splits_are_read_as_the_rows_of_training(made, tmp_path, monkeypatch):
+    """What `separator` and `empty` say was forgotten for them, and a path was sought in a folder of the model's own."""
+    cells = ["good/lamp", "bad", "", "bad/lamp", "lamp/good"] * 6
+    lists = [[name for name in cell.split("/") if name] for cell in cells]
+    reading = {"separator": "/", "empty": "none"}
+    other = (TEXTS[:20], cells[:20])
+    made.fit("asks", TEXTS, cells, validation=other, test=other, **reading)
+    made.fit("lists", TEXTS, lists, validation=(TEXTS[:20], lists[:20]), test=(TEXTS[:20], lists[:20]))
+    assert made.scores("asks") == made.scores("lists") and len(made.scores("asks")) == 2
+    assert made.evaluate("asks", TEXTS, cells, **reading) == made.evaluate("asks", TEXTS, lists)
+    assert made.report("asks", TEXTS, cells, **reading).html == made.report("asks", TEXTS, lists).html
+    with pytest.raises(errors.BadValue, match="empty='none'"):
+        made.evaluate("asks", TEXTS, cells, separator="/")
+    lines = "".join(f"{text},{cell}\n" for text, cell in zip(*other, strict=True))
+    (tmp_path / "more.csv").write_text(f"text,label\n{lines}")
+    monkeypatch.chdir(tmp_path)
+    for place in ("more.csv", Path("more.csv"), DataFile(path="more.csv"), str(tmp_path / "more.csv")):
+        made.fit("asks", TEXTS, cells, validation=other, test=place, **reading)
+        assert made.scores("asks") == made.scores("lists"), place
+
+
+def test_shares_are_numbers_of_any_type_between_zero_and_one(made):
+    made.fit("mood", TEXTS, MOODS, validation=0.3).fit("other", TEXTS, MOODS, validation=np.float32(0.3))
+    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other")]
+    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"]
+    for share in (0, 1, 1.5, True):
+        with pytest.raises(errors.ConfigError, match="between 0 and 1"):
+            made.fit("mood", TEXTS, MOODS, validation=share)

@@ -55,6 +55,20 @@ def test_a_text_that_is_missing_has_no_answer_and_the_others_have_theirs(model):
     assert np.isnan(shares[0]).all() and np.array_equal(shares[1:], model.predict_proba(TEXTS[:1], "mood"))
 
 
+def test_columns_of_pyarrow_are_texts_and_labels(model, trunk):
+    """Their cells are objects of its own, which were no texts."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"text": [*TEXTS[:2], None], "mood": [*MOODS[:2], None]})
+    assert model.predict(table["text"]) == model.predict([*TEXTS[:2], None])
+    labels = pyarrow.array(MOODS)
+    assert model.evaluate("mood", pyarrow.array(TEXTS), labels) == model.evaluate("mood", TEXTS, MOODS)
+
+
+def test_an_array_without_a_dimension_is_no_list_of_letters(model):
+    with pytest.raises(errors.BadValue, match="texts are given one a row"):
+        model.predict(np.array(TEXTS[0]))
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_a_frame_with_nulls_is_answered_by_one_with_nulls(model, library):
     frames = pytest.importorskip(library)

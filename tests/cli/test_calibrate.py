@@ -178,3 +178,19 @@ def test_drift_looks_at_rows_without_a_label_too(bundle, rows, tmp_path):
     bare = tiny_project.write_jsonl(tmp_path / "bare.jsonl", [row | {"mood": ""} for row in labelled])
     (task,) = told("drift", bundle, bare, "--known", rows["held"], "--task", "mood")["tasks"]
     assert (task["rows"], task["sureness"], task["differs"]) == (60, None, False)
+
+
+def test_a_label_named_for_one_task_leaves_the_others_their_own(bundle, rows, tmp_path):
+    """All tasks were read as labelled, so that those without a column were left out, and the file was blamed."""
+    renamed = [
+        {"feeling" if key == "mood" else key: cell for key, cell in row.items() if key != "urgency"}
+        for row in tiny_project.messages(60, seed=12)
+    ]
+    file = tiny_project.write_jsonl(tmp_path / "renamed.jsonl", renamed)
+    run("drift", bundle, rows["held"], "--tasks", "mood,topics,urgency", "--keep")
+    done = told("drift", bundle, file, "--label", "mood=feeling")
+    sure = {task["task"]: task["sureness"] and task["sureness"]["rows"] for task in done["tasks"]}
+    assert sure == {"mood": 60, "topics": 60, "urgency": None}
+    alone = told("drift", bundle, file, "--task", "mood", "--label", "feeling")
+    assert alone["tasks"][0]["sureness"]["rows"] == 60
+    run("drift", bundle, file, "--label", "feeling").refuses("--label TASK=COLUMN", code=2)

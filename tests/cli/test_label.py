@@ -104,3 +104,14 @@ def test_what_cannot_be_is_refused(work, moods):
     run("label", "beside.jsonl", *WORDS[2:], "--label", "label", cwd=work).refuses("UnknownLabel", "row 2", "Got: Bad")
     assert len(lines(work / "texts.jsonl")) == 60
     run(*WORDS, "-o", "labels.csv", cwd=work, stdin="1\nq\n").refuses("it ends in .jsonl", code=2)  # what it writes
+
+
+def test_half_of_a_character_is_labelled_as_its_replacement(work):
+    """The answer for such a text could not be written, and the text came again at every start."""
+    tiny_project.write_jsonl(work / "texts.jsonl", [{"text": f"the lamp is late {n} \ud83d"} for n in range(4)])
+    done = run(*WORDS, cwd=work, stdin="1\n2\n1\n2\n")
+    assert done.code == 0, done.err
+    assert sorted(line["text"] for line in lines(work / "labelled.jsonl")) == [
+        f"the lamp is late {n} \ufffd" for n in range(4)
+    ]
+    assert "every text is labelled" in run(*WORDS, cwd=work, stdin="").out

@@ -859,6 +859,19 @@ def test_tags_of_other_schemes_stay_where_one_is_no_part_of_the_scheme(tmp_path)
     assert next(iter(Rows(str(tmp_path / "b.bio"), ()))).values["tags"] == ["S", "B-y"]
 
 
+def test_blanks_and_line_ends_of_unicode_are_part_of_words_and_spans(tmp_path):
+    """A no-break space cut a word, so that its tag was that of the first half."""
+    (tmp_path / "a.conll").write_text("10\u00a0000 _ B-x\n e\u3000f  _ O \n\u00a0 _ O\n\n")
+    (row,) = Rows(str(tmp_path / "a.conll"), ())
+    assert row.values == {"tokens": ["10\u00a0000", "e\u3000f", "\u00a0"], "tags": ["B-x", "O", "O"]}
+    folder = tmp_path / "brat"
+    folder.mkdir()
+    (folder / "a.txt").write_text("in New\u2028York\u0085s")
+    (folder / "a.ann").write_bytes("T1\tLOC 3 11\tNew\u2028York\r\nT2\tX 3 13\tNew\u2028York\u0085s\n".encode())
+    (row,) = Rows(str(folder), ())
+    assert row.values["spans"] == spans((3, 11, "LOC"), (3, 13, "X"))
+
+
 @pytest.mark.parametrize(("content", "said"), [("", "no sentence"), ("a B-x\nb\n", "line 2"), ("\xff", "cannot read")])
 def test_conll_that_cannot_be_read_is_named(tmp_path, content, said):
     (tmp_path / "a.conll").write_bytes(content.encode("latin-1"))

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import types
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from polyhead.data.read import Source, read
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn, MissingExtra, UnknownLabel
+from polyhead.project.declare import InitOptions, declare
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
@@ -122,6 +125,16 @@ def test_a_file_of_which_nothing_is_left_is_refused_with_counts(tmp_path):
         read(source(tmp_path, [{"text": "x", "label": "no"}], where={"text": "y"}), YES_NO)
 
 
+def test_where_takes_booleans_and_whole_numbers_as_frames_write_them(tmp_path):
+    """A frame's True and 1.0 in CSV were no true and no 1, so that no row was chosen."""
+    table = "text,label,fold,live\na,no,1.0,True\nb,no,2.0,FALSE\nc,yes,1.0,true\nd,yes,,\n"
+    path = written(tmp_path, table, "a.csv")
+    for where in ({"fold": 1}, {"fold": "1"}, {"live": True}, {"live": True, "fold": 1}):
+        assert read(Source(path=path, where=where), YES_NO).rows == [1, 3]
+    assert read(Source(path=path, where={"live": False}), YES_NO).rows == [2]
+    assert read(Source(path=path, where={"live": "True"}), YES_NO).rows == [1], "a string is itself"
+
+
 def test_where_and_limit_choose_rows(tmp_path):
     rows = [{"text": str(i), "label": "no", "fold": i % 3, "live": i > 1, "part": "ab"[i % 2]} for i in range(12)]
     path = written(tmp_path, rows)
@@ -187,6 +200,35 @@ def test_separators_work_in_json_too_and_numbers_there_must_be_numbers(tmp_path)
         read(source(tmp_path, [{"text": "x", "label": "a"}]), TOPICS)
     with pytest.raises(BadValue, match="not a number in the task's range"):
         read(source(tmp_path, [{"text": "x", "label": "3"}]), SCORE)
+
+
+def test_a_separator_at_the_end_or_twice_makes_no_label(tmp_path):
+    """The cell was refused for a label without a name."""
+    found = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)
+    assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 1, 1], [1, 0, 0]]
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path):
+    """They were guessed as numbers, and then refused as such."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    numbers, shares = [Decimal("2.50"), None, Decimal("5.00")], [Decimal("0.25"), Decimal("0.75"), Decimal("0.50")]
+    columns = {"text": ["x", "y", "z"], "size": numbers, "mark": [Decimal(1), Decimal(0), Decimal(1)]}
+    columns |= {"no": shares, "yes": [1 - share for share in shares], "both": [[Decimal(1), Decimal(0)]] * 3}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    place = Source(path=str(tmp_path / "a.parquet"))
+
+    def targets(task, **columns):
+        return [target.tolist() for target in read(replace(place, **columns), task).targets]
+
+    assert targets(SCORE, label="size") == [0.5, 1.0]
+    assert targets(Task(name="t", kind="single_label", labels=("0", "1")), label="mark") == [1, 0, 1]
+    assert targets(Task(name="t", kind="multi_label", labels=("0", "1")), label="both") == [[1, 1]] * 3
+    assert targets(YES_NO, soft=("no", "yes")) == [1, 0, 0]
+    assert len(targets(YES_NO, soft=("no", "yes"), weight="mark")) == 3
+    assert targets(SCORE, label="size", where={"mark": 1}) == [0.5, 1.0]
+    for label, kind in (("size", "regression"), ("mark", "single_label")):
+        facts = declare(InitOptions(data=place.path, kind=kind, name="t", text="text", label=label), tmp_path).entry
+        assert facts.get("range", facts.get("labels")) == ([2.5, 5.0] if label == "size" else ["0", "1"])
 
 
 def test_records_of_another_length_or_with_open_quotes_are_refused(tmp_path):

@@ -533,6 +533,21 @@ def test_booleans_are_one_label_in_every_file(tmp_path):
         assert [int(target) for part in parts for target in part.targets] == [0, 1] * 40
 
 
+def test_columns_of_true_and_false_are_a_label_each(tmp_path):
+    """They were recognised, and then refused as neither 0 nor 1."""
+    marks = {"spam": [i % 2 == 0 for i in range(40)], "late": [i % 3 == 0 for i in range(40)]}
+    capitals = {name: [str(mark).upper() for mark in cells] for name, cells in marks.items()}
+    write(tmp_path / "x.csv", rows_of(text=WORDS, **capitals))
+    write(tmp_path / "y.jsonl", rows_of(text=WORDS, **marks))
+    for data in ("x.csv", "y.jsonl"):
+        done = run("init", data, "-o", "p.toml", "--replace", cwd=tmp_path)
+        assert done.code == 0, done.err
+        (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == data[0]]
+        assert (entry.kind, entry.soft) == ("multi_label", ("spam", "late"))
+        targets = [target.tolist() for target in read(entry.source(entry.train, tmp_path), entry.task()).targets]
+        assert targets == [list(pair) for pair in zip(*marks.values(), strict=True)]
+
+
 @pytest.mark.parametrize("dtype", ["float64", "Int64", "boolean", "category", "object"])
 def test_labels_that_a_frame_saved_are_labels_in_every_format(tmp_path, dtype):
     pandas = pytest.importorskip("pandas")
@@ -562,6 +577,17 @@ def test_a_file_to_score_may_write_whole_numbers_as_frames_do(tmp_path):
     source = labelled_sources({"spam": task}, ["spam"], str(tmp_path / "x.csv"), LabelledColumns())["spam"]
     assert (source.text, source.label) == ("words", "gold")
     assert [int(target) for target in read(source, task).targets] == [0, 1] * 20
+
+
+def test_a_column_with_a_separator_at_the_end_of_cells_is_found(tmp_path):
+    from polyhead.cli.options import LabelledColumns, labelled_sources
+    from polyhead.tasks.task import Task
+
+    write(tmp_path / "x.csv", rows_of(words=WORDS, gold=["a|b|", "b|"] * 20))
+    task, columns = Task(name="asks", kind="multi_label", labels=("a", "b")), LabelledColumns(separator="|")
+    source = labelled_sources({"asks": task}, ["asks"], str(tmp_path / "x.csv"), columns)["asks"]
+    assert source.label == "gold"
+    assert [target.tolist() for target in read(source, task).targets] == [[1, 1], [0, 1]] * 20
 
 
 def test_the_text_to_ask_is_a_short_one(tmp_path):

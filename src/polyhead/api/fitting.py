@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
@@ -20,6 +21,7 @@ from polyhead.api.rows import (
     Record,
     check_different_labels,
     check_inputs,
+    columns_of_training,
     entry_of,
     in_python,
     kind_of_rows,
@@ -27,11 +29,14 @@ from polyhead.api.rows import (
     with_lists,
 )
 from polyhead.api.settings import settings_of
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.manifest import read_trunk_record
 from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.errors import BadValue, ConfigError
 from polyhead.files import replace_file
-from polyhead.project.declare import clean_name
+from polyhead.project.declare import clean_name, place_from
+from polyhead.project.encoders import ENCODERS, MINILM
 from polyhead.project.tables import DataFile, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.multi_label import MultiLabel
@@ -89,6 +94,21 @@ def of_task(value: Any, task: str) -> Any:
     return value.get(task) if isinstance(value, Mapping) else value
 
 
+def check_encoder(trunk: str, folder: FilePath) -> None:
+    """Raises ConfigError if the bundle in a folder has an encoder of another name; the default's name is not one."""
+    if trunk == MINILM or not (folder / BUNDLE).exists() or os.path.isdir(trunk):
+        return
+    name = read_trunk_record(folder).name
+    hubs = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
+    if hubs.get(name, name) != hubs.get(trunk, trunk) and not os.path.isdir(name):
+        raise ConfigError(
+            f"the bundle in {folder} has an encoder, which all its tasks share",
+            got=trunk,
+            allowed=name,
+            do="leave the encoder out, or name another folder",
+        )
+
+
 class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of a call, and how their inputs are read: the same for all of its tasks."""
 
@@ -119,6 +139,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
     rows: LabelledTexts
     labels: Any
     settings: dict[str, Any]
+    separator: str | None
     records: list[Record]
 
     @classmethod
@@ -146,8 +167,8 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
             chosen.pop("empty", None)  # it is meant for other tasks of the call
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
-        records = records_of(known, rows)
-        return cls(task=task, kind=known, rows=rows, labels=labels, settings=chosen, records=records)
+        facts: dict[str, Any] = {"labels": labels, "settings": chosen, "separator": separator}
+        return cls(task=task, kind=known, rows=rows, records=records_of(known, rows), **facts)
 
     def held(
         self,
@@ -167,22 +188,26 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         with in_python({address: len(earlier)}):
             labels = of_task(classes, self.task)
             entry = entry_of(self.task, self.kind, self.rows, address, live=live, classes=labels, overlaps=overlaps)
-            return TaskEntry(**(entry | self.settings | others))
+            return TaskEntry(**(entry | columns_of_training(earlier) | self.settings | others))
 
     def _splits(self, held: ExitStack, call_rows: GivenRows) -> dict[str, Any]:
-        """The other splits as an entry names them. A share and a file are unchanged."""
+        """The other splits as an entry names them. A path is one from the current folder."""
         named: dict[str, Any] = {}
         lists = (names for names in self.rows.labels if isinstance(names, list))
         known = {name for names in lists for name in names if isinstance(name, str)}
         for split, rows_of_split in call_rows.splits.items():
-            if isinstance(rows_of_split, str | Real | DataFile):
-                named[split] = rows_of_split
+            if isinstance(rows_of_split, Real):
+                named[split] = float(rows_of_split)
+            elif isinstance(rows_of_split, str | os.PathLike | DataFile):
+                file = rows_of_split if isinstance(rows_of_split, DataFile) else DataFile(path=str(rows_of_split))
+                named[split] = msgspec.structs.replace(file, path=place_from(file.path, FilePath()))
+                named["separator"] = self.separator
             elif rows_of_split is not None:
                 rows = call_rows.others(rows_of_split, self.labels, f"the {split} of task '{self.task}'")
                 check_inputs(self.kind, [self.rows.inputs[0], *rows.inputs])
-                named[split] = held.enter_context(
-                    in_memory(records_of(self.kind, with_lists(rows, self.kind, known=known)))
-                )
+                cells = {"separator": self.separator, "empty": self.settings.get("empty")}
+                records = records_of(self.kind, with_lists(rows, self.kind, known=known, **cells))
+                named[split] = held.enter_context(in_memory(records))
         return named
 
 

@@ -94,7 +94,8 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
 
     Raises BadValue for anything that holds no values.
     """
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    is_single = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
+    if is_single or not isinstance(values, Iterable):
         raise BadValue(
             f"{subject} are given one a row",
             got=values,
@@ -103,7 +104,11 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
         )
     if frame_of(values) is not None:
         raise BadValue(f"{subject} are a whole table", got=type(values).__name__, do="name the column that holds them")
-    rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    rows: list[Any]
+    if isinstance(values, np.ndarray):
+        rows = values.tolist()
+    else:
+        rows = values.to_pylist() if hasattr(values, "to_pylist") else list(values)  # a column of pyarrow, or another
     return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else _plain(row) for row in rows]
 
 

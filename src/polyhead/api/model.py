@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
+from polyhead.api.fitting import GivenRows, NewRows, check_encoder, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
@@ -24,6 +22,7 @@ from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
+from polyhead.files import temporary_folder
 from polyhead.progress import ProgressDisplay, counted, progress_display
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import Task
@@ -44,9 +43,9 @@ class Model:
 
     `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
     folder, for its trunk. The bundle is in `folder`, or else in a temporary folder until `save`. An existing bundle
-    in `folder` is kept. `cache` keeps the encoder's features and the rows of each fit, so that later programs need
-    not encode them again and can `add` to them. `verbose` reports guesses and the progress of training on standard
-    error.
+    in `folder` is kept, with its encoder. `cache` keeps the encoder's features and the rows of each fit, so that later
+    programs need not encode them again and can `add` to them. `verbose` reports guesses and the progress of training
+    on standard error.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -65,9 +64,9 @@ class Model:
     ) -> None:
         self.trunk, self._cache, self.verbose = trunk, cache, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
-        self._work = FilePath(tempfile.mkdtemp(prefix="polyhead-"))
-        weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
+        self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
+        check_encoder(trunk, self.folder)
         self._open: Session | None = None
         self._fitting = threading.RLock()
 
@@ -259,13 +258,15 @@ class Model:
         *,
         text: str | Sequence[str] = "text",
         text_b: str | None = None,
+        separator: str | None = None,
+        empty: str | None = None,
         overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows; `overlaps` handles overlapping labelled spans, as in `fit`."""
+        """Every metric of the task's kind on these rows; `separator`, `empty` and `overlaps` are those of `fit`."""
         from polyhead.api.showing import evaluation_on
 
-        columns: dict[str, Any] = {"text": text, "text_b": text_b, "overlaps": overlaps}
-        return evaluation_on(self.session, self._known(task), texts, labels, **columns).score.scores
+        cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
+        return evaluation_on(self.session, self._known(task), texts, labels, overlaps=overlaps, **cells).score.scores
 
     def report(
         self,
@@ -275,19 +276,20 @@ class Model:
         *,
         text: str | Sequence[str] = "text",
         text_b: str | None = None,
+        separator: str | None = None,
+        empty: str | None = None,
     ) -> ReportPage:
         """The page of `polyhead evaluate --report`, of these rows, else of those that training held out.
 
-        It is about one task, or without rows about all. A notebook shows it, `save` writes it. Raises BundleError if
-        neither the model nor its `cache` has the rows.
+        It is about one task, or without rows about all. `separator` and `empty` are those of `fit`. A notebook shows
+        it, `save` writes it. Raises BundleError if neither the model nor its `cache` has the rows.
         """
         from polyhead.api.showing import evaluation_on, held_report, rows_report
 
         if texts is not None:
-            known = self._known(self._only(task))
-            return rows_report(
-                self.session, evaluation_on(self.session, known, texts, labels, text=text, text_b=text_b)
-            )
+            cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
+            evaluation = evaluation_on(self.session, self._known(self._only(task)), texts, labels, **cells)
+            return rows_report(self.session, evaluation)
         names = self.tasks if task is None else [self._known(task).name]
         rows = {name: self._rows_of(name) for name in names}
         return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
@@ -258,6 +259,12 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
     return columns
 
 
+def columns_of_training(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns of groups and weights that some of these records have, for an entry."""
+    names = {name for record in records for name in record}
+    return {column: column for column in (GROUP, WEIGHT) if column in names}
+
+
 def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
     """The rows under the column names of `columns_for`, with labels as JSON values."""
     columns = columns_for(kind, rows.inputs)
@@ -270,11 +277,12 @@ def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
 
 
 def _plain_label(answer: Any, number: int) -> Any:
-    values = answer if isinstance(answer, list | tuple | set) else [answer]
-    if wrong := [each for each in values if _is_no_label(each)]:
+    label = plain(answer)
+    label = list(map(plain, label)) if isinstance(label, list) else label
+    if wrong := [each for each in (label if isinstance(label, list) else [label]) if _is_no_label(each)]:
         raise BadValue(f"row {number} has bytes or infinity as a label", got=wrong, do="correct it", row=number)
     try:
-        return msgspec.json.decode(msgspec.json.encode(answer, enc_hook=_listed))
+        return msgspec.json.decode(msgspec.json.encode(label, enc_hook=_listed))
     except UnicodeEncodeError:
         problem = f"the label of row {number} holds half of a character (a lone surrogate)"
         raise BadValue(problem, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
@@ -284,7 +292,7 @@ def _plain_label(answer: Any, number: int) -> Any:
 
 def _is_no_label(value: object) -> bool:
     """Whether JSON would change the value: bytes become letters, infinity becomes null."""
-    return isinstance(value, bytes | bytearray) or (isinstance(value, float) and math.isinf(value))
+    return isinstance(value, bytes | bytearray) or (isinstance(value, float | Decimal) and math.isinf(value))
 
 
 def _listed(value: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,7 +18,7 @@ from polyhead.bundle.manifest import read_trunk_record
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BundleError, PolyheadError
-from polyhead.files import link_or_copy, temporary_name
+from polyhead.files import link_or_copy, temporary_folder, temporary_name
 from polyhead.progress import ProgressDisplay
 from polyhead.project.pretrained import load_trunk
 from polyhead.train.training import TrainingResult
@@ -36,8 +34,7 @@ class SharedFolder:
     def path(self) -> FilePath:
         """The folder, made when it is first needed."""
         if self._path is None or not self._path.is_dir():
-            self._path = FilePath(tempfile.mkdtemp(prefix="polyhead-shared-"))
-            atexit.register(_removed_by, os.getpid(), self._path)
+            self._path = temporary_folder(self)
         return self._path
 
     @property
@@ -66,11 +63,6 @@ class SharedFolder:
             linked_bundle(building, bundle)
             building.rename(place)
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _removed_by(process: int, folder: FilePath) -> None:
-    if os.getpid() == process:  # and not by its forks
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 SHARED = SharedFolder()

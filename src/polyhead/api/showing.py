@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
 from polyhead.api.rows import (
-    GROUP,
     PAIR,
     SPANS,
     TAGS,
     TOKENS,
-    WEIGHT,
     LabelledTexts,
     check_inputs,
     columns_for,
+    columns_of_training,
     in_python,
     records_of,
     with_lists,
@@ -85,14 +85,16 @@ def evaluation_on(
     *,
     text: str | Sequence[str],
     text_b: str | None,
+    separator: str | None,
+    empty: str | None,
     overlaps: str | None = None,
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""
     kind = kind_of(task)
     rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, subject="evaluate")
-    rows = with_lists(rows, kind, known=task.labels)
+    rows = with_lists(rows, kind, known=task.labels, separator=separator, empty=empty)
     check_inputs(kind, rows.inputs, input_types_of(task))
-    named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
+    named = {"overlaps": overlaps, "empty": empty, **columns_for(kind, rows.inputs)}
     with in_memory(records_of(kind, rows)) as address, in_python():
         source = to_value({"path": address, **named}, Source, source="evaluate")
         return evaluation_of(session, task.name, source)
@@ -138,10 +140,12 @@ def _source(task: Task, file: FilePath) -> Source:
     if not file.exists():
         raise BundleError(f"the rows of task '{task.name}' are not kept here")
     with open(file, "rb") as lines:
-        keys = json.loads(lines.readline()).keys()
-    columns: dict[str, Any] = {column: column for column in (GROUP, WEIGHT, SPANS) if column in keys}
-    columns |= {"tokens": TOKENS, "tags": TAGS} if TOKENS in keys else {}
-    columns |= {"text_b": PAIR} if PAIR in keys and kind_of(task).context_column is None else {}
+        records = map(json.loads, lines)
+        first = next(records)
+        columns: dict[str, Any] = {**columns_of_training(chain([first], records))}
+    columns |= {"spans": SPANS} if SPANS in first else {}
+    columns |= {"tokens": TOKENS, "tags": TAGS} if TOKENS in first else {}
+    columns |= {"text_b": PAIR} if PAIR in first and kind_of(task).context_column is None else {}
     return Source(path=str(file), **columns)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, MissingColumn, UnknownLabel
 from polyhead.tasks.kinds.base import other_spelling, spelled
+from polyhead.text.tokenize import repair
 from polyhead.values import Value
 
 UNSURE = 10  # factor of preselection: the most uncertain texts, of which one per cluster is taken
@@ -93,7 +94,7 @@ def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
         value, cell = row.values.get(text), row.values.get(label) if label else None
         if isinstance(value, str) and value.strip():
             name = spelled(cell) or str(cell) if cell is not None else ""
-            texts.append(Text(row=row.number, text=value, label=name.strip() or None))
+            texts.append(Text(row=row.number, text=repair(value), label=name.strip() or None))
     for column in (text, label):
         if column and column not in rows.columns:
             raise MissingColumn(f"{path} has no column '{column}'", allowed=list(rows.columns), do="name another one")

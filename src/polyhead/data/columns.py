@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ import msgspec
 from polyhead.data.shares import STORED, columns_in
 from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, MissingColumn, near_name, suggestion
+from polyhead.tasks.kinds.base import other_spelling, spelled
 from polyhead.tasks.task import KINDS, Kind, Task, kind_of, kinds_with
 from polyhead.values import Value
 
@@ -75,6 +76,10 @@ class Source(Columns, kw_only=True):
         """True if the rows are in a local file."""
         return not is_address(self.path)
 
+    def selects(self, values: Mapping[str, object]) -> bool:
+        """Whether `where` selects a row with these values, in whatever spelling programs write them."""
+        return all(_holds(values.get(column), value) for column, value in (self.where or {}).items())
+
 
 class TaskColumns(Value):
     """The columns to read for one task."""
@@ -104,6 +109,13 @@ class TaskColumns(Value):
             left_out = (self.optional and column == self.context) or (self.unlabelled and column == self.label)
             if column not in columns and not left_out and column not in self.of_training:
                 raise no_column(source, column, columns)
+
+
+def _holds(cell: object, value: str | int | bool) -> bool:
+    name, wanted = spelled(cell), spelled(value)
+    if name is None or wanted is None or name == wanted:
+        return name == wanted
+    return name.lower() == wanted if isinstance(value, bool) else other_spelling(name, (wanted,)) == wanted
 
 
 def columns_of(source: Source, task: Task) -> TaskColumns:

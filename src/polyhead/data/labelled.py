@@ -92,7 +92,8 @@ def _column_of_labels(task: Task, table: Table) -> str:
 
 def _are_labels(value: object, task: Task) -> bool:
     parts = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
-    return _is_label(value, task) or all(_is_label(str(spelled(part)).strip(), task) for part in parts)
+    names = [name for part in parts if (name := str(spelled(part)).strip())]
+    return _is_label(value, task) or all(_is_label(name, task) for name in names)
 
 
 def _is_label(value: object, task: Task) -> bool:

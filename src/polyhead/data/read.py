@@ -19,7 +19,7 @@ from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
+from polyhead.tasks.kinds.base import bad_value, listed, single
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
@@ -188,14 +188,14 @@ class _Reader:
 
     def faults(self) -> Iterator[BadValue]:
         """Adds all rows, and yields the errors of the wrong ones."""
-        where, is_wrong = {name: spelled(value) for name, value in (self.source.where or {}).items()}, False
+        is_wrong = False
         for row in self.table.each():
             if self.source.limit is not None and self.counts["rows"] >= self.source.limit:
                 break
             try:
                 if isinstance(row, BadValue):
                     raise row
-                if all(spelled(row.values.get(column)) == value for column, value in where.items()):
+                if self.source.selects(row.values):
                     self.counts["rows"] += 1
                     self._note(self._add(row), row.number)
             except BadValue as error:

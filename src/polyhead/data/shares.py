@@ -16,6 +16,7 @@ from polyhead.tasks.task import Example, Task
 
 STORED = "store:"  # prefix of the name of a column of scores in the store that training reads
 PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # a number in a cell
+MARKS = {"false": 0.0, "true": 1.0}
 Stored = Callable[[Sequence[Example]], list[np.ndarray | None]]
 """The scores that a store has for examples, each (labels,); None for an example without an answer."""
 
@@ -38,7 +39,7 @@ def value_of(cells: Sequence[object], *, is_list: bool, from_cells: bool) -> obj
     if all(value is None for value in values):
         return None
     if is_list:
-        return [_number(value) if from_cells else value for value in values]
+        return [_number(value, from_cells=from_cells) for value in values]
     return parsed(values[0]) if isinstance(values[0], str) else values[0]
 
 
@@ -103,5 +104,8 @@ def parsed(cell: str) -> object:
         return cell
 
 
-def _number(cell: object) -> object:
-    return float(cell) if isinstance(cell, str) and PLAIN.fullmatch(cell) else cell
+def _number(value: object, *, from_cells: bool) -> object:
+    """The number that a value of its own column is, or that a cell spells: 1 for true; any other value unchanged."""
+    if from_cells and isinstance(value, str):
+        return float(value) if PLAIN.fullmatch(value) else MARKS.get(value.strip().lower(), value)
+    return float(value) if isinstance(value, bool) else value

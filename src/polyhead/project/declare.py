@@ -368,10 +368,10 @@ def ones_of(path: str, columns: tuple[str, ...]) -> list[_Labelled]:
     for row in rows:
         for name in columns:
             mark = str(row.values.get(name, "")).strip().lower()
-            if mark not in ("0", "1", "0.0", "1.0", ""):
+            if mark not in ("0", "1", "0.0", "1.0", "false", "true", ""):
                 message = f"{path} row {row.number}: '{name}' is neither 0 nor 1"
                 raise BadValue(message, got=mark, do="fix the row, or leave the column out of --one-hot")
-            ones += [(row.number, name)] * (mark in ("1", "1.0"))
+            ones += [(row.number, name)] * (mark in ("1", "1.0", "true"))
     for name in (*columns, "label"):
         if name not in rows.columns and name != "label":
             raise no_column(path, name, list(rows.columns), by="Name others with --one-hot")

@@ -65,11 +65,13 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
                     path, count + 1, f"line {number} holds a word without a tag", got=line.strip(), do=do
                 )
         else:
-            words.append((cells[1].strip(), cells[3]) if universal else (cells[0].strip(), cells[-1].strip()))
+            words.append((cells[1], cells[3]) if universal else (cells[0], cells[-1]))
 
 
 def _cells(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
+    """The columns of a line; a blank of Unicode is part of a word."""
+    cells = line.split("\t") if "\t" in line else line.split(" ")
+    return [cell.strip(" ") for cell in cells if "\t" in line or cell] or [""]
 
 
 def _first_sure(path: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
+from polyhead.data.guess_kind import plain
 from polyhead.errors import MissingExtra
 
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a fraction of a second
@@ -45,6 +48,19 @@ def values_of(array: Any) -> list[object]:
     except UnicodeDecodeError:
         texts = array.cast(arrow.large_binary()).to_pylist()
         return [None if text is None else text.decode("utf-8", "surrogateescape") for text in texts]
+
+
+def with_numbers(values: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    """A row with numbers of Python in place of decimals, at any depth of the columns whose type has some."""
+    return {name: _numbers(value) if "decimal" in types[name] else value for name, value in values.items()}
+
+
+def _numbers(value: object) -> object:
+    if isinstance(value, list):
+        return list(map(_numbers, value))
+    if isinstance(value, dict):
+        return {name: _numbers(item) for name, item in value.items()}
+    return plain(value) if isinstance(value, Decimal) else value
 
 
 def _times(array: Any) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from polyhead.data.tables.arrow import with_numbers
 from polyhead.data.tables.base import Numbered, TableFormat
 from polyhead.errors import DataError, MissingExtra
 
@@ -31,8 +32,10 @@ class HubSet(TableFormat):
             allowed = "datasets:owner/name[/config][:split]"
             raise DataError(f"cannot load {self.path}", got=error, allowed=allowed) from error
         self.begin(list(dataset.features), f"the schema of {self.path}", "write it again with a name for each")
+        types = {key: str(feature) for key, feature in dataset.features.items()}
         for number, values in enumerate(dataset, start=1):
-            yield number, {key: with_names(value, dataset.features[key]) for key, value in values.items()}
+            named = {key: with_names(value, dataset.features[key]) for key, value in values.items()}
+            yield number, with_numbers(named, types)
 
 
 def with_names(value: object, feature: Any, depth: int = 0) -> object:

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from polyhead.arguments import twice_in
 from polyhead.data.formats.argilla import ENDS_OF_COLUMNS
-from polyhead.data.tables.arrow import arrow_for, values_of
+from polyhead.data.tables.arrow import arrow_for, values_of, with_numbers
 from polyhead.data.tables.base import Chunk, NewColumn, Numbered, Row, Survey, TableFormat, Word, Writer
 from polyhead.data.tables.hub import with_names
 from polyhead.data.tables.written import is_null, text_of_cell
@@ -271,8 +271,9 @@ def _features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _plain_rows(batch: Any, path: str, before: int) -> list[dict[str, object]]:
     rows = f"{path}: one of the rows {before + 1:,} to {before + batch.num_rows:,}"
+    types = {field.name: str(field.type) for field in batch.schema}
     try:
-        return cast(list[dict[str, object]], batch.to_pylist())
+        return [with_numbers(row, types) for row in batch.to_pylist()]
     except UnicodeDecodeError as error:
         do = "write the file again with strings in UTF-8, or its column as binary"
         raise DataError(f"{rows} holds a string that is not UTF-8", got=error, do=do) from None

@@ -56,8 +56,10 @@ class MultiLabel(RowKind):
         return ("micro_f1", "macro_f1", "accuracy")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """A JSON list, where `[]` means no label, or labels between separators."""
-        return base.listed(cell, [part.strip() for part in cell.split(separator)] if separator else cell)
+        """A JSON list, where `[]` means no label, or labels between separators, of which some may hold nothing."""
+        if not separator:
+            return base.listed(cell, cell)
+        return base.listed(cell, [part.strip() for part in cell.split(separator) if part.strip()])
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """Float32 (labels,) of 0 and 1."""
