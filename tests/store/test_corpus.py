@@ -293,6 +293,25 @@ def test_compaction_joins_small_fragments_and_keeps_rows_ids_and_results(kind, s
     assert sorted(held(kind.open(str(tmp_path / "store")))) == sorted(before)
 
 
+@pytest.mark.parametrize("filled", [2, 3])
+def test_answers_put_while_others_are_joined_are_kept(kind, store, tmp_path, monkeypatch, filled):
+    """The groups of the version before still named both fragments, of which one had answers by now."""
+    for start in range(0, 20, 5):
+        store.append(*documents(range(start, start + 5)))
+    name, other, join = store.fragments[filled].name, kind.open(str(tmp_path / "store")), store._join
+
+    def joined(group):
+        if not any(fragment.results for fragment in other.fragments):
+            other.put_results(name, "topics", {"label": np.arange(5)})
+        return join(group)
+
+    monkeypatch.setattr(store, "_join", joined)
+    assert store.compact(rows=10) == 1
+    reader = kind.open(str(tmp_path / "store"))
+    assert [fragment.rows for fragment in reader.fragments] == [10, 5, 5] and same(reader, range(20))
+    assert [results["label"].tolist() for results in labels(reader) if results] == [[0, 1, 2, 3, 4]]
+
+
 def test_fragments_of_unlike_results_are_not_joined(store):
     store.append(*documents(range(3)))
     store.append(*documents(range(3, 6)))

@@ -305,8 +305,9 @@ class CorpusStore(ABC):
         Columns of results are kept: only fragments with the same ones are joined.
         """
         self.refresh()
-        gone = 0
-        for group in list(fragment_groups(self.fragments, rows)):
+        gone, tried = 0, set[str]()  # groups are looked for again in each version, which others may have changed
+        while group := next((g for g in fragment_groups(self.fragments, rows) if g[0].name not in tried), None):
+            tried.add(group[0].name)
             before = [self._record(fragment.name) for fragment in group]
             joined = self._join(before)
             for _ in range(ATTEMPTS):
