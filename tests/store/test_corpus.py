@@ -342,6 +342,40 @@ def test_sweeping_removes_what_no_version_needs_and_nothing_young(store):
     assert same(store, range(30))
 
 
+@pytest.mark.parametrize("change", ["append", "put_results", "compact"])
+def test_sweeping_beside_a_writer_removes_nothing_that_it_is_about_to_name(kind, store, tmp_path, monkeypatch, change):
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+    name, other, commit = store.fragments[0].name, kind.open(str(tmp_path / "store")), store._commit
+    changes = {
+        "append": lambda: store.append(*documents(range(6, 9))),
+        "put_results": lambda: store.put_results(name, "topics", {"label": np.arange(3)}),
+        "compact": lambda: store.compact(rows=100),
+    }
+    monkeypatch.setattr(store, "_commit", lambda *written: [other.sweep(age=0), commit(*written)][1])
+    changes[change]()
+    reader = kind.open(str(tmp_path / "store"))
+    reader.verify()
+    assert same(reader, range(9 if change == "append" else 6))
+
+
+def test_a_reader_whose_fragments_were_joined_and_swept_is_told_to_refresh(tmp_path):
+    """It was told that the store is damaged, and to delete it."""
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+        store.put_results(store.fragments[-1].name, "topics", {"label": np.arange(3)})
+    reader = PlainStore.open(str(tmp_path / "store"))
+    store.compact(rows=100)
+    store.sweep(age=0)
+    for reading in (lambda: held(reader), lambda: same(reader, range(6)), lambda: labels(reader), reader.verify):
+        with pytest.raises(StoreError, match="changed since it was opened.*refresh") as error:
+            reading()
+        assert "damaged" not in str(error.value)
+    reader.refresh()
+    assert same(reader, range(6)) and labels(reader)[0]["label"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
 @pytest.mark.parametrize(
     "change",
     [
