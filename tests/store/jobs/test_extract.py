@@ -262,11 +262,22 @@ def test_rows_that_cannot_be_read_are_counted_and_cost_nothing_else(location, tm
     source = tmp_path / "rows.jsonl"
     source.write_text('{"text": "a"}\nnonsense\n{"text": ""}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
     done = run(location, source)
-    assert (done.rows, done.documents, done.unread) == (6, 3, 3)
+    assert (done.rows, done.documents, done.unread) == (6, 2, 4)
     assert "row 2" in done.first_unread
     with pytest.raises(DataError, match="no row"):
         (tmp_path / "bad.jsonl").write_text("nonsense\n")
         run(location, tmp_path / "bad.jsonl")
+
+
+def test_a_blank_text_is_no_document_as_no_task_answers_it(location, tmp_path):
+    """It was kept, and backfills gave it labels where a prediction gives none."""
+    source = write(tmp_path, [("a",), ("",), (" \n",), ("a", "b"), ("c", " ")])
+    done = run(location, source)
+    assert set(kept(location)) == {document_id(("a",)), document_id(("a", "b"))}
+    assert (done.documents, done.unread, done.first_unread) == (2, 3, "texts.jsonl row 2: the text is empty")
+    apart = str(tmp_path / "apart")
+    done = run(apart, source, separate=True)
+    assert set(kept(apart)) == {document_id((text,)) for text in "abc"} and done.unread == 2
 
 
 def test_files_without_rows_or_texts_are_refused(location, tmp_path):
