@@ -26,7 +26,7 @@ from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
-from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
+from polyhead.store.jobs.executors import CLUSTER, EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.familiar import known_documents
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
 from polyhead.store.packed import PackedTasks, check_packed
@@ -56,8 +56,8 @@ class BackfillRequest(Value):
     executor: Annotated[
         str | None,
         Meta(
-            description="Who works: this process, several processes, or a Ray cluster [default: inline for few "
-            "documents, else processes].",
+            description="Who works: this process, several processes, or a Ray cluster [default: what --workers and "
+            "--address need; without them inline for few documents, else processes].",
             extra={"choices": EXECUTORS},
         ),
     ] = None
@@ -80,6 +80,12 @@ class BackfillRequest(Value):
             EXECUTORS.named(self.executor)
         if self.workers is not None and self.workers < 1:
             raise ConfigError("a backfill needs at least one worker", got=self.workers)
+        if self.executor == HERE and self.workers is not None and self.workers > 1:
+            do = f"leave out the executor, or ask for '{SEVERAL}'"
+            raise ConfigError(f"executor '{HERE}' is one worker", got=self.workers, allowed=1, do=do)
+        if self.executor in (HERE, SEVERAL) and self.address is not None:
+            do = f"leave out the address, or ask for '{CLUSTER}'"
+            raise ConfigError(f"executor '{self.executor}' has no address", got=self.address, do=do)
         if self.dollars_an_hour is not None and not 0 <= self.dollars_an_hour < float("inf"):
             raise ConfigError("a price is a number of dollars an hour", got=self.dollars_an_hour)
 
@@ -124,7 +130,7 @@ def backfill(
     for line in job.differences():
         tell(line)
     units = list(job.units(job.store.fragments))
-    name, workers = _who(wish, sum(unit.stop - unit.start for unit in units))
+    name, workers = executor_for(wish, sum(unit.stop - unit.start for unit in units))
     with EXECUTORS[name](job.work, workers=workers, address=wish.address) as executor:
         price = None
         if units:
@@ -150,9 +156,10 @@ def backfill(
     )
 
 
-def _who(wish: BackfillRequest, documents: int) -> tuple[str, int]:
-    """The executor for so many documents, and its number of workers."""
-    name = wish.executor or (SEVERAL if documents >= MANY and processors() > 1 else HERE)
+def executor_for(wish: BackfillRequest, documents: int) -> tuple[str, int]:
+    """The executor that is asked for, or fits so many documents, and its number of workers."""
+    several = wish.workers > 1 if wish.workers is not None else documents >= MANY and processors() > 1
+    name = wish.executor or (CLUSTER if wish.address is not None else SEVERAL if several else HERE)
     return name, 1 if name == HERE else wish.workers or processors()
 
 
