@@ -35,7 +35,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
 
 MANY = 100_000  # minimum documents for which starting several processes pays
-UNIT_ROWS = 2**15  # documents that a worker answers at once; a lost worker loses these
+UNIT_ROWS, WRITTEN_ROWS = 2**15, 2**6  # documents that a worker answers, or writes, at once; a lost worker loses these
 Show = Callable[[str], None]
 
 
@@ -221,8 +221,10 @@ class Backfill:
             for digest in dict.fromkeys(self.work.digests.values()):
                 names = [name for name, read in self.work.digests.items() if read == digest]
                 lacking = tuple(name for name in names if name not in fragment.results)
-                for start in range(0, fragment.rows if lacking else 0, UNIT_ROWS):
-                    stop = min(start + UNIT_ROWS, fragment.rows)
+                tasks = {self.work.tasks[self.work.columns[name].task] for name in lacking}
+                size = WRITTEN_ROWS if any(kind_of(task).generates for task in tasks) else UNIT_ROWS
+                for start in range(0, fragment.rows if lacking else 0, size):
+                    stop = min(start + size, fragment.rows)
                     yield Unit(fragment=fragment.name, start=start, stop=stop, digest=digest, columns=lacking)
 
     def fill(self, executor: Executor, show: Show) -> None:
