@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import types
 
@@ -296,6 +297,31 @@ def test_files_without_rows_or_texts_are_refused(location, tmp_path):
         ExtractRequest(columns={"label": "x"})
     with pytest.raises(ConfigError):
         ExtractRequest(processes=-1)
+
+
+def test_of_two_first_extractions_the_slower_goes_on_with_the_store_of_the_other(location, tmp_path, monkeypatch):
+    """It was told to use another place, or to delete the store, whose codec has constants from other texts."""
+    sources = [write(tmp_path, texts(range(n, n + 40)), f"texts{n}.jsonl") for n in (0, 40)]
+    tap, create = Tap(layers="mean", of=2, codec="uint8"), extractions.create_corpus
+    made = []
+
+    def create_second(place, schema):
+        if not made:
+            made.append(place)
+            assert run(location, sources[1], tap).documents == 40
+        return create(place, schema)
+
+    monkeypatch.setattr(extractions, "create_corpus", create_second)
+    done = run(location, sources[0], tap)
+    assert made and (done.documents, done.total) == (40, 80)
+    source = open_corpus(location).schema.source
+    assert source["texts"] == str(sources[1])
+
+
+def test_a_file_whose_name_is_no_text_is_read_and_not_named(location, tmp_path):
+    """A name with a byte that is no UTF-8 ended in an error of encoding."""
+    source = write(tmp_path, texts(range(3)), os.fsdecode(b"t\xff.jsonl"))
+    assert run(location, source).documents == 3 and "texts" not in open_corpus(location).schema.source
 
 
 def test_a_data_set_of_the_hub_is_a_file_of_rows(location, monkeypatch):

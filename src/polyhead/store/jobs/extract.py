@@ -176,7 +176,13 @@ class _Extraction:
             whole, texts = self._calibrated(paths), file_of_texts(self._source, self._wish.columns)
             columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
             schema = Schema(features=columns, words=self._wish.words, source=source | texts)
-            self._store = create_corpus(self._location, schema)
+            try:
+                self._store = create_corpus(self._location, schema)
+            except StoreError as refused:  # another extraction may have made it since, with codecs from its own texts
+                try:
+                    self._store = open_corpus(self._location)
+                except StoreError:
+                    raise refused from None
         check_source(self._location, self._store.schema.source, source)
         if self._wish.words and not self._store.schema.words:
             do = "extract into another store: what a store keeps cannot be changed"
