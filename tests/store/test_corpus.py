@@ -21,6 +21,7 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, S
 from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.jobs.stores import store_info
 from support.disk_failures import FullDisk, run_forking
 from support.tiers import first_of
 
@@ -115,6 +116,21 @@ def test_documents_come_back_by_id_in_any_order_and_by_fragment_in_theirs(kind, 
             rows = reader.rows(fragment.name, name)
             np.testing.assert_array_equal(rows.data, features[name].data)
             np.testing.assert_array_equal(rows.lengths, features[name].lengths)
+
+
+def test_tokens_are_counted_without_reading_features(kind, store, tmp_path, monkeypatch):
+    """`polyhead features info` read and hashed every feature."""
+    for numbers in (range(10), range(10, 13)):
+        store.append(*documents(numbers))
+    counts = {(each.name, n): len(store.rows(each.name, n).data) for each in store.fragments for n in SCHEMA.names}
+    reader = kind.open(str(tmp_path / "store"))
+    for name in ("rows", "_mapped", "_read"):
+        monkeypatch.setattr(reader, name, None, raising=False)
+    assert {(each.name, n): reader.tokens(each.name, n) for each in reader.fragments for n in SCHEMA.names} == counts
+    info = store_info(str(tmp_path / "store"), reader)
+    for column in info.features:
+        assert column.tokens == sum(count for (_, digest), count in counts.items() if digest == column.digest)
+    assert info.words_bytes == sum(store.rows(each.name, "words").data.nbytes for each in store.fragments)
 
 
 def test_documents_are_found_where_they_are_and_strangers_are_not(store):

@@ -225,6 +225,10 @@ class CorpusStore(ABC):
         """The features of a fragment's documents, without a copy if the store can."""
 
     @abstractmethod
+    def tokens(self, fragment: str, name: str) -> int:
+        """The number of tokens of a fragment's documents, or of words, without reading their features."""
+
+    @abstractmethod
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids."""
 
@@ -366,12 +370,9 @@ class CorpusStore(ABC):
         places = self.find(ids)
         absent = np.flatnonzero(places[:, 0] < 0)
         if len(absent):
-            raise StoreError(
-                f"the store lacks {len(absent)} of {len(places)} rows",
-                got=f"no features for rows {absent[:5].tolist()}",
-                do="extract these documents first",
-                rows=absent.tolist(),
-            )
+            problem, got = f"the store lacks {len(absent)} of {len(places)} rows", absent[:5].tolist()
+            do = "extract these documents first"
+            raise StoreError(problem, got=f"no features for rows {got}", do=do, rows=absent.tolist())
         nothing = np.empty((0, self.schema.item_bytes(digest)), np.uint8)
         parts: list[np.ndarray] = [nothing] * len(places)
         for number in np.unique(places[:, 0]).tolist():
@@ -393,8 +394,5 @@ def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, Packe
             raise StoreError("every id needs one row", got=f"{len(ids)} ids and {len(rows.offsets) - 1} rows")
         tokens = int(rows.offsets[-1])
         if rows.data.dtype != np.uint8 or rows.data.shape != (tokens, size):
-            raise StoreError(
-                "features of another shape",
-                got=f"{rows.data.dtype} {rows.data.shape}",
-                allowed=f"uint8 ({tokens}, {size})",
-            )
+            got, allowed = f"{rows.data.dtype} {rows.data.shape}", f"uint8 ({tokens}, {size})"
+            raise StoreError("features of another shape", got=got, allowed=allowed)

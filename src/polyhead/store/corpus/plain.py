@@ -160,6 +160,11 @@ class PlainStore(CorpusStore):
             self._rows[fragment, digest] = PackedRows.of(lengths, data)
         return self._rows[fragment, digest]
 
+    def tokens(self, fragment: str, name: str) -> int:
+        """The number of tokens of a fragment's documents, or of words, as its version says."""
+        stored: Stored = self._record(fragment)
+        return stored.tokens[name]
+
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, memory-mapped."""
         if fragment not in self._indices:
