@@ -328,6 +328,19 @@ def test_answers_put_while_others_are_joined_are_kept(kind, store, tmp_path, mon
     assert [results["label"].tolist() for results in labels(reader) if results] == [[0, 1, 2, 3, 4]]
 
 
+def test_fragments_are_joined_up_to_so_many_bytes(kind, store, tmp_path, monkeypatch):
+    """Only rows were limited, and all features of a joined fragment are in memory."""
+    for start in range(0, 20, 5):
+        store.append(*documents(range(start, start + 5)))
+    sizes = [sum(store.rows(each.name, n).data.nbytes for n in SCHEMA.names) for each in store.fragments]
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes[:3]))
+    assert store.compact(rows=100) == 2 and [fragment.rows for fragment in store.fragments] == [15, 5]
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes) - 1)
+    assert store.compact(rows=100) == 0
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes))
+    assert store.compact(rows=100) == 1 and same(kind.open(str(tmp_path / "store")), range(20))
+
+
 def test_fragments_of_unlike_results_are_not_joined(store):
     store.append(*documents(range(3)))
     store.append(*documents(range(3, 6)))

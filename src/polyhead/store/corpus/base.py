@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Self
 
 import msgspec
@@ -25,6 +26,7 @@ from polyhead.values import Value
 
 WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
 FILE_KEYS = ("texts", "columns")  # of `Schema.source`: the first file that was extracted, and the named columns
+JOINED_BYTES = 2**30  # of features that fragments are joined to at most, which are in memory meanwhile
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -81,23 +83,18 @@ class Schema(Value, omit_defaults=True):
         for column in self.features:
             if column.digest == digest:
                 return column
-        raise StoreError(
-            f"the store keeps no features '{digest}'",
-            allowed=[column.digest for column in self.features],
-            do="extract these features first, or choose a task that reads what is kept",
-        )
+        allowed = [column.digest for column in self.features]
+        do = "extract these features first, or choose a task that reads what is kept"
+        raise StoreError(f"the store keeps no features '{digest}'", allowed=allowed, do=do)
 
 
 def check_schema(stored: Schema, wanted: Schema, location: str) -> None:
     """Raises StoreError if the store at `location` has other content than requested."""
     for name in ("features", "words", "origin"):
         if getattr(stored, name) != getattr(wanted, name):
-            raise StoreError(
-                f"{location} keeps other features: its {'source differs' if name == 'origin' else f'{name} differ'}",
-                got=getattr(stored, name),
-                allowed=getattr(wanted, name),
-                do="use another place, or delete this store",
-            )
+            what = "source differs" if name == "origin" else f"{name} differ"
+            got, allowed, do = getattr(stored, name), getattr(wanted, name), "use another place, or delete this store"
+            raise StoreError(f"{location} keeps other features: its {what}", got=got, allowed=allowed, do=do)
 
 
 def checked_schema(schema: Schema) -> Schema:
@@ -304,13 +301,14 @@ class CorpusStore(ABC):
         self.put_columns(fragment, {column: results})
 
     def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into ones of up to about so many rows; returns the number removed.
+        """Joins neighbouring fragments into ones of up to so many rows and JOINED_BYTES; returns the number removed.
 
         Columns of results are kept: only fragments with the same ones are joined.
         """
         self.refresh()
         gone, tried = 0, set[str]()  # groups are looked for again in each version, which others may have changed
-        while group := next((g for g in fragment_groups(self.fragments, rows) if g[0].name not in tried), None):
+        groups = partial(fragment_groups, rows=rows, size=cache(self._bytes), largest=JOINED_BYTES)
+        while group := next((each for each in groups(self.fragments) if each[0].name not in tried), None):
             tried.add(group[0].name)
             before = [self._record(fragment.name) for fragment in group]
             joined = self._join(before)
@@ -338,6 +336,9 @@ class CorpusStore(ABC):
         self._records, names = tuple(records), {record.name for record in records}
         self._indices = {name: index for name, index in self._indices.items() if name in names}
         self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+
+    def _bytes(self, fragment: str) -> int:
+        return sum(self.tokens(fragment, name) * self.schema.item_bytes(name) for name in self.schema.names)
 
     def _record(self, name: str) -> Any:
         for record in self._records:
