@@ -43,6 +43,14 @@ def test_a_sample_is_compared_and_counts_are_drawn(folder):
     assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_sample_that_fails_comes_after_what_was_answered_is_printed_and_written(folder):
+    (folder / "other.jsonl").write_text('{"text": "nobody kept this"}\n')
+    words = ("--sample-from", "other.jsonl", "--backend", "reference", "-o", "out.csv")
+    done = run("backfill", "bundle", "--features", "store", *words, cwd=folder)
+    done.refuses("the store holds none of 200 texts")
+    assert "12 documents, 12 answered now" in done.out and "out.csv: 12 rows" in done.out
+
+
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending):
     """To read a column one had to know its name, with version and digest, and modules five levels deep."""

@@ -21,6 +21,7 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, S
 from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.jobs.stores import store_info
 from support.disk_failures import FullDisk, run_forking
 from support.tiers import first_of
 
@@ -115,6 +116,21 @@ def test_documents_come_back_by_id_in_any_order_and_by_fragment_in_theirs(kind, 
             rows = reader.rows(fragment.name, name)
             np.testing.assert_array_equal(rows.data, features[name].data)
             np.testing.assert_array_equal(rows.lengths, features[name].lengths)
+
+
+def test_tokens_are_counted_without_reading_features(kind, store, tmp_path, monkeypatch):
+    """`polyhead features info` read and hashed every feature."""
+    for numbers in (range(10), range(10, 13)):
+        store.append(*documents(numbers))
+    counts = {(each.name, n): len(store.rows(each.name, n).data) for each in store.fragments for n in SCHEMA.names}
+    reader = kind.open(str(tmp_path / "store"))
+    for name in ("rows", "_mapped", "_read"):
+        monkeypatch.setattr(reader, name, None, raising=False)
+    assert {(each.name, n): reader.tokens(each.name, n) for each in reader.fragments for n in SCHEMA.names} == counts
+    info = store_info(str(tmp_path / "store"), reader)
+    for column in info.features:
+        assert column.tokens == sum(count for (_, digest), count in counts.items() if digest == column.digest)
+    assert info.words_bytes == sum(store.rows(each.name, "words").data.nbytes for each in store.fragments)
 
 
 def test_documents_are_found_where_they_are_and_strangers_are_not(store):
@@ -293,6 +309,38 @@ def test_compaction_joins_small_fragments_and_keeps_rows_ids_and_results(kind, s
     assert sorted(held(kind.open(str(tmp_path / "store")))) == sorted(before)
 
 
+@pytest.mark.parametrize("filled", [2, 3])
+def test_answers_put_while_others_are_joined_are_kept(kind, store, tmp_path, monkeypatch, filled):
+    """The groups of the version before still named both fragments, of which one had answers by now."""
+    for start in range(0, 20, 5):
+        store.append(*documents(range(start, start + 5)))
+    name, other, join = store.fragments[filled].name, kind.open(str(tmp_path / "store")), store._join
+
+    def joined(group):
+        if not any(fragment.results for fragment in other.fragments):
+            other.put_results(name, "topics", {"label": np.arange(5)})
+        return join(group)
+
+    monkeypatch.setattr(store, "_join", joined)
+    assert store.compact(rows=10) == 1
+    reader = kind.open(str(tmp_path / "store"))
+    assert [fragment.rows for fragment in reader.fragments] == [10, 5, 5] and same(reader, range(20))
+    assert [results["label"].tolist() for results in labels(reader) if results] == [[0, 1, 2, 3, 4]]
+
+
+def test_fragments_are_joined_up_to_so_many_bytes(kind, store, tmp_path, monkeypatch):
+    """Only rows were limited, and all features of a joined fragment are in memory."""
+    for start in range(0, 20, 5):
+        store.append(*documents(range(start, start + 5)))
+    sizes = [sum(store.rows(each.name, n).data.nbytes for n in SCHEMA.names) for each in store.fragments]
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes[:3]))
+    assert store.compact(rows=100) == 2 and [fragment.rows for fragment in store.fragments] == [15, 5]
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes) - 1)
+    assert store.compact(rows=100) == 0
+    monkeypatch.setattr("polyhead.store.corpus.base.JOINED_BYTES", sum(sizes))
+    assert store.compact(rows=100) == 1 and same(kind.open(str(tmp_path / "store")), range(20))
+
+
 def test_fragments_of_unlike_results_are_not_joined(store):
     store.append(*documents(range(3)))
     store.append(*documents(range(3, 6)))
@@ -321,6 +369,40 @@ def test_sweeping_removes_what_no_version_needs_and_nothing_young(store):
     assert store.sweep(age=0) > 0 and store.sweep(age=0) == 0
     store.verify()
     assert same(store, range(30))
+
+
+@pytest.mark.parametrize("change", ["append", "put_results", "compact"])
+def test_sweeping_beside_a_writer_removes_nothing_that_it_is_about_to_name(kind, store, tmp_path, monkeypatch, change):
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+    name, other, commit = store.fragments[0].name, kind.open(str(tmp_path / "store")), store._commit
+    changes = {
+        "append": lambda: store.append(*documents(range(6, 9))),
+        "put_results": lambda: store.put_results(name, "topics", {"label": np.arange(3)}),
+        "compact": lambda: store.compact(rows=100),
+    }
+    monkeypatch.setattr(store, "_commit", lambda *written: [other.sweep(age=0), commit(*written)][1])
+    changes[change]()
+    reader = kind.open(str(tmp_path / "store"))
+    reader.verify()
+    assert same(reader, range(9 if change == "append" else 6))
+
+
+def test_a_reader_whose_fragments_were_joined_and_swept_is_told_to_refresh(tmp_path):
+    """It was told that the store is damaged, and to delete it."""
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+        store.put_results(store.fragments[-1].name, "topics", {"label": np.arange(3)})
+    reader = PlainStore.open(str(tmp_path / "store"))
+    store.compact(rows=100)
+    store.sweep(age=0)
+    for reading in (lambda: held(reader), lambda: same(reader, range(6)), lambda: labels(reader), reader.verify):
+        with pytest.raises(StoreError, match="changed since it was opened.*refresh") as error:
+            reading()
+        assert "damaged" not in str(error.value)
+    reader.refresh()
+    assert same(reader, range(6)) and labels(reader)[0]["label"].tolist() == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,17 @@ def command(
     if texts is not None and output is None:
         raise click.UsageError("--texts goes with -o: it names the texts of the table.")
     done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
-    sampled: list[SampleAgreement] = []
-    if sample_from is not None:
-        sampled = _sampled(bundle, store, done, sample_from, columns.roles, sample, how, printer)
     printer.lines(_lines(done))
-    printer.lines([each.line() for each in sampled])
-    if sample_from is None:
-        note("no document was encoded anew to check the answers: name the texts' file with --sample-from to have that")
     if output is not None:
         _write(output, bundle, store, done, texts, columns.roles, printer)
     if picture is not None:
         _draw(bundle, store, done, picture)
+    sampled: list[SampleAgreement] = []
+    if sample_from is not None:  # last, since all else is there if it fails
+        sampled = _sampled(bundle, store, done, sample_from, columns.roles, sample, how, printer)
+        printer.lines([each.line() for each in sampled])
+    else:
+        note("no document was encoded anew to check the answers: name the texts' file with --sample-from to have that")
     return {"backfill": done, "sample": sampled}
 
 

@@ -152,7 +152,7 @@ def verify_command(store: Store, *, printer: Printer) -> Any:
 def compact_command(
     store: Store,
     *,
-    rows: int = option("Documents of a fragment, at most about so many.", FRAGMENT_ROWS, ge=1),
+    rows: int = option("Documents of a joined fragment, at most so many, and 1 GB.", FRAGMENT_ROWS, ge=1),
     days: float = option(
         "Remove files that no version needs and that are older than this. Others may still read younger ones.",
         WEEK,

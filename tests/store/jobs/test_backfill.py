@@ -232,6 +232,23 @@ def test_a_task_that_needs_more_than_features_is_refused_with_the_reason(name, w
     assert "polyhead predict" in error.value.do
 
 
+def test_workers_and_an_address_choose_the_executor_however_few_documents_there_are(monkeypatch):
+    """Below 100,000 documents both were ignored."""
+    monkeypatch.setattr(backfills_of, "processors", lambda: 3)
+    cases = {
+        (BackfillRequest(), 10): ("inline", 1),
+        (BackfillRequest(), backfills_of.MANY): ("processes", 3),
+        (BackfillRequest(workers=1), backfills_of.MANY): ("inline", 1),
+        (BackfillRequest(workers=4), 10): ("processes", 4),
+        (BackfillRequest(address="ray://head:10001"), 10): ("ray", 3),
+        (BackfillRequest(address="ray://head:10001", workers=64), backfills_of.MANY): ("ray", 64),
+        (BackfillRequest(executor="ray"), 10): ("ray", 3),
+        (BackfillRequest(executor="processes", workers=1), 10): ("processes", 1),
+    }
+    for (wish, documents), who in cases.items():
+        assert backfills_of.executor_for(wish, documents) == who
+
+
 def test_what_is_asked_wrongly_is_refused(location, bundle):
     filled(location, bundle, range(3))
     with pytest.raises(UnknownTask, match="moods"):
@@ -242,6 +259,11 @@ def test_what_is_asked_wrongly_is_refused(location, bundle):
         BackfillRequest(dollars_an_hour=-1.0)
     with pytest.raises(ConfigError, match="no executor 'thread'"):
         BackfillRequest(executor="thread")
+    with pytest.raises(ConfigError, match="'inline' is one worker.*Got: 2"):
+        BackfillRequest(executor="inline", workers=2)
+    for executor in ("inline", "processes"):
+        with pytest.raises(ConfigError, match=f"'{executor}' has no address.*'ray'"):
+            BackfillRequest(executor=executor, address="ray://head:10001")
     with pytest.raises(StoreError, match="no store"):
         backfill(location + "x", bundle, BackfillRequest())
 

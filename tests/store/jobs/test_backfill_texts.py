@@ -12,8 +12,9 @@ from polyhead.plan import Codec, Pool
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.jobs import backfill as backfills_of
 from polyhead.store.jobs.answers import is_answer
-from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.jobs.backfill import Backfill, BackfillRequest, backfill
 from polyhead.testing import tiny_writing
 from support.backfills import TRUNK, append, schema, texts
 from support.writing_bundles import draft
@@ -64,6 +65,15 @@ def test_every_document_has_the_text_of_a_session(tmp_path, kind, codec):
     assert is_answer({"text": found["brief"]}).sum() == np.count_nonzero(found["brief"] != "")
     again = backfill(location, root, BackfillRequest())
     assert again.filled == 0
+
+
+def test_units_of_a_task_that_writes_are_small(tmp_path, monkeypatch):
+    """They had as many documents as those of other tasks, and a line of progress comes after a unit."""
+    root, location = make(tmp_path / "b", "brief"), str(tmp_path / "store")
+    filled(location, root, range(12), range(12, 20))
+    monkeypatch.setattr(backfills_of, "WRITTEN_ROWS", 8)
+    job = Backfill(location, Bundle.open(root), BackfillRequest())
+    assert [unit.stop - unit.start for unit in job.units(job.store.fragments)] == [8, 4, 8]
 
 
 def test_texts_of_8_bits_are_mostly_those_of_whole_numbers(tmp_path):

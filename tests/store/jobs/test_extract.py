@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 import types
 
@@ -262,11 +263,22 @@ def test_rows_that_cannot_be_read_are_counted_and_cost_nothing_else(location, tm
     source = tmp_path / "rows.jsonl"
     source.write_text('{"text": "a"}\nnonsense\n{"text": ""}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
     done = run(location, source)
-    assert (done.rows, done.documents, done.unread) == (6, 3, 3)
+    assert (done.rows, done.documents, done.unread) == (6, 2, 4)
     assert "row 2" in done.first_unread
     with pytest.raises(DataError, match="no row"):
         (tmp_path / "bad.jsonl").write_text("nonsense\n")
         run(location, tmp_path / "bad.jsonl")
+
+
+def test_a_blank_text_is_no_document_as_no_task_answers_it(location, tmp_path):
+    """It was kept, and backfills gave it labels where a prediction gives none."""
+    source = write(tmp_path, [("a",), ("",), (" \n",), ("a", "b"), ("c", " ")])
+    done = run(location, source)
+    assert set(kept(location)) == {document_id(("a",)), document_id(("a", "b"))}
+    assert (done.documents, done.unread, done.first_unread) == (2, 3, "texts.jsonl row 2: the text is empty")
+    apart = str(tmp_path / "apart")
+    done = run(apart, source, separate=True)
+    assert set(kept(apart)) == {document_id((text,)) for text in "abc"} and done.unread == 2
 
 
 def test_files_without_rows_or_texts_are_refused(location, tmp_path):
@@ -285,6 +297,31 @@ def test_files_without_rows_or_texts_are_refused(location, tmp_path):
         ExtractRequest(columns={"label": "x"})
     with pytest.raises(ConfigError):
         ExtractRequest(processes=-1)
+
+
+def test_of_two_first_extractions_the_slower_goes_on_with_the_store_of_the_other(location, tmp_path, monkeypatch):
+    """It was told to use another place, or to delete the store, whose codec has constants from other texts."""
+    sources = [write(tmp_path, texts(range(n, n + 40)), f"texts{n}.jsonl") for n in (0, 40)]
+    tap, create = Tap(layers="mean", of=2, codec="uint8"), extractions.create_corpus
+    made = []
+
+    def create_second(place, schema):
+        if not made:
+            made.append(place)
+            assert run(location, sources[1], tap).documents == 40
+        return create(place, schema)
+
+    monkeypatch.setattr(extractions, "create_corpus", create_second)
+    done = run(location, sources[0], tap)
+    assert made and (done.documents, done.total) == (40, 80)
+    source = open_corpus(location).schema.source
+    assert source["texts"] == str(sources[1])
+
+
+def test_a_file_whose_name_is_no_text_is_read_and_not_named(location, tmp_path):
+    """A name with a byte that is no UTF-8 ended in an error of encoding."""
+    source = write(tmp_path, texts(range(3)), os.fsdecode(b"t\xff.jsonl"))
+    assert run(location, source).documents == 3 and "texts" not in open_corpus(location).schema.source
 
 
 def test_a_data_set_of_the_hub_is_a_file_of_rows(location, monkeypatch):

@@ -348,6 +348,17 @@ def test_a_switch_back_names_what_was_named_before(sides, tmp_path):
     assert switch_back(file).current.trunk == OTHER.digest
 
 
+def test_a_pointer_in_a_folder_that_is_reached_by_a_link_names_places_that_are_there(tmp_path, monkeypatch):
+    """Its names began at the link's own folder, and could not be opened."""
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path, "store", make_bundle(tmp_path / "bundle"), TRUNK, range(5))
+    (tmp_path / "releases/v1").mkdir(parents=True)
+    (tmp_path / "deploy").symlink_to("releases/v1")
+    switch("deploy/corpus.json", "store", "bundle")
+    for pointer in ("deploy/corpus.json", "releases/v1/corpus.json"):
+        assert open_current(pointer).documents == 5
+
+
 def test_a_pointer_names_places_relative_to_its_folder_and_refuses_what_was_replaced(tmp_path, monkeypatch):
     bundle = make_bundle(tmp_path / "corpus" / "bundle", ["mood"])
     fill(tmp_path / "corpus", "store", bundle, TRUNK, range(3))

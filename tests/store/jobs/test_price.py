@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.store.jobs.workers import Unit, UnitResults, priced, spaced_parts
+from polyhead.store.jobs.workers import Unit, UnitResults, priced, spaced_parts, trial_rounds
 
 
 class Column:
@@ -49,6 +49,34 @@ def test_a_price_without_a_rate_names_no_dollars(monkeypatch):
     monkeypatch.setattr("polyhead.store.jobs.workers.row_bytes", lambda column, task: 8)
     price = priced(units(1), Trials(Work(), 1), Work(), dollars_an_hour=None)
     assert price.dollars is None and "dollars" not in price.lines()[0]
+
+
+class Slow:
+    """Work of so many seconds a row, which remembers the rows of its units."""
+
+    def __init__(self, seconds):
+        self.seconds, self.rows = seconds, []
+
+    def __call__(self, unit):
+        self.rows.append(unit.stop - unit.start)
+        return UnitResults(results={"c": {}}, computing=self.seconds * self.rows[-1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fragments", "most", "longest"),
+    [
+        (1.0, 10, 0.01, 1),  # documents that are written
+        (1.0, 1, 0.05, 1),
+        (0.05, 1000, 0.001, 4),
+        (1e-3, 10, 0.06, 64),
+        (1e-5, 1000, 0.06, 4096),
+    ],
+)
+def test_trials_are_a_small_share_of_a_long_job_and_as_large_as_they_may_be(seconds, fragments, most, longest):
+    """They were 20,736 documents for each worker, more than many a job of a task that writes has."""
+    work, several = Slow(seconds), units(fragments, size=1000)
+    assert all(trial_rounds(several, Trials(work, 1)))
+    assert sum(work.rows) <= most * 1000 * fragments and max(work.rows) == min(longest, 1000)
 
 
 def test_trials_are_spread_over_all_units_and_stay_inside_them():

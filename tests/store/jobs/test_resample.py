@@ -56,6 +56,17 @@ def test_answers_that_differ_are_counted(filled):
     assert few[0].documents <= 12
 
 
+def test_of_pairs_whose_texts_are_documents_each_the_texts_are_encoded_anew(filled, tmp_path):
+    """Of a store made with --separate no pair was found, and the comparison failed."""
+    store, session, columns, _ = filled
+    file, singles = tmp_path / "pairs.jsonl", [text for (text,) in texts(range(20))]
+    pairs = [*zip(singles[:10], singles[10:], strict=True), (singles[0], "nobody kept this")]
+    file.write_text("".join(json.dumps({"text": a, "text_b": b}) + "\n" for a, b in pairs))
+    topics = [column for column in columns if column.task == "topics"]
+    (agreement,) = resampled(store, session, topics, file, roles={}, rng=np.random.default_rng(0))
+    assert (agreement.documents, agreement.equal) == (20, 20)
+
+
 def test_texts_that_the_store_does_not_hold_are_no_sample(filled, tmp_path):
     store, session, columns, _ = filled
     file = tmp_path / "other.jsonl"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Self
 
 import msgspec
@@ -25,6 +26,7 @@ from polyhead.values import Value
 
 WORDS, WORD_BYTES = "words", 3  # the name of hashed words beside the digests of features, and bytes of one of them
 FILE_KEYS = ("texts", "columns")  # of `Schema.source`: the first file that was extracted, and the named columns
+JOINED_BYTES = 2**30  # of features that fragments are joined to at most, which are in memory meanwhile
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -81,23 +83,18 @@ class Schema(Value, omit_defaults=True):
         for column in self.features:
             if column.digest == digest:
                 return column
-        raise StoreError(
-            f"the store keeps no features '{digest}'",
-            allowed=[column.digest for column in self.features],
-            do="extract these features first, or choose a task that reads what is kept",
-        )
+        allowed = [column.digest for column in self.features]
+        do = "extract these features first, or choose a task that reads what is kept"
+        raise StoreError(f"the store keeps no features '{digest}'", allowed=allowed, do=do)
 
 
 def check_schema(stored: Schema, wanted: Schema, location: str) -> None:
     """Raises StoreError if the store at `location` has other content than requested."""
     for name in ("features", "words", "origin"):
         if getattr(stored, name) != getattr(wanted, name):
-            raise StoreError(
-                f"{location} keeps other features: its {'source differs' if name == 'origin' else f'{name} differ'}",
-                got=getattr(stored, name),
-                allowed=getattr(wanted, name),
-                do="use another place, or delete this store",
-            )
+            what = "source differs" if name == "origin" else f"{name} differ"
+            got, allowed, do = getattr(stored, name), getattr(wanted, name), "use another place, or delete this store"
+            raise StoreError(f"{location} keeps other features: its {what}", got=got, allowed=allowed, do=do)
 
 
 def checked_schema(schema: Schema) -> Schema:
@@ -225,6 +222,10 @@ class CorpusStore(ABC):
         """The features of a fragment's documents, without a copy if the store can."""
 
     @abstractmethod
+    def tokens(self, fragment: str, name: str) -> int:
+        """The number of tokens of a fragment's documents, or of words, without reading their features."""
+
+    @abstractmethod
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids."""
 
@@ -300,13 +301,15 @@ class CorpusStore(ABC):
         self.put_columns(fragment, {column: results})
 
     def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into ones of up to about so many rows; returns the number removed.
+        """Joins neighbouring fragments into ones of up to so many rows and JOINED_BYTES; returns the number removed.
 
         Columns of results are kept: only fragments with the same ones are joined.
         """
         self.refresh()
-        gone = 0
-        for group in list(fragment_groups(self.fragments, rows)):
+        gone, tried = 0, set[str]()  # groups are looked for again in each version, which others may have changed
+        groups = partial(fragment_groups, rows=rows, size=cache(self._bytes), largest=JOINED_BYTES)
+        while group := next((each for each in groups(self.fragments) if each[0].name not in tried), None):
+            tried.add(group[0].name)
             before = [self._record(fragment.name) for fragment in group]
             joined = self._join(before)
             for _ in range(ATTEMPTS):
@@ -333,6 +336,9 @@ class CorpusStore(ABC):
         self._records, names = tuple(records), {record.name for record in records}
         self._indices = {name: index for name, index in self._indices.items() if name in names}
         self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+
+    def _bytes(self, fragment: str) -> int:
+        return sum(self.tokens(fragment, name) * self.schema.item_bytes(name) for name in self.schema.names)
 
     def _record(self, name: str) -> Any:
         for record in self._records:
@@ -365,12 +371,9 @@ class CorpusStore(ABC):
         places = self.find(ids)
         absent = np.flatnonzero(places[:, 0] < 0)
         if len(absent):
-            raise StoreError(
-                f"the store lacks {len(absent)} of {len(places)} rows",
-                got=f"no features for rows {absent[:5].tolist()}",
-                do="extract these documents first",
-                rows=absent.tolist(),
-            )
+            problem, got = f"the store lacks {len(absent)} of {len(places)} rows", absent[:5].tolist()
+            do = "extract these documents first"
+            raise StoreError(problem, got=f"no features for rows {got}", do=do, rows=absent.tolist())
         nothing = np.empty((0, self.schema.item_bytes(digest)), np.uint8)
         parts: list[np.ndarray] = [nothing] * len(places)
         for number in np.unique(places[:, 0]).tolist():
@@ -392,8 +395,5 @@ def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, Packe
             raise StoreError("every id needs one row", got=f"{len(ids)} ids and {len(rows.offsets) - 1} rows")
         tokens = int(rows.offsets[-1])
         if rows.data.dtype != np.uint8 or rows.data.shape != (tokens, size):
-            raise StoreError(
-                "features of another shape",
-                got=f"{rows.data.dtype} {rows.data.shape}",
-                allowed=f"uint8 ({tokens}, {size})",
-            )
+            got, allowed = f"{rows.data.dtype} {rows.data.shape}", f"uint8 ({tokens}, {size})"
+            raise StoreError("features of another shape", got=got, allowed=allowed)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def fragment_groups(fragments: Sequence[Any], rows: int) -> Iterator[tuple[Any, ...]]:
-    """Groups of two or more neighbouring fragments with the same columns of results, up to so many rows each."""
+def fragment_groups(
+    fragments: Sequence[Any], rows: int, *, size: Callable[[str], int], largest: int
+) -> Iterator[tuple[Any, ...]]:
+    """Groups of two or more neighbouring fragments with the same columns of results.
+
+    Each has up to so many rows, and up to `largest` bytes; `size` is that of the fragment with this name.
+    """
     group: list[Any] = []
     for fragment in (*fragments, None):
         fits = fragment is not None and (
             not group
             or (
-                sum(each.rows for each in group) + fragment.rows <= rows
-                and set(group[0].results) == set(fragment.results)
+                set(group[0].results) == set(fragment.results)
+                and sum(each.rows for each in (*group, fragment)) <= rows
+                and sum(size(each.name) for each in (*group, fragment)) <= largest
             )
         )
         if not fits:

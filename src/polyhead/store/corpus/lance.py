@@ -130,6 +130,12 @@ class LanceStore(CorpusStore):
         """The ids of a fragment's documents, (rows, 16) uint8."""
         return id_array(self._read(fragment, ["id"]).column("id"))
 
+    def tokens(self, fragment: str, name: str) -> int:
+        """The number of tokens of a fragment's documents, or of words: their column alone, which is not checked."""
+        lance_fragment = self._dataset.get_fragments()[self._records.index(self._record(fragment))]
+        with reading(self._location):
+            return int(lance_fragment.to_table(columns=[f"tokens_{name}"]).column(0).to_numpy().sum(dtype=np.int64))
+
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, built on first use."""
         if fragment not in self._indices:

@@ -23,7 +23,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -65,6 +66,7 @@ from polyhead.store.corpus.plain_files import (
     is_older,
     mapped,
     memory,
+    named_files,
     numbers_in,
     packed_texts,
     put_facts,
@@ -78,7 +80,7 @@ from polyhead.store.corpus.plain_files import (
 )
 
 FOLDERS = ("versions", "fragments", "results")
-FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago
+FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago; a writer may take that
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
 
 
@@ -158,6 +160,11 @@ class PlainStore(CorpusStore):
             self._rows[fragment, digest] = PackedRows.of(lengths, data)
         return self._rows[fragment, digest]
 
+    def tokens(self, fragment: str, name: str) -> int:
+        """The number of tokens of a fragment's documents, or of words, as its version says."""
+        stored: Stored = self._record(fragment)
+        return stored.tokens[name]
+
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, memory-mapped."""
         if fragment not in self._indices:
@@ -192,12 +199,13 @@ class PlainStore(CorpusStore):
             return None
         file, digest = stored.results[column]
         path = self._folder / "results" / column / file
-        try:
-            content = read_plain(path, limit=LARGEST_RESULTS)
-        except OSError as error:
-            raise unreadable(path, error) from None
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise damaged(path, "it was changed since it was written")
+        with self._reading(stored, column):
+            try:
+                content = read_plain(path, limit=LARGEST_RESULTS)
+            except OSError as error:
+                raise unreadable(path, error) from None
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise damaged(path, "it was changed since it was written")
         return dict(unpacked_texts(load(content)))
 
     def describe(self, column: str, facts: ResultFacts) -> None:
@@ -219,28 +227,33 @@ class PlainStore(CorpusStore):
         self._change(without)
 
     def sweep(self, *, age: float) -> int:
-        """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
+        """Removes files that no version needs and that are older than `age` seconds; returns their bytes.
+
+        Those that no version ever named may be of a writer at work: they stay for an hour at least.
+        """
         self.refresh()
         paths = list(map(self._path, numbers_in(self._folder)))
+        known = named_files(paths)
         forget(paths, age)
-        versions = [read_version(path) for path in paths if not is_forgotten(path)]
-        stored = [each for version in versions for each in version]
-        fragments = {each.name for each in stored}
-        results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
-        freed, now = 0, time.time()
+        needed, freed, now = named_files(paths), 0, time.time()
+
+        def is_left(place: tuple[str, str], entry: os.DirEntry[str]) -> bool:
+            patience = age if place in known else max(age, PATIENCE)
+            return place not in needed and is_older(entry, now - patience)
+
         for entry in os.scandir(self._folder / "fragments"):
-            if entry.name not in fragments and entry.is_dir(follow_symlinks=False) and is_older(entry, now - age):
+            if entry.is_dir(follow_symlinks=False) and is_left(("", entry.name), entry):
                 freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
                 shutil.rmtree(entry.path, ignore_errors=True)
         for column in os.scandir(self._folder / "results"):
             if not column.is_dir(follow_symlinks=False):
                 continue
             for entry in list(os.scandir(column.path)):
-                if (column.name, entry.name) not in results and is_older(entry, now - age):
+                if is_left((column.name, entry.name), entry):
                     freed += entry.stat(follow_symlinks=False).st_size
                     remove_files(Path(column.path), [entry.name])
         for entry in list(os.scandir(self._folder / "versions")):
-            if is_temporary(entry.name) and is_older(entry, now - age):
+            if is_temporary(entry.name) and is_left(("", entry.name), entry):
                 remove_files(self._folder / "versions", [entry.name])
         return freed
 
@@ -248,7 +261,8 @@ class PlainStore(CorpusStore):
         """Reads every byte; raises StoreError that names a file changed since it was written."""
         for stored in self._records:
             for name in stored.files:
-                check_content(self._file(stored, name), stored.files[name])
+                with self._reading(stored):
+                    check_content(self._file(stored, name), stored.files[name])
             for column in stored.results:
                 self.results(stored.name, column)
 
@@ -332,4 +346,17 @@ class PlainStore(CorpusStore):
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         path, digest = self._file(stored, name), stored.files.get(name, "")
-        return mapped(path, np.dtype(kind), shape, digest=digest, root=self._folder)
+        with self._reading(stored):
+            return mapped(path, np.dtype(kind), shape, digest=digest, root=self._folder)
+
+    @contextmanager
+    def _reading(self, stored: Stored, column: str = "") -> Iterator[None]:
+        """A context whose error says so if the newest version does without this fragment, or this file of results."""
+        try:
+            yield
+        except StoreError:
+            newest = {each.name: each for each in PlainStore.open(self._location)._records}.get(stored.name)
+            if newest is not None and newest.results.get(column) == stored.results.get(column):
+                raise
+            problem = f"{self._location} was changed since it was opened, and what it held of this fragment is gone"
+            raise StoreError(problem, got=stored.name, do="open it again, or refresh() it, and read again") from None

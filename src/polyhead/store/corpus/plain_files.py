@@ -142,6 +142,13 @@ def forget(versions: Sequence[Path], age: float) -> None:
                 replace_file(path, b"")
 
 
+def named_files(versions: Sequence[Path]) -> set[tuple[str, str]]:
+    """The fragments that these versions name, each as ("", name), and the files of results, as (column, name)."""
+    fragments = [each for path in versions if not is_forgotten(path) for each in read_version(path)]
+    results = {(column, file) for each in fragments for column, (file, _) in each.results.items()}
+    return results | {("", each.name) for each in fragments}
+
+
 def is_older(entry: os.DirEntry[str], before: float) -> bool:
     """Whether a file or folder was last changed before a time."""
     return entry.stat(follow_symlinks=False).st_mtime <= before

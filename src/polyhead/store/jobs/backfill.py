@@ -26,7 +26,7 @@ from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
-from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
+from polyhead.store.jobs.executors import CLUSTER, EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.familiar import known_documents
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
 from polyhead.store.packed import PackedTasks, check_packed
@@ -35,7 +35,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
 
 MANY = 100_000  # minimum documents for which starting several processes pays
-UNIT_ROWS = 2**15  # documents that a worker answers at once; a lost worker loses these
+UNIT_ROWS, WRITTEN_ROWS = 2**15, 2**6  # documents that a worker answers, or writes, at once; a lost worker loses these
 Show = Callable[[str], None]
 
 
@@ -56,8 +56,8 @@ class BackfillRequest(Value):
     executor: Annotated[
         str | None,
         Meta(
-            description="Who works: this process, several processes, or a Ray cluster [default: inline for few "
-            "documents, else processes].",
+            description="Who works: this process, several processes, or a Ray cluster [default: what --workers and "
+            "--address need; without them inline for few documents, else processes].",
             extra={"choices": EXECUTORS},
         ),
     ] = None
@@ -80,6 +80,12 @@ class BackfillRequest(Value):
             EXECUTORS.named(self.executor)
         if self.workers is not None and self.workers < 1:
             raise ConfigError("a backfill needs at least one worker", got=self.workers)
+        if self.executor == HERE and self.workers is not None and self.workers > 1:
+            do = f"leave out the executor, or ask for '{SEVERAL}'"
+            raise ConfigError(f"executor '{HERE}' is one worker", got=self.workers, allowed=1, do=do)
+        if self.executor in (HERE, SEVERAL) and self.address is not None:
+            do = f"leave out the address, or ask for '{CLUSTER}'"
+            raise ConfigError(f"executor '{self.executor}' has no address", got=self.address, do=do)
         if self.dollars_an_hour is not None and not 0 <= self.dollars_an_hour < float("inf"):
             raise ConfigError("a price is a number of dollars an hour", got=self.dollars_an_hour)
 
@@ -124,7 +130,7 @@ def backfill(
     for line in job.differences():
         tell(line)
     units = list(job.units(job.store.fragments))
-    name, workers = _who(wish, sum(unit.stop - unit.start for unit in units))
+    name, workers = executor_for(wish, sum(unit.stop - unit.start for unit in units))
     with EXECUTORS[name](job.work, workers=workers, address=wish.address) as executor:
         price = None
         if units:
@@ -150,9 +156,10 @@ def backfill(
     )
 
 
-def _who(wish: BackfillRequest, documents: int) -> tuple[str, int]:
-    """The executor for so many documents, and its number of workers."""
-    name = wish.executor or (SEVERAL if documents >= MANY and processors() > 1 else HERE)
+def executor_for(wish: BackfillRequest, documents: int) -> tuple[str, int]:
+    """The executor that is asked for, or fits so many documents, and its number of workers."""
+    several = wish.workers > 1 if wish.workers is not None else documents >= MANY and processors() > 1
+    name = wish.executor or (CLUSTER if wish.address is not None else SEVERAL if several else HERE)
     return name, 1 if name == HERE else wish.workers or processors()
 
 
@@ -214,8 +221,10 @@ class Backfill:
             for digest in dict.fromkeys(self.work.digests.values()):
                 names = [name for name, read in self.work.digests.items() if read == digest]
                 lacking = tuple(name for name in names if name not in fragment.results)
-                for start in range(0, fragment.rows if lacking else 0, UNIT_ROWS):
-                    stop = min(start + UNIT_ROWS, fragment.rows)
+                tasks = {self.work.tasks[self.work.columns[name].task] for name in lacking}
+                size = WRITTEN_ROWS if any(kind_of(task).generates for task in tasks) else UNIT_ROWS
+                for start in range(0, fragment.rows if lacking else 0, size):
+                    stop = min(start + size, fragment.rows)
                     yield Unit(fragment=fragment.name, start=start, stop=stop, digest=digest, columns=lacking)
 
     def fill(self, executor: Executor, show: Show) -> None:

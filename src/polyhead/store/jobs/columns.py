@@ -50,6 +50,7 @@ class RowInput(Value, eq=False):
 
     input: Any  # polyhead.engine.inputs.AnyInput
     words: Any = None  # (words, 2) for an input given as tokens
+    where: str = ""  # the file and the row
 
 
 class Roles(Value):
@@ -82,7 +83,7 @@ class Roles(Value):
             column = self.columns[first][0]
             raise BadValue(f"{where}: column '{column}' is empty", do="give a text")
         parsed, words = input_of(values_by_role, where=where)
-        return RowInput(input=parsed, words=words)
+        return RowInput(input=parsed, words=words, where=where)
 
     def inputs(self, chunk: Chunk) -> list[RowInput | BadValue]:
         """The input of each row of a chunk, or the error of a row without one."""

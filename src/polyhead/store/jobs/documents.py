@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from polyhead.data.rows import Rows, open_rows
 from polyhead.errors import BadValue
+from polyhead.store.corpus.base import FILE_KEYS
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
-from polyhead.text.tokenize import Input
+from polyhead.text.tokenize import Input, lone_surrogates
 
 PIECE_ROWS = 8192  # rows read at a time
 Show = Callable[[str], None]
+
+
+def file_of_texts(source: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """The file and the columns that a store is made from, as its schema names them; nothing for one that it cannot."""
+    if not Path(source).is_file() or lone_surrogates(str(Path(source).resolve())):
+        return {}
+    return dict(zip(FILE_KEYS, (str(Path(source).resolve()), msgspec.json.encode(columns).decode()), strict=True))
 
 
 def drawn_rows(

@@ -14,7 +14,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from polyhead.arguments import check_fields
@@ -22,16 +21,17 @@ from polyhead.data.rows import open_rows
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.base import Backend
+from polyhead.engine.inputs import is_blank_input
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
 from polyhead.machine import one_blas_thread, processors
 from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
 from polyhead.store.corpus import create_corpus, open_corpus
-from polyhead.store.corpus.base import FILE_KEYS, CorpusStore, PackedRows, Schema
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
-from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
+from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows, file_of_texts
 from polyhead.store.taps import (
     BatchValues,
     Tap,
@@ -173,10 +173,16 @@ class _Extraction:
         try:
             self._store = open_corpus(self._location)
         except NoStore:
-            whole = self._calibrated(paths)
+            whole, texts = self._calibrated(paths), file_of_texts(self._source, self._wish.columns)
             columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
-            schema = Schema(features=columns, words=self._wish.words, source=source | self._file_of_texts())
-            self._store = create_corpus(self._location, schema)
+            schema = Schema(features=columns, words=self._wish.words, source=source | texts)
+            try:
+                self._store = create_corpus(self._location, schema)
+            except StoreError as refused:  # another extraction may have made it since, with codecs from its own texts
+                try:
+                    self._store = open_corpus(self._location)
+                except StoreError:
+                    raise refused from None
         check_source(self._location, self._store.schema.source, source)
         if self._wish.words and not self._store.schema.words:
             do = "extract into another store: what a store keeps cannot be changed"
@@ -187,13 +193,6 @@ class _Extraction:
             raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
         # Every document has all features of the store, including those not requested this time.
         self._paths = [column.path for column in self._store.schema.features if column.path is not None]
-
-    def _file_of_texts(self) -> dict[str, str]:
-        """The file that a store is made from, as its schema names it; nothing for one that is no file."""
-        if not FilePath(self._source).is_file():
-            return {}
-        columns = msgspec.json.encode(self._wish.columns).decode()
-        return dict(zip(FILE_KEYS, (str(FilePath(self._source).resolve()), columns), strict=True))
 
     def fill(self) -> None:
         """Encodes what the store lacks."""
@@ -218,11 +217,10 @@ class _Extraction:
                 (first, stop, known), started = self._read.popleft(), time.monotonic()
                 for share in self._encode(piece.inputs, encodings, packer):
                     done, seconds = first + round(share * (stop - first)), time.monotonic() - began
-                    total, known_here = self._survey.rows, min(known, done)
-                    line = progress_line(
-                        self._name, done=done, total=total, unit="rows", seconds=seconds, before=known_here
+                    total, before = self._survey.rows, min(known, done)
+                    self._show(
+                        progress_line(self._name, done=done, total=total, unit="rows", seconds=seconds, before=before)
                     )
-                    self._show(line)
                 self._unit.took(len(piece.inputs), time.monotonic() - started)
                 if self._is_due():
                     self._append()
@@ -276,16 +274,18 @@ class _Extraction:
                     yield TokenizerInput(inputs=piece, windows=self._windows)
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
-        """The texts of these rows; unreadable ones are counted."""
+        """The texts of these rows; those without one that can be read are counted."""
         inputs: list[Input] = []
         for row in rows:
-            if isinstance(row, BadValue):
+            texts = [] if isinstance(row, BadValue) else [row.input]
+            if self._wish.separate:
+                texts = [(text,) for each in texts for text in each]
+            readable = [text for text in texts if not is_blank_input(text)]
+            inputs += readable
+            if not readable:
                 self._unread += 1
-                self._first_unread = self._first_unread or str(row)
-            elif self._wish.separate:
-                inputs += [(text,) for text in row.input]
-            else:
-                inputs.append(row.input)
+                why = str(row) if isinstance(row, BadValue) else f"{row.where}: the text is empty"
+                self._first_unread = self._first_unread or why
         return inputs
 
     def _encode(self, inputs: Sequence[Input], encodings: Encodings, packer: Executor) -> Iterator[float]:

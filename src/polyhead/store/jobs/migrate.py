@@ -130,7 +130,7 @@ def _place(path: Path, side: StoredAnswers) -> StoreBundle:
 
 def _relative(path: Path, name: str) -> str:
     """A path in the form of the file: an absolute one is unchanged."""
-    return name if os.path.isabs(name) else os.path.relpath(name, path.parent)
+    return name if os.path.isabs(name) else os.path.relpath(os.path.realpath(name), os.path.realpath(path.parent))
 
 
 def _write(path: Path, pointer: Pointer) -> None:

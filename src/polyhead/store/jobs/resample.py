@@ -56,12 +56,20 @@ def resampled(
     rng: np.random.Generator,
     show: Show = lambda text: None,
 ) -> list[SampleAgreement]:
-    """The agreement of each task's column with the session's answers to `rows` texts of the file in the store.
+    """The agreement of each task's column with the session's answers to the texts of `rows` rows that the store holds.
 
-    `roles` names columns of the file if they are not found by name. Raises DataError if the store holds no text.
+    Of a pair that it does not hold as one document these are the two texts. `roles` names columns of the file if they
+    are not found by name. Raises DataError if the store holds no text.
     """
-    inputs = drawn_texts(source, roles, rows, rng, show)
+    drawn = drawn_texts(source, roles, rows, rng, show)
     store.refresh()
+    is_whole = store.find([document_id(text) for text in drawn])[:, 0] >= 0
+    documents = [
+        text
+        for row, whole in zip(drawn, is_whole.tolist(), strict=True)
+        for text in ([row] if whole else [(each,) for each in row])
+    ]
+    inputs: list[Input] = list(dict.fromkeys(documents))
     places = store.find([document_id(text) for text in inputs])
     inputs = [text for text, (fragment, _) in zip(inputs, places.tolist(), strict=True) if fragment >= 0]
     places = places[places[:, 0] >= 0]

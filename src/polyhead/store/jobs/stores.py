@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.store.corpus.base import WORDS, CorpusStore
+from polyhead.store.corpus.base import WORD_BYTES, WORDS, CorpusStore
 from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.taps import kept_in_words
 from polyhead.values import Value
@@ -52,7 +52,7 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
     """The content of the store at this location."""
     features = []
     for column in store.schema.features:
-        tokens = sum(int(store.rows(fragment.name, column.digest).offsets[-1]) for fragment in store.fragments)
+        tokens = sum(store.tokens(fragment.name, column.digest) for fragment in store.fragments)
         kept = StoredColumn(
             digest=column.digest,
             keeps=kept_in_words(column),
@@ -73,7 +73,9 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
         if facts is not None:
             answers = msgspec.structs.replace(answers, task=facts.task, version=facts.version, labels=facts.labels)
         results.append(answers)
-    documents, is_kept = sum(fragment.rows for fragment in store.fragments), store.schema.words
+    documents, words = sum(fragment.rows for fragment in store.fragments), None
+    if store.schema.words:
+        words = sum(store.tokens(fragment.name, WORDS) for fragment in store.fragments)
     return StoreInfo(
         store=location,
         version=store.version,
@@ -83,7 +85,7 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
         features=tuple(features),
         results=tuple(results),
         id_bytes=ID_BYTES * documents,
-        words_bytes=sum(store.rows(each.name, WORDS).data.nbytes for each in store.fragments) if is_kept else None,
+        words_bytes=None if words is None else WORD_BYTES * words,
         disk_bytes=_disk_bytes(Path(location)) if "://" not in location else None,
     )
 

@@ -129,9 +129,11 @@ def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
         start = end
 
 
-TRIED_ROWS, TRIED = 4096, 5  # rows of a trial, and trials per worker
+TRIED_ROWS, TRIED = 4096, 5  # most rows of a trial, and most trials of one size per worker
+GROWTH = 4  # of trials, from one row on
+TRIED_SECONDS, TRIED_SHARE = 1.0, 0.05  # a round of trials that takes so long, or so much of the job, is the last one
+QUICK = 0.25  # seconds of a round that are worth it for any job
 GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly over [0, 1)
-WARM_ROWS = 256  # the first one, which prepares a worker
 PUT_SECONDS = 0.02  # seconds to put a column of a fragment on a local disk: a few flushed files
 
 
@@ -157,18 +159,18 @@ class Price(Value):
 
 
 def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollars_an_hour: float | None) -> Price:
-    """The estimated cost of these units, from concurrent trials of all workers.
+    """The estimated cost of these units, from the largest of the concurrent trials of all workers.
 
     A worker that first opens a fragment checks it, which takes time proportional to its bytes. A document is read once
     for each column of features that tasks need.
     """
     workers, reads = executor.workers, sum(unit.stop - unit.start for unit in units)
     documents = sum({(unit.fragment, unit.start): unit.stop - unit.start for unit in units}.values())
-    warm = [answered for _, answered in executor.results(spaced_parts(units, workers, WARM_ROWS))]
-    tried = list(executor.results(spaced_parts(units, workers * TRIED, TRIED_ROWS)))
+    rounds = list(trial_rounds(units, executor))
+    tried = rounds[-1]
     rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
     each = sum(answered.computing for _, answered in tried) / max(1, rows)
-    trials = [*warm, *(answered for _, answered in tried)]
+    trials = [answered for tried_at_once in rounds for _, answered in tried_at_once]
     a_byte = max((trial.opening / trial.fragment_bytes for trial in trials if trial.fragment_bytes), default=0.0)
     sizes = {(unit.fragment, unit.digest): answered.fragment_bytes for unit, answered in tried}
     opened = {key: sum(unit.stop - unit.start for unit in units if _key(unit) == key) for key in sizes}
@@ -187,6 +189,25 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
         documents_a_second=documents / seconds,
         dollars=None if dollars_an_hour is None else dollars_an_hour * seconds / 3600,
     )
+
+
+def trial_rounds(units: Sequence[Unit], executor: Executor) -> Iterator[list[tuple[Unit, UnitResults]]]:
+    """Trials of ever more rows, until they say enough; the first of one row each prepares the workers.
+
+    Where each document takes long, as where a task writes, they are a small share of the job.
+    """
+    workers, reads = executor.workers, sum(unit.stop - unit.start for unit in units)
+    yield list(executor.results(spaced_parts(units, workers, 1)))
+    rows, largest = 1, min(TRIED_ROWS, max(unit.stop - unit.start for unit in units))
+    while True:
+        count = min(workers * TRIED, max(workers, int(TRIED_SHARE * reads / rows)))
+        tried = list(executor.results(spaced_parts(units, count, rows)))
+        yield tried
+        seconds = sum(answered.computing for _, answered in tried) / workers
+        share = TRIED_SHARE * seconds * reads / (count * rows)
+        if rows >= largest or seconds >= TRIED_SECONDS or GROWTH * seconds > max(QUICK, share):
+            return
+        rows *= GROWTH
 
 
 def spaced_parts(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]:

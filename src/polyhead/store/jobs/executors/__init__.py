@@ -4,9 +4,9 @@ from polyhead.store.jobs.executors.base import EXECUTORS, Executor, Inline, regi
 from polyhead.store.jobs.executors.processes import Processes
 from polyhead.store.jobs.executors.ray import Ray
 
-__all__ = ["EXECUTORS", "Executor", "HERE", "SEVERAL", "register_executor"]
+__all__ = ["CLUSTER", "EXECUTORS", "Executor", "HERE", "SEVERAL", "register_executor"]
 
 for _executor in (Inline, Processes, Ray):
     register_executor(_executor)
 
-HERE, SEVERAL = Inline.name, Processes.name  # the defaults for short and long jobs
+HERE, SEVERAL, CLUSTER = Inline.name, Processes.name, Ray.name  # for short jobs, long ones, and those at an address
