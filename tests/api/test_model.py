@@ -8,20 +8,17 @@ import shutil
 import warnings
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from polyhead import Model as Whole
 from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
 from polyhead.api.settings import settings_of
-from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.data.rows import Rows
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
-from polyhead.testing import tiny_trunk
 from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
@@ -629,16 +626,3 @@ def test_of_labelled_spans_that_overlap_the_longest_stay_or_the_row_goes_if_that
         made.evaluate("what", texts, spans)
     with pytest.raises(errors.EmptyData):
         made.evaluate("what", texts, spans, overlaps="skip")
-
-
-def test_an_encoder_that_an_existing_bundle_does_not_have_is_refused(tmp_path):
-    """The tasks were trained on the bundle's, and nothing was said."""
-    place = tmp_path / "bundle"
-    write_bundle(place, msgspec.structs.replace(tiny_trunk(), name="minilm"))
-    for other in ("mpnet", "owner/other"):
-        with pytest.raises(errors.ConfigError, match=f"Got: {other}. Allowed: minilm"):
-            Model(other, folder=place, verbose=False)
-    for same in ("minilm", "sentence-transformers/all-MiniLM-L6-v2", str(place)):
-        assert Model(same, folder=place, verbose=False).versions == {}
-    write_bundle(tmp_path / "larger", msgspec.structs.replace(tiny_trunk(), name="mpnet"))
-    assert Model(folder=tmp_path / "larger", verbose=False).versions == {}, "no encoder is named"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
+from os import PathLike
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -29,14 +29,11 @@ from polyhead.api.rows import (
     with_lists,
 )
 from polyhead.api.settings import settings_of
-from polyhead.bundle.format import BUNDLE
-from polyhead.bundle.manifest import read_trunk_record
 from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.errors import BadValue, ConfigError
 from polyhead.files import replace_file
 from polyhead.project.declare import clean_name, place_from
-from polyhead.project.encoders import ENCODERS, MINILM
 from polyhead.project.tables import DataFile, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.multi_label import MultiLabel
@@ -92,21 +89,6 @@ def _columns_by_task(table: Frame, labels: object) -> dict[str, str]:
 def of_task(value: Any, task: str) -> Any:
     """The value for a task, if a mapping gives each task its own."""
     return value.get(task) if isinstance(value, Mapping) else value
-
-
-def check_encoder(trunk: str, folder: FilePath) -> None:
-    """Raises ConfigError if the bundle in a folder has an encoder of another name; the default's name is not one."""
-    if trunk == MINILM or not (folder / BUNDLE).exists() or os.path.isdir(trunk):
-        return
-    name = read_trunk_record(folder).name
-    hubs = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
-    if hubs.get(name, name) != hubs.get(trunk, trunk) and not os.path.isdir(name):
-        raise ConfigError(
-            f"the bundle in {folder} has an encoder, which all its tasks share",
-            got=trunk,
-            allowed=name,
-            do="leave the encoder out, or name another folder",
-        )
 
 
 class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +180,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         for split, rows_of_split in call_rows.splits.items():
             if isinstance(rows_of_split, Real):
                 named[split] = float(rows_of_split)
-            elif isinstance(rows_of_split, str | os.PathLike | DataFile):
+            elif isinstance(rows_of_split, str | PathLike | DataFile):
                 file = rows_of_split if isinstance(rows_of_split, DataFile) else DataFile(path=str(rows_of_split))
                 named[split] = msgspec.structs.replace(file, path=place_from(file.path, FilePath()))
                 named["separator"] = self.separator

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.fitting import GivenRows, NewRows, check_encoder, earlier_records, keep_records, labels_by_task
+from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
@@ -43,9 +43,9 @@ class Model:
 
     `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
     folder, for its trunk. The bundle is in `folder`, or else in a temporary folder until `save`. An existing bundle
-    in `folder` is kept, with its encoder. `cache` keeps the encoder's features and the rows of each fit, so that later
-    programs need not encode them again and can `add` to them. `verbose` reports guesses and the progress of training
-    on standard error.
+    in `folder` is kept. `cache` keeps the encoder's features and the rows of each fit, so that later programs need
+    not encode them again and can `add` to them. `verbose` reports guesses and the progress of training on standard
+    error.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -66,7 +66,6 @@ class Model:
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
-        check_encoder(trunk, self.folder)
         self._open: Session | None = None
         self._fitting = threading.RLock()
 
