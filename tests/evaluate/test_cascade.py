@@ -2,10 +2,12 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.api.showing import evaluation_on
+from polyhead.cli.evaluate_lines import cascade_lines
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.evaluate.cascade import NEVER, cascade_of, thresholds_of
@@ -23,7 +25,7 @@ def drawn(count=ROWS, seed=0):
 
 
 def cascade_on(cheap, deep, task, texts, labels, **chosen):
-    evaluation = evaluation_on(deep, deep.tasks[task], texts, labels, text="text", text_b=None)
+    evaluation = evaluation_on(deep, deep.tasks[task], texts, labels)
     return cascade_of(cheap, deep, task, evaluation.answered.examples, **chosen)
 
 
@@ -128,3 +130,26 @@ def test_the_command_prints_how_to_serve_it(bundles, tmp_path):
     assert found["points_lost"] == 2 and len(found["points"]) > 10
     none = run(*words, "--task", "topics", "--label", "topics=mood")
     assert none.code == 1
+
+
+def test_what_the_chosen_cascade_may_lose_is_the_spread_of_as_many_other_rows(bundles):
+    """The interval, against the differences of other rows drawn like these; where it is wide, the command says so."""
+    sessions = [Session(root, **EXACT) for root in bundles]
+    choice = cascade_on(*sessions, "mood", *drawn(300), points_lost=2.0)
+    assert choice.chosen.share > 0 and choice.difference.low < choice.chosen.score - choice.points[0].score
+    threshold, others = choice.chosen.threshold, []
+    for seed in range(1, 25):
+        deep, cascade = cascade_on(*sessions, "mood", *drawn(300, seed), thresholds=[threshold]).points
+        others.append(cascade.score - deep.score)
+    spread = np.subtract(*np.percentile(others, [97.5, 2.5]))
+    assert choice.difference.high - choice.difference.low == pytest.approx(spread, rel=0.5)
+    assert choice.may_lose_more
+    assert "other texts may lose more than 2 points" in cascade_lines(choice, "cheap", "deep")[-1]
+    wide = msgspec.structs.replace(choice, points_lost=50.0)
+    assert not wide.may_lose_more and "95 % interval" in cascade_lines(wide, "cheap", "deep")[-1]
+
+
+def test_a_bundle_that_stays_alone_loses_nothing(bundles):
+    deep = Session(bundles[1], **EXACT)
+    choice = cascade_on(deep, deep, "mood", *drawn(), thresholds=[NEVER])
+    assert choice.difference is None and not choice.may_lose_more

@@ -83,10 +83,10 @@ def evaluation_on(
     texts: Any,
     labels: Any,
     *,
-    text: str | Sequence[str],
-    text_b: str | None,
-    separator: str | None,
-    empty: str | None,
+    text: str | Sequence[str] = "text",
+    text_b: str | None = None,
+    separator: str | None = None,
+    empty: str | None = None,
     overlaps: str | None = None,
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""

@@ -48,12 +48,17 @@ def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
     )
     if not choice.is_worth_it:
         return [*lines, f"no threshold loses at most {choice.points_lost:g} points: serve {deep} alone"]
-    return [
-        *lines,
+    lines.append(
         f"{choice.work:.0%} of the work of {Path(deep).name} alone, {chosen.layers:.1f} layers a text beside "
-        f"{full.layers:.1f}, {chosen.score - full.score:+.4f} "
-        f"{choice.metric}: polyhead serve {cheap} {deep} --cascade {choice.task}={chosen.threshold:g}",
-    ]
+        f"{full.layers:.1f}, {chosen.score - full.score:+.4f} {choice.metric} (95 % interval "
+        f"{ranged(choice.difference)}): polyhead serve {cheap} {deep} --cascade {choice.task}={chosen.threshold:g}"
+    )
+    if choice.may_lose_more:
+        lines.append(
+            f"other texts may lose more than {choice.points_lost:g} points, the more as the cheapest of several "
+            "thresholds was taken: give more rows, or a smaller --points-lost"
+        )
+    return lines
 
 
 def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[str]:

@@ -10,10 +10,11 @@ from polyhead.data.read import Examples
 from polyhead.engine.session import Session
 from polyhead.engine.several import check_alike, confidence
 from polyhead.errors import BadValue, EmptyData
-from polyhead.evaluate.scores import PIECE
+from polyhead.evaluate.scores import PIECE, Interval, differences
 from polyhead.plan import merge
 from polyhead.plan.cost import flops
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Arrays, Task
 from polyhead.values import Value
 
 STEPS = 20  # shares of the rows at which a threshold is tried
@@ -41,6 +42,7 @@ class CascadeChoice(Value):
     points: tuple[CascadePoint, ...]
     points_lost: float  # hundredths of the metric that may be lost against the second bundle alone
     chosen: CascadePoint  # the cheapest that loses no more on these rows
+    difference: Interval | None  # of its score from the second bundle's, as if no other had been tried
 
     @property
     def work(self) -> float:
@@ -51,6 +53,11 @@ class CascadeChoice(Value):
     def is_worth_it(self) -> bool:
         """Whether the first bundle takes any text off the second."""
         return self.chosen.share > 0
+
+    @property
+    def may_lose_more(self) -> bool:
+        """Whether other rows like these may well lose more than `points_lost`."""
+        return self.difference is not None and self.difference.low < -self.points_lost / 100
 
 
 class _Answered(Value, eq=False):
@@ -89,8 +96,7 @@ def cascade_of(
     metric, points = kind_of(deep_task).default_metric(deep_task), list[CascadePoint]()
     for threshold in thresholds_of(first.confidence) if thresholds is None else thresholds:
         is_sure = first.confidence >= threshold
-        rows = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
-        outputs = [cheap_output if sure else deep_output for sure, cheap_output, deep_output in rows]
+        outputs = _of_both(is_sure, first, second)
         points.append(
             CascadePoint(
                 threshold=threshold,
@@ -108,14 +114,30 @@ def cascade_of(
         layers=float(second.layers.mean()),
     )
     fits = [point for point in points if point.score >= deep_point.score - points_lost / 100]
+    chosen = min((deep_point, *fits), key=lambda point: (point.work, -point.score))
+    outputs = _of_both(first.confidence >= chosen.threshold, first, second)
     return CascadeChoice(
         task=task,
         rows=len(examples.inputs),
         metric=metric,
         points=(deep_point, *points),
         points_lost=points_lost,
-        chosen=min((deep_point, *fits), key=lambda point: (point.work, -point.score)),
+        chosen=chosen,
+        difference=_difference(deep_task, examples, outputs, second.outputs).get(metric) if chosen.share else None,
     )
+
+
+def _of_both(is_sure: np.ndarray, first: _Answered, second: _Answered) -> list[np.ndarray]:
+    """The outputs of the first bundle where it is sure, of the second elsewhere."""
+    rows = zip(is_sure.tolist(), first.outputs, second.outputs, strict=True)
+    return [cheap_output if sure else deep_output for sure, cheap_output, deep_output in rows]
+
+
+def _difference(task: Task, examples: Examples, outputs: Arrays, others: Arrays) -> dict[str, Interval]:
+    """The interval of each metric of the outputs minus that of the others, over the same resampled rows."""
+    kind, each = kind_of(task), examples.each()
+    ours, theirs = (kind.judged(task, side, examples.targets, each).recount for side in (outputs, others))
+    return {} if ours is None or theirs is None else differences(ours, theirs, len(each))
 
 
 def thresholds_of(confidence: np.ndarray) -> list[float]:
