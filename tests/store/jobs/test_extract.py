@@ -270,6 +270,16 @@ def test_rows_that_cannot_be_read_are_counted_and_cost_nothing_else(location, tm
         run(location, tmp_path / "bad.jsonl")
 
 
+def test_the_first_row_that_cannot_be_read_is_that_of_the_file_and_not_of_a_sample(location, tmp_path, monkeypatch):
+    """Where texts were sampled for a codec, a later row was called the first."""
+    source = tmp_path / "rows.jsonl"
+    source.write_text("nonsense\n" + "".join(f'{{"text": "text {n}"}}\n' for n in range(20)) + "rubbish\n")
+    draw = extractions.drawn_rows
+    monkeypatch.setattr(extractions, "drawn_rows", lambda *drawn: [*draw(*drawn)][1:])
+    done = run(location, source, Tap(layers="mean", of=2, codec="uint8"))
+    assert done.unread == 2 and "row 1:" in done.first_unread
+
+
 def test_a_blank_text_is_no_document_as_no_task_answers_it(location, tmp_path):
     """It was kept, and backfills gave it labels where a prediction gives none."""
     source = write(tmp_path, [("a",), ("",), (" \n",), ("a", "b"), ("c", " ")])

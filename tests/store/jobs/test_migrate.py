@@ -359,6 +359,18 @@ def test_a_pointer_in_a_folder_that_is_reached_by_a_link_names_places_that_are_t
         assert open_current(pointer).documents == 5
 
 
+def test_a_pointer_names_a_link_to_a_store_as_it_is_named(tmp_path, monkeypatch):
+    """It named the place behind the link, which is another one from where the folder is moved to."""
+    bundle = make_bundle(tmp_path / "corpus" / "bundle")
+    fill(tmp_path, "far/away/store", bundle, TRUNK, range(5))
+    (tmp_path / "corpus/store").symlink_to(tmp_path / "far/away/store")
+    monkeypatch.chdir(tmp_path)
+    switch("corpus/current.json", "corpus/store", "corpus/bundle")
+    (tmp_path / "other/place").mkdir(parents=True)
+    (tmp_path / "corpus").rename(tmp_path / "other/place/corpus")
+    assert open_current("other/place/corpus/current.json").documents == 5
+
+
 def test_a_pointer_names_places_relative_to_its_folder_and_refuses_what_was_replaced(tmp_path, monkeypatch):
     bundle = make_bundle(tmp_path / "corpus" / "bundle", ["mood"])
     fill(tmp_path / "corpus", "store", bundle, TRUNK, range(3))

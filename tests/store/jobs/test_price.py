@@ -51,6 +51,35 @@ def test_a_price_without_a_rate_names_no_dollars(monkeypatch):
     assert price.dollars is None and "dollars" not in price.lines()[0]
 
 
+class Uneven:
+    """Work of two digests, whose documents take 1 s and 1 ms each; the first of one in a process takes 10 s more."""
+
+    columns, tasks = {"c": Column()}, {"mood": None}
+
+    def __init__(self):
+        self.seen = set()
+
+    def __call__(self, unit):
+        first = 0 if unit.digest in self.seen else 10
+        self.seen.add(unit.digest)
+        seconds = first + (1.0 if unit.digest == "slow" else 0.001) * (unit.stop - unit.start)
+        return UnitResults(results={"c": {}}, computing=seconds)
+
+
+def test_documents_of_small_and_of_large_units_are_counted_once_and_weigh_alike(monkeypatch):
+    """Each small unit counted as documents of its own, and most trials were of small units."""
+    monkeypatch.setattr("polyhead.store.jobs.workers.row_bytes", lambda column, task: 8)
+    several = [
+        Unit(fragment=f"f{n}", start=start, stop=start + size, digest=digest, columns=("c",))
+        for n in range(5)
+        for digest, size in (("quick", 1000), ("slow", 50))
+        for start in range(0, 1000, size)
+    ]
+    price = priced(several, Trials(Uneven(), 1), Uneven(), dollars_an_hour=None)
+    assert price.documents == 5000
+    assert 0.5 < price.seconds / 5005 < 1.5
+
+
 class Slow:
     """Work of so many seconds a row, which remembers the rows of its units."""
 

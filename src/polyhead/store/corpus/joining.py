@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from polyhead.errors import StoreError
+
 
 def fragment_groups(
     fragments: Sequence[Any], rows: int, *, size: Callable[[str], int], largest: int
@@ -37,3 +39,9 @@ def with_joined(items: Sequence[Any], before: Sequence[Any], joined: Any) -> lis
     if at is None or list(items[at : at + len(before)]) != list(before):
         return None
     return [*items[:at], joined, *items[at + len(before) :]]
+
+
+def gone_since(location: str, fragment: str) -> StoreError:
+    """The error for files of an older version of the store that were removed, as the newest does without them."""
+    problem = f"{location} was changed since it was opened, and what it held of this fragment is gone"
+    return StoreError(problem, got=fragment, do="open it again, or refresh() it, and read again")

@@ -37,6 +37,7 @@ from polyhead.store.corpus.base import (
     checked_schema,
 )
 from polyhead.store.corpus.ids import IdIndex
+from polyhead.store.corpus.joining import gone_since
 from polyhead.store.corpus.lance_files import (
     FORMAT,
     LanceFragment,
@@ -132,9 +133,8 @@ class LanceStore(CorpusStore):
 
     def tokens(self, fragment: str, name: str) -> int:
         """The number of tokens of a fragment's documents, or of words: their column alone, which is not checked."""
-        lance_fragment = self._dataset.get_fragments()[self._records.index(self._record(fragment))]
-        with reading(self._location):
-            return int(lance_fragment.to_table(columns=[f"tokens_{name}"]).column(0).to_numpy().sum(dtype=np.int64))
+        column = f"tokens_{name}"
+        return int(self._table(self._record(fragment), [column]).column(column).to_numpy().sum(dtype=np.int64))
 
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, built on first use."""
@@ -267,13 +267,23 @@ class LanceStore(CorpusStore):
         """Columns of a fragment, with the others in their files; all of these are checked."""
         record = self._record(fragment)
         files = [file for file in record.files if set(columns) & set(file.columns)]
-        lance_fragment = self._dataset.get_fragments()[self._records.index(record)]
+        table = self._table(record, [name for file in files for name in file.columns])
         with reading(self._location):
-            table = lance_fragment.to_table(columns=[name for file in files for name in file.columns])
             table = table.combine_chunks()
             for file in files:
                 check_values(table, file, self._location)
         return table
+
+    def _table(self, record: LanceFragment, columns: Sequence[str]) -> Any:
+        """Columns of a fragment, not checked; the error says so if the newest version does without their files."""
+        try:
+            with reading(self._location):
+                return self._dataset.get_fragments()[self._records.index(record)].to_table(columns=list(columns))
+        except StoreError:
+            needed = {file.path for file in record.files if set(columns) & set(file.columns)}
+            if needed <= {file.path for each in LanceStore.open(self._location)._records for file in each.files}:
+                raise
+            raise gone_since(self._location, record.name) from None
 
     def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> LanceFragment:
         """Writes a fragment that no version names yet."""

@@ -56,6 +56,7 @@ from polyhead.store.corpus.base import (
     checked_schema,
 )
 from polyhead.store.corpus.ids import ID_BYTES, IdIndex
+from polyhead.store.corpus.joining import gone_since
 from polyhead.store.corpus.plain_files import (
     Stored,
     check_content,
@@ -358,5 +359,4 @@ class PlainStore(CorpusStore):
             newest = {each.name: each for each in PlainStore.open(self._location)._records}.get(stored.name)
             if newest is not None and newest.results.get(column) == stored.results.get(column):
                 raise
-            problem = f"{self._location} was changed since it was opened, and what it held of this fragment is gone"
-            raise StoreError(problem, got=stored.name, do="open it again, or refresh() it, and read again") from None
+            raise gone_since(self._location, stored.name) from None

@@ -144,7 +144,13 @@ def forget(versions: Sequence[Path], age: float) -> None:
 
 def named_files(versions: Sequence[Path]) -> set[tuple[str, str]]:
     """The fragments that these versions name, each as ("", name), and the files of results, as (column, name)."""
-    fragments = [each for path in versions if not is_forgotten(path) for each in read_version(path)]
+    fragments = list[Stored]()
+    for path in versions:
+        try:
+            fragments += () if is_forgotten(path) else read_version(path)
+        except StoreError:
+            if not is_forgotten(path):  # by another process, since it was looked at
+                raise
     results = {(column, file) for each in fragments for column, (file, _) in each.results.items()}
     return results | {("", each.name) for each in fragments}
 

@@ -363,7 +363,7 @@ class _Extraction:
         inputs = self._sample(rows)
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
-
+        self._unread, self._first_unread = 0, ""  # those of the sample, which are read again
         tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
 
         def values(path: Path, count: int) -> Iterator[BatchValues]:
@@ -378,7 +378,7 @@ class _Extraction:
         rng = np.random.default_rng(0)
         rows = list(drawn_rows(self._file, self._roles, self._survey.rows, SAMPLE_ROWS * count, rng))
         inputs = dict.fromkeys(self._inputs(rows))
-        self._unread, distinct = 0, list(inputs)
+        distinct = list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
 

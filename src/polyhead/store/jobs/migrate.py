@@ -129,8 +129,14 @@ def _place(path: Path, side: StoredAnswers) -> StoreBundle:
 
 
 def _relative(path: Path, name: str) -> str:
-    """A path in the form of the file: an absolute one is unchanged."""
-    return name if os.path.isabs(name) else os.path.relpath(os.path.realpath(name), os.path.realpath(path.parent))
+    """A path in the form of the file: an absolute one is unchanged. Links are kept where it can be opened with them."""
+    if os.path.isabs(name):
+        return name
+    relative = os.path.relpath(name, path.parent)
+    place = path.parent / relative
+    if place.exists() and place.samefile(name):
+        return relative
+    return os.path.relpath(os.path.realpath(name), os.path.realpath(path.parent))  # the folder is reached by a link
 
 
 def _write(path: Path, pointer: Pointer) -> None:

@@ -161,21 +161,26 @@ class Price(Value):
 def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollars_an_hour: float | None) -> Price:
     """The estimated cost of these units, from the largest of the concurrent trials of all workers.
 
-    A worker that first opens a fragment checks it, which takes time proportional to its bytes. A document is read once
+    Units of other features or columns have trials of their own, as the seconds and the number of their rows differ. A
+    worker that first opens a fragment checks it, which takes time proportional to its bytes. A document is read once
     for each column of features that tasks need.
     """
-    workers, reads = executor.workers, sum(unit.stop - unit.start for unit in units)
-    documents = sum({(unit.fragment, unit.start): unit.stop - unit.start for unit in units}.values())
-    rounds = list(trial_rounds(units, executor))
-    tried = rounds[-1]
-    rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
-    each = sum(answered.computing for _, answered in tried) / max(1, rows)
-    trials = [answered for tried_at_once in rounds for _, answered in tried_at_once]
+    workers, reads, alike = executor.workers, _rows(units), dict[tuple[str, tuple[str, ...]], list[Unit]]()
+    documents = sum({unit.fragment: unit.stop for unit in units}.values())  # the last unit of each ends it
+    for unit in units:
+        alike.setdefault((unit.digest, unit.columns), []).append(unit)
+    computing, trials, tried = 0.0, list[UnitResults](), list[tuple[Unit, UnitResults]]()
+    for group in alike.values():
+        rounds = list(trial_rounds(group, executor))
+        rows = _rows([unit for unit, answered in rounds[-1] if answered.results])
+        computing += sum(answered.computing for _, answered in rounds[-1]) / max(1, rows) * _rows(group)
+        trials += [answered for tried_at_once in rounds for _, answered in tried_at_once]
+        tried += rounds[-1]
     a_byte = max((trial.opening / trial.fragment_bytes for trial in trials if trial.fragment_bytes), default=0.0)
     sizes = {(unit.fragment, unit.digest): answered.fragment_bytes for unit, answered in tried}
-    opened = {key: sum(unit.stop - unit.start for unit in units if _key(unit) == key) for key in sizes}
+    opened = {key: _rows([unit for unit in units if _key(unit) == key]) for key in sizes}
     document_bytes = sum(sizes.values()) / max(1, sum(opened.values()))
-    seconds = (each * reads + a_byte * document_bytes * _opened_rows(units, workers)) / workers
+    seconds = (computing + a_byte * document_bytes * _opened_rows(units, workers)) / workers
     puts = PUT_SECONDS * sum(len(unit.columns) for unit in units if not unit.start)
     # Several workers continue while a column is put.
     seconds = seconds + puts if workers == 1 else max(seconds, puts)
@@ -196,7 +201,7 @@ def trial_rounds(units: Sequence[Unit], executor: Executor) -> Iterator[list[tup
 
     Where each document takes long, as where a task writes, they are a small share of the job.
     """
-    workers, reads = executor.workers, sum(unit.stop - unit.start for unit in units)
+    workers, reads = executor.workers, _rows(units)
     yield list(executor.results(spaced_parts(units, workers, 1)))
     rows, largest = 1, min(TRIED_ROWS, max(unit.stop - unit.start for unit in units))
     while True:
@@ -217,6 +222,10 @@ def spaced_parts(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]
         room = max(0, unit.stop - unit.start - rows)
         start = unit.start + round(room * ((number * GOLDEN) % 1))
         yield msgspec.structs.replace(unit, start=start, stop=min(start + rows, unit.stop))
+
+
+def _rows(units: Sequence[Unit]) -> int:
+    return sum(unit.stop - unit.start for unit in units)
 
 
 def _key(unit: Unit) -> tuple[str, str]:
