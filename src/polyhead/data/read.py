@@ -140,7 +140,7 @@ def read_each(source: Source, task: Task) -> Reading:
     )
 
 
-def read_inputs(source: Source, task: Task) -> list[Example]:
+def every_input(source: Source, task: Task) -> list[Example]:
     """The input of every row that has a whole one, whatever its label; raises ConfigError, DataError as `read_each`."""
     return list(_Reader(source, task, None).inputs())
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.bundle.seen import Seen
 from polyhead.data.columns import Source
-from polyhead.data.read import read_each, read_inputs
+from polyhead.data.read import every_input, read_each
 from polyhead.data.rows import Rows, open_rows
 from polyhead.data.tables import Row
 from polyhead.engine.familiar import directions, reads_one_text
@@ -50,7 +50,7 @@ def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> tuple[
     Raises EmptyData if it reads none, MissingColumn, DataError for a file that cannot be read.
     """
     reading = read_each(source, task)
-    readable = read_inputs(source, task)
+    readable = every_input(source, task)
     labelled = None
     if reading.examples is not None:
         examples = reading.examples
