@@ -27,7 +27,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold
 from transformers import AutoModel, AutoTokenizer
 
-from polyhead.data.read import Examples, ReadReport
+from polyhead.data.read import Examples
+from polyhead.data.read_report import ReadReport
 from polyhead.project.pretrained import find_encoder
 from polyhead.tasks.task import Task
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, swept

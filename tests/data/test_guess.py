@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyhead.data.columns import Columns
+from polyhead.data.guess_columns import layout_of, table_of
 from polyhead.data.guess_kind import kind_of_labels, plain, separator_of
 from polyhead.errors import ConfigError, EmptyData
 from support.cases import cases
@@ -195,6 +197,18 @@ def test_marks_between_thousands_never_become_other_numbers(labels):
 def test_lists_and_objects_that_name_no_label_are_refused(labels, said):
     with pytest.raises(ConfigError, match=said):
         kind_of_labels(labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [([1.0, 0.0, None], "multiple_choice"), (["1.0", "0", "x"], "multiple_choice"), (["²", "1", "0"], None)],
+    ids=["floats", "cells", "a digit that is no number"],
+)
+def test_a_choice_is_guessed_from_indices_as_frames_write_them(tmp_path, labels, kind):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"question": f"what is {label}?", "choices": ["x", "y"], "label": label} for label in labels]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
+    assert layout_of(table_of(str(file)), Columns()).kind == kind
 
 
 def test_a_separator_is_certain_where_labels_come_in_several_combinations():

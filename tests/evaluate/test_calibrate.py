@@ -22,6 +22,7 @@ from polyhead.evaluate.probabilities import (
 from polyhead.store.jobs.answers import calibrated_arrays
 from polyhead.tasks.agreement import wilson
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
 from polyhead.tasks.task import Task
 
@@ -150,7 +151,7 @@ def test_thresholds_of_one_label_are_those_of_all_that_could_be_chosen():
 
 def test_a_threshold_for_recall_loses_no_row_to_rounding():
     true = np.linspace(0.1, 0.9, 9)
-    assert of_label(true, np.ones(9, bool), Goal.of("recall=0.9")) == 0.1
+    assert of_label(true, np.ones(9, bool), Goal.of("recall=0.9")) == pytest.approx(0.1)
 
 
 def test_rows_of_one_probability_are_given_together():
@@ -219,6 +220,20 @@ def test_sets_hold_the_truth_where_probabilities_repeat():
         calibration = fit_calibration(MOOD, outputs, targets, CalibrateRequest(method="none"), check=(outputs, targets))
         for rule in calibration.sets:
             assert calibration.measured["sets"][f"{rule.coverage:g}"]["coverage"] >= rule.coverage
+
+
+def test_answers_hold_the_truth_where_probabilities_of_several_labels_repeat():
+    """Answers make log odds anew from probabilities: some come out a little lower than those that a limit is from."""
+    for chance in np.linspace(0.21, 0.39, 19):
+        outputs = [np.array([np.log(chance) - np.log1p(-chance), 0.3, -2.0], np.float32)] * 60
+        targets = [np.array([1.0, 0.0, 0.0], np.float32)] * 60
+        answers = kind_of(TOPICS).decode_all(TOPICS, outputs, [None] * 60)
+        for method in ("none", "temperature"):
+            wish = CalibrateRequest(method=method, goal="recall=0.9")
+            calibration = fit_calibration(TOPICS, outputs, targets, wish)
+            for answer in with_calibrated(TOPICS, calibration, answers):
+                assert "order" in answer["calibrated"]["set"]
+                assert "order" in answer["calibrated"]["labels"]
 
 
 def test_numbers_get_intervals_and_no_temperature():

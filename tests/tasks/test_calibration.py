@@ -1,9 +1,13 @@
 """Calibrated answers: what a scale, thresholds and a request's choices make of scores."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.errors import BadValue
+from polyhead.evaluate.calibrate import measures
+from polyhead.evaluate.drift import sureness
+from polyhead.evaluate.probabilities import label_scores_of
 from polyhead.store.jobs.answers import calibrated_arrays
 from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, with_calibrated
 from polyhead.tasks.kinds import kind_of
@@ -34,6 +38,22 @@ def test_a_label_of_no_probability_is_not_given():
     assert made[KEY]["labels"] == ["c"]
 
 
+@pytest.mark.parametrize("threshold", [0.06, 0.3, 0.9])
+def test_a_temperature_that_leaves_only_0_and_1_changes_no_labels(threshold):
+    """Rows that can be told apart without an error are scaled as far as a fit goes."""
+    task = msgspec.structs.replace(RARE, threshold=threshold)
+    outputs = np.random.default_rng(1).normal(0, 3, (200, 3)).astype(np.float32)
+    answers = kind_of(task).decode_all(task, list(outputs), [None] * len(outputs))
+    labels = [each["labels"] for each in answers]
+    targets = [np.array([label in each for label in task.labels]) for each in labels]
+    calibration = Calibration(scale=(50.0,), sets=CERTAIN, coverage=0.9)
+    assert [each[KEY]["labels"] for each in with_calibrated(task, calibration, answers)] == labels
+    assert (calibrated_arrays(task, calibration, outputs)["labels"] == np.stack(targets)).all()
+    rows = label_scores_of(task, list(outputs), targets)
+    assert measures(calibration, rows)["f1"] == 1
+    assert sureness(rows, calibration, rng=np.random.default_rng(0)).accuracy == 1
+
+
 def test_a_threshold_that_decides_nothing_is_refused():
     """Where one label's threshold decides between it and the others, those of the others were ignored in silence."""
     task = Task(name="d", kind="single_label", labels=("danger", "other"))
@@ -41,5 +61,7 @@ def test_a_threshold_that_decides_nothing_is_refused():
     answer = {"label": "danger", "scores": {"danger": 0.8, "other": 0.2}}
     (made,) = with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"danger": 0.9}))
     assert (made[KEY]["label"], made[KEY]["unsure"]) == (None, True)
+    every = CalibrationChoice(thresholds={"danger": 0.9, "other": 0.0})
+    assert with_calibrated(task, calibration, [answer], every) == [made]
     with pytest.raises(BadValue, match="one label alone.*Got: other.*Allowed: danger"):
         with_calibrated(task, calibration, [answer], CalibrationChoice(thresholds={"other": 0.9}))

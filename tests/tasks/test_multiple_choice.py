@@ -118,6 +118,7 @@ def test_rows_without_what_is_needed_are_skipped_and_counted(tmp_path):
         ({"label": "-1"}, "none of the question's options"),
         ({"label": "1", "choices": ["1", "1", "b"]}, "none of the question's options"),
         ({"label": "red"}, "none of the question's options"),
+        ({"label": "v1.0"}, "none of the question's options.*Got: v1.0"),
         ({"label": [1]}, "none of the question's options"),
         ({"label": "a", "choices": ["a", "a", "b"]}, "none of the question's options"),
         ({"choices": ["one"]}, "one choice only"),

@@ -224,6 +224,9 @@ def _label_guess(
     if tokens and _are_lists(values, str) and list(map(len, table.values[tokens])) == list(map(len, values)):
         return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
     options = table.values.get(choices, []) if choices else []
+    if len(options) == len(table.rows):  # those of rows with a label
+        labels = [row.get(name) for row in table.rows]
+        options = [its for its, label in zip(options, labels, strict=True) if label is not None and not is_blank(label)]
     if options and len(options) == len(values) and all(map(_is_option, values, options)):
         return CHOICE, f"label: '{name}', one of '{choices}'", "label"
     return _plain_label(name, values)
@@ -231,7 +234,8 @@ def _label_guess(
 
 def _is_option(value: object, options: list[str]) -> bool:
     text = str(value)
-    return text in options or (text.isdigit() and int(text) < len(options))
+    index = MultipleChoice().parse(text.removesuffix(".0"), None)  # 1.0 is 1, as frames write it
+    return text in options or (isinstance(index, int) and index < len(options))
 
 
 def _plain_label(name: str, values: list[Any]) -> LabelGuess | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from polyhead.data.columns import Source, columns_of, joined
 from polyhead.data.read_gold import gold_of
+from polyhead.data.read_report import ReadReport
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import Stored, is_stored, most_of_one, row_group, shares_of, value_of, weight_of
 from polyhead.data.tables import Row
@@ -25,35 +27,6 @@ from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import join_tokens, words_in
 from polyhead.values import Value
-
-
-class ReadReport(Value):
-    """Counts of the rows read: `used + unlabelled + empty + overlapping == rows`."""
-
-    rows: int = 0  # rows that `where` and `limit` select
-    used: int = 0
-    unlabelled: int = 0  # skipped: the label is missing or null, or the cell is empty and `empty` is not "none"
-    empty: int = 0  # skipped: a text is missing or blank
-    repaired: int = 0  # lone surrogates replaced by U+FFFD in rows used
-    none: int = 0  # used rows whose empty cell says that no label applies
-    overlapping: int = 0  # skipped: labelled spans overlap, and `overlaps` is "skip"
-    shorter: int = 0  # labelled spans left out of rows used: they overlap a longer one, and `overlaps` is "longest"
-    widened: int = 0  # answers to questions that began or ended inside a word, widened to the whole word
-    lost: int = 0  # labelled spans that no answer can equal: they do not begin and end at words
-
-    def notes(self) -> list[str]:
-        """How many rows were skipped or changed, one note per reason."""
-        counts = {
-            "without a label, skipped": self.unlabelled,
-            "with an empty text, skipped": self.empty,
-            "with an empty label cell, read as none of the labels": self.none,
-            "lone surrogates replaced": self.repaired,
-            "with overlapping spans, skipped": self.overlapping,
-            "of the labelled spans left out, each inside or across a longer one": self.shorter,
-            "answers widened to whole words": self.widened,
-            "of the labelled spans not made of whole words: learned in part, missed in scores": self.lost,
-        }
-        return [f"{count:,} {reason}" for reason, count in counts.items() if count]
 
 
 class Examples(Value, eq=False):
@@ -167,6 +140,11 @@ def read_each(source: Source, task: Task) -> Reading:
     )
 
 
+def every_input(source: Source, task: Task) -> list[Example]:
+    """The input of every row that has a whole one, whatever its label; raises ConfigError, DataError as `read_each`."""
+    return list(_Reader(source, task, None).inputs())
+
+
 class _Reader:
     """Collects the examples of one source."""
 
@@ -189,15 +167,11 @@ class _Reader:
     def faults(self) -> Iterator[BadValue]:
         """Adds all rows, and yields the errors of the wrong ones."""
         is_wrong = False
-        for row in self.table.each():
-            if self.source.limit is not None and self.counts["rows"] >= self.source.limit:
-                break
+        for row in self._selected():
             try:
                 if isinstance(row, BadValue):
                     raise row
-                if self.source.selects(row.values):
-                    self.counts["rows"] += 1
-                    self._note(self._add(row), row.number)
+                self._note(self._add(row), row.number)
             except BadValue as error:
                 is_wrong = True
                 yield error
@@ -205,6 +179,24 @@ class _Reader:
             self.columns.check(self.source.path, list(self.table.columns))
         elif not is_wrong:
             raise no_rows(self.source.path)
+
+    def inputs(self) -> Iterator[Example]:
+        """The input of each row that has a whole one, whatever its label."""
+        for row in self._selected():
+            with suppress(BadValue):
+                if isinstance(row, Row) and (parts := self._parts(row)) is not None:
+                    yield self._example(*parts, row.number)
+
+    def _selected(self) -> Iterator[Row | BadValue]:
+        """The rows that `where` and `limit` select, and the errors of those that cannot be read."""
+        for row in self.table.each():
+            if self.source.limit is not None and self.counts["rows"] >= self.source.limit:
+                break
+            if isinstance(row, BadValue):
+                yield row
+            elif self.source.selects(row.values):
+                self.counts["rows"] += 1
+                yield row
 
     def _note(self, note: str, row: int, count: int = 1) -> None:
         if count:
@@ -261,15 +253,14 @@ class _Reader:
 
     def _add(self, row: Row) -> str:
         """Adds a row; returns the reason why it is skipped, or "used"."""
-        texts = self._tokens(row) if self.columns.tokens else self._texts(row)
-        options = self._options(row) if self.columns.choices else ()
-        if texts is None or options is None:
+        parts = self._parts(row)
+        if parts is None:
             return "empty"
         label, soft = self._label(row), self._soft(row)
         if label is None and soft is None and self.stored is None:
             return "unlabelled"
-        context = self._text(row, self.columns.context) or ""
-        example = self._example(texts, options, context, row.number)
+        texts, options, context = parts
+        example = self._example(*parts, row.number)
         if self.source.spans:
             spans, left_out = gold_of(label, self.source, self.task, example)
             self._note("shorter", row.number, left_out)
@@ -287,6 +278,14 @@ class _Reader:
         self.used.append(example)
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
         return "used"
+
+    def _parts(self, row: Row) -> tuple[list[str], tuple[str, ...], str] | None:
+        """The row's texts or tokens, its options and its context; None if texts or options are missing or blank."""
+        texts = self._tokens(row) if self.columns.tokens else self._texts(row)
+        options = self._options(row) if self.columns.choices else ()
+        if texts is None or options is None:
+            return None
+        return texts, options, self._text(row, self.columns.context) or ""
 
     def _example(self, texts: list[str], options: tuple[str, ...], context: str, row: int) -> Example:
         example: TaskInput

@@ -17,6 +17,7 @@ from polyhead.evaluate.probabilities import (
     conformal_quantile,
     error_of,
     fit_scaling,
+    just_below,
     label_scores_of,
     log_loss,
     of_answers,
@@ -141,13 +142,13 @@ def check_kind(task: Task) -> None:
 
 def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     """Shares of right answers on these rows, overall and per label, with the thresholds of the calibration."""
-    task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
+    task = rows.task
     if rows.is_sigmoid:
-        is_given, truth = probabilities >= calibration.given_from(task), rows.targets
+        is_given, truth = calibration.given(task, rows.logarithms), rows.targets
         sums = (is_given & truth).sum(axis=0), is_given.sum(axis=0), truth.sum(axis=0)
         whole = _scores(*(int(each.sum()) for each in sums))
         return {**whole, "labels": _by_label(task, *sums)}
-    chosen, is_sure = decided(task, calibration, probabilities)
+    chosen, is_sure = decided(task, calibration, calibration.probabilities(task, rows.logarithms))
     is_right = chosen == rows.targets
     facts: dict[str, Any] = {
         "accuracy": float(is_right.mean()),
@@ -215,8 +216,8 @@ def _checked_thresholds(
     chosen = _with_thresholds(calibration, halves[0], wish, notes)
     if wish.goal is None or Goal.of(wish.goal).measure != "f1":
         return chosen
-    all_sure = msgspec.structs.replace(chosen, unsure_below=0.0)
-    before, after = (_f1(each, halves[1], chosen.positive) for each in (calibration, all_sure))
+    without_unsure = msgspec.structs.replace(chosen, unsure_below=0.0)
+    before, after = (_f1(each, halves[1], chosen.positive) for each in (calibration, without_unsure))
     if after >= before:
         return chosen
     notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
@@ -238,7 +239,7 @@ def _with_thresholds(
     goal = Goal.of(wish.goal)
     if rows.is_sigmoid:
         _check(goal.measure != "accuracy", task, "accuracy is no goal of labels one by one", "choose precision")
-        changed["thresholds"] = of_labels(rows, probabilities, goal, default=calibration.given_from(task))
+        changed["thresholds"] = of_labels(rows, probabilities, goal, default=calibration.label_thresholds(task))
     elif goal.measure == "accuracy":
         is_right = probabilities.argmax(axis=-1) == rows.targets
         needed = of_label(probabilities.max(axis=-1), is_right, goal)
@@ -293,7 +294,7 @@ def _check(is_met: bool, task: Task, reason: str, do: str) -> None:
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
     """The calibration with sets from the check rows: a row's set must contain everything that is true."""
     misses = -_least_of_truth(halves[1], calibration)  # 1 - p is rounded: p itself could then miss the limit
-    return _kept(calibration, misses, wish, notes, limit=lambda quantile: -quantile)
+    return _kept(calibration, misses, wish, notes, limit=lambda quantile: just_below(-quantile))
 
 
 def _kept(
@@ -325,9 +326,8 @@ def _least_of_truth(rows: LabelledOutputs, calibration: Calibration) -> np.ndarr
 
 def _coverages(calibration: Calibration, rows: LabelledOutputs) -> dict[str, dict[str, float]]:
     """The results of each stored coverage on these rows: share of sets with the truth, and labels per set."""
-    probabilities = calibration.probabilities(rows.task, rows.logarithms)
-    true = rows.targets if rows.is_sigmoid else np.arange(probabilities.shape[1]) == rows.targets[:, None]
-    inside = {rule.coverage: in_set(rows.task, calibration, rule, probabilities) for rule in calibration.sets}
+    true = rows.targets if rows.is_sigmoid else np.arange(rows.logarithms.shape[1]) == rows.targets[:, None]
+    inside = {rule.coverage: in_set(rows.task, calibration, rule, rows.logarithms) for rule in calibration.sets}
     return {
         f"{coverage:g}": {"coverage": float((held | ~true).all(axis=1).mean()), "size": float(held.sum(axis=-1).mean())}
         for coverage, held in inside.items()

@@ -202,7 +202,7 @@ def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         confidence, right = probabilities.ravel(), rows.targets.ravel().astype(np.float64)
-        accuracy = float(((probabilities >= calibration.given_from(rows.task)) == rows.targets).mean())
+        accuracy = float((calibration.given(rows.task, rows.logarithms) == rows.targets).mean())
         shown = float(np.maximum(confidence, 1 - confidence).mean())
     else:
         confidence = probabilities.max(axis=-1)

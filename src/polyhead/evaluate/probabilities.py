@@ -223,10 +223,15 @@ def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> floa
     if goal.measure == "recall":
         true = np.sort(probabilities[is_true])
         place = floor((len(true) + 1) * (1 - goal.least) + 1e-9)  # 10 * (1 - 0.9) is 0.9999999999999998
-        return float(true[place - 1]) if place >= 1 else (0.0 if len(true) else None)
+        return just_below(float(true[place - 1])) if place >= 1 else (0.0 if len(true) else None)
     is_shown = is_last & (count >= SHOWN)
     reached = np.flatnonzero(is_shown & (wilson(right, count, z=CAUTION)[0] >= goal.least))
     return None if not len(reached) else _between(ranked, int(reached[-1]))
+
+
+def just_below(probability: float) -> float:
+    """A limit that this probability still reaches in answers, which make log odds anew from rounded scores."""
+    return probability * (1 - 1e-9)
 
 
 def _between(ranked: np.ndarray, place: int) -> float:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import Seen
-from polyhead.data.columns import Source, TaskColumns, columns_of
-from polyhead.data.read import read_each
+from polyhead.data.columns import Source
+from polyhead.data.read import every_input, read_each
 from polyhead.data.rows import Rows, open_rows
 from polyhead.data.tables import Row
 from polyhead.engine.familiar import directions, reads_one_text
@@ -25,12 +24,9 @@ from polyhead.store.jobs.columns import Roles, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import base, kind_of
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
-
-RowWords = tuple[TaskInput, np.ndarray | None]
-"""The input of a row, and its words if it is given as tokens."""
 
 
 class FileRows(Value, eq=False):
@@ -54,7 +50,7 @@ def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> tuple[
     Raises EmptyData if it reads none, MissingColumn, DataError for a file that cannot be read.
     """
     reading = read_each(source, task)
-    inputs = _readable(Rows(source.path), _roles_of(columns_of(source, task), task), task)
+    readable = every_input(source, task)
     labelled = None
     if reading.examples is not None:
         examples = reading.examples
@@ -63,14 +59,12 @@ def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> tuple[
         labelled = FileRows(
             inputs=taken.inputs, words=own_words, rows=taken.rows, targets=taken.targets, whole=len(examples.inputs)
         )
-        words = repeat(None) if examples.words is None or examples.gold is not None else examples.words
-        inputs |= zip(examples.rows, zip(examples.inputs, words, strict=False), strict=True)
-    if not inputs:
+    if not readable:
         raise reading.wrong[0] if reading.wrong else _nothing_read(source.path, task, reading.rows)
     notes = [f"{counted(len(reading.unlabelled), 'row')} without a label"] if reading.unlabelled else []
     for error in reading.wrong[:1]:
         notes.append(f"{counted(len(reading.wrong), 'row')} with what the task cannot read, the first: {error.what}")
-    return _sampled(inputs, most, seed, notes=notes), labelled
+    return _sampled(readable, most, seed, notes=notes), labelled
 
 
 def plain_rows(
@@ -79,44 +73,35 @@ def plain_rows(
     """At most this many rows that the task can read, sampled; raises EmptyData if there are none."""
     file = open_rows(path)
     survey = file.survey(show)
-    inputs = _readable(file, roles_of(path, survey, dict(roles)), task)
-    if not inputs:
+    readable = _readable(file, roles_of(path, survey, dict(roles)), task)
+    if not readable:
         raise _nothing_read(path, task, survey.rows)
-    return _sampled(inputs, most, seed)
+    return _sampled(readable, most, seed)
 
 
-def _readable(file: Rows, roles: Roles, task: Task) -> dict[int, RowWords]:
-    """The input of each row that the task can read, and its words, by the row's number."""
-    inputs, read_types = dict[int, RowWords](), input_types_of(task)
+def _readable(file: Rows, roles: Roles, task: Task) -> list[Example]:
+    """The input of each row that the task can read, with its words if it is given as tokens."""
+    readable, read_types = list[Example](), input_types_of(task)
     for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
         for row in chunk.rows(roles.wanted):
             with suppress(BadValue):
                 if isinstance(row, Row):
                     read_row = roles.row_input(row.values, where=chunk.name, from_cells=chunk.has_cells)
                     if _fits(read_row.input, read_types):
-                        inputs[row.number] = task_input(read_row.input), read_row.words
-    return inputs
+                        entry = task_input(read_row.input)
+                        readable.append(Example(input=entry, words=read_row.words, row=row.number))
+    return readable
 
 
-def _roles_of(columns: TaskColumns, task: Task) -> Roles:
-    """The columns of inputs in a file that holds labels too."""
-    texts = ("question", "context") if kind_of(task).context_column else ("text", "text_b")
-    by_role: dict[str, str | tuple[str, ...] | None] = dict(zip(texts, columns.texts, strict=False))
-    by_role |= {"tokens": columns.tokens, "choices": columns.choices}
-    by_role |= {"context": columns.context} if columns.context else {}
-    return Roles(columns={role: (c,) if isinstance(c, str) else c for role, c in by_role.items() if c})
-
-
-def _sampled(inputs: Mapping[int, RowWords], most: int, seed: int, *, notes: Sequence[str] = ()) -> FileRows:
-    rows = sorted(inputs)
-    kept = [rows[place] for place in sample(len(rows), most, seed)]
-    words = [inputs[row][1] for row in kept]
+def _sampled(readable: Sequence[Example], most: int, seed: int, *, notes: Sequence[str] = ()) -> FileRows:
+    kept = [readable[place] for place in sample(len(readable), most, seed)]
+    words = [example.words for example in kept]
     return FileRows(
-        inputs=[inputs[row][0] for row in kept],
+        inputs=[example.input for example in kept],
         words=words if any(each is not None for each in words) else None,
-        rows=kept,
+        rows=[example.row or 0 for example in kept],
         targets=None,
-        whole=len(rows),
+        whole=len(readable),
         notes=tuple(notes),
     )
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from polyhead.data.columns import Columns, no_column
 from polyhead.data.guess_kind import is_numeric
-from polyhead.data.read import ReadReport, read
+from polyhead.data.read import read
+from polyhead.data.read_report import ReadReport
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import parsed
 from polyhead.data.split import hold_out

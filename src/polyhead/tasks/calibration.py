@@ -74,19 +74,36 @@ class Calibration(Value):
 
     def probabilities(self, task: Task, logarithms: np.ndarray) -> np.ndarray:
         """Calibrated probabilities, float64 (rows, labels), of log probabilities or log odds (rows, labels)."""
-        scaled = logarithms * np.asarray(self.scale) if self.scale else logarithms
-        scaled = scaled + np.asarray(self.shift) if self.shift else scaled
+        scaled = self._scaled(logarithms)
         return base.sigmoid(scaled) if kind_of(task).scores == "sigmoid" else base.softmax(scaled)
 
-    def given_from(self, task: Task) -> np.ndarray:
+    def given(self, task: Task, log_odds: np.ndarray) -> np.ndarray:
+        """Whether each label of a sigmoid is given, bool (rows, labels).
+
+        Without thresholds it is decided by log odds, as the task's own threshold is scaled with them: a temperature
+        then changes no labels, not even where all probabilities become 0 or 1.
+        """
+        if self.thresholds:
+            return np.asarray(self.probabilities(task, log_odds) >= np.asarray(self.thresholds))
+        return np.asarray(self._scaled(log_odds) >= self._scaled_threshold(task))
+
+    def label_thresholds(self, task: Task) -> np.ndarray:
         """The calibrated probability from which each label of a sigmoid is given, float64 (labels,).
 
-        Without thresholds it is what scaling makes of the task's own, so that a temperature changes no labels.
+        Without thresholds it is what scaling makes of the task's own. It then decides as `given` does unless scaling
+        makes it 0 or 1, as far as a float tells.
         """
-        if self.thresholds or not self.scale:
-            return np.array(self.thresholds or [task.threshold] * len(task.labels))
-        scaled = np.full(len(task.labels), np.log(task.threshold) - np.log1p(-task.threshold)) * self.scale
-        return np.asarray(np.maximum(base.sigmoid(scaled), SMALLEST))
+        if self.thresholds:
+            return np.array(self.thresholds)
+        return np.asarray(np.maximum(base.sigmoid(self._scaled_threshold(task)), SMALLEST))
+
+    def _scaled(self, logarithms: np.ndarray) -> np.ndarray:
+        scaled = logarithms * np.asarray(self.scale) if self.scale else logarithms
+        return scaled + np.asarray(self.shift) if self.shift else scaled
+
+    def _scaled_threshold(self, task: Task) -> np.ndarray:
+        """The log odds of the task's threshold after scaling, float64 (labels,)."""
+        return np.asarray(np.full(len(task.labels), _log_odds(task.threshold)) * np.asarray(self.scale or 1.0))
 
 
 class CalibrationChoice(Value):
@@ -111,21 +128,26 @@ def wish_of(wishes: Wishes, task: str) -> Wish:
 def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice) -> Calibration:
     """The calibration with the request's choices applied. Raises BadValue for choices that the task does not offer."""
     changed: dict[str, Any] = {}
-    if choice.thresholds is not None:
+    if choice.thresholds:
         if unknown := sorted(set(choice.thresholds) - set(task.labels)):
             raise BadValue(
                 f"task '{task.name}' has no such label to set a threshold for", got=unknown, allowed=task.labels
             )
-        if calibration.positive is not None and (others := sorted(set(choice.thresholds) - {calibration.positive})):
+        is_sigmoid, zeros = kind_of(task).scores == "sigmoid", [0.0] * len(task.labels)
+        needed = calibration.label_thresholds(task).tolist() if is_sigmoid else calibration.thresholds or zeros
+        standing = dict(zip(task.labels, needed, strict=True))
+        others = sorted(
+            label
+            for label, threshold in choice.thresholds.items()
+            if label != calibration.positive and threshold != standing[label]
+        )
+        if calibration.positive is not None and others:
             raise BadValue(
                 f"task '{task.name}' decides by the threshold of one label alone, so that of another changes nothing",
                 got=others,
                 allowed=[calibration.positive],
                 do="set that of the allowed label, or unsure_below",
             )
-        is_sigmoid, none = kind_of(task).scores == "sigmoid", [0.0] * len(task.labels)
-        needed = calibration.given_from(task).tolist() if is_sigmoid else calibration.thresholds or none
-        standing = dict(zip(task.labels, needed, strict=True))
         changed["thresholds"] = tuple((standing | choice.thresholds).values())
     if choice.unsure_below is not None:
         changed["unsure_below"] = choice.unsure_below
@@ -159,9 +181,10 @@ def with_calibrated(
 
 def _single_labels(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
     scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
-    probabilities = calibration.probabilities(task, np.log(np.maximum(scores, SMALLEST)))
+    logarithms = np.log(np.maximum(scores, SMALLEST))
+    probabilities = calibration.probabilities(task, logarithms)
     chosen, is_sure = decided(task, calibration, probabilities)
-    sets = _sets(task, calibration, probabilities, task.labels)
+    sets = _sets(task, calibration, logarithms, task.labels)
     return [
         {
             "label": task.labels[label] if sure else None,
@@ -196,10 +219,9 @@ def decided(task: Task, calibration: Calibration, probabilities: np.ndarray) -> 
 
 def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
     scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
-    bounded = np.clip(scores, SMALLEST, LARGEST)
-    probabilities = calibration.probabilities(task, np.log(bounded) - np.log1p(-bounded))
-    is_given = probabilities >= calibration.given_from(task)
-    sets = _sets(task, calibration, probabilities, task.labels)
+    log_odds = _log_odds(np.clip(scores, SMALLEST, LARGEST))
+    is_given, probabilities = calibration.given(task, log_odds), calibration.probabilities(task, log_odds)
+    sets = _sets(task, calibration, log_odds, task.labels)
     return [
         {"labels": list(compress(task.labels, row)), "scores": dict(zip(task.labels, its, strict=True)), **its_set}
         for row, its, its_set in zip(is_given.tolist(), probabilities.tolist(), sets, strict=True)
@@ -209,10 +231,10 @@ def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer
 def _choices(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
     chosen = []
     for answer in answers:
-        scores = np.log(np.maximum([answer["scores"]], SMALLEST))
-        probabilities = calibration.probabilities(task, scores)
+        logarithms = np.log(np.maximum([answer["scores"]], SMALLEST))
+        probabilities = calibration.probabilities(task, logarithms)
         is_sure = probabilities.max() >= calibration.unsure_below
-        (its_set,) = _sets(task, calibration, probabilities, range(scores.shape[1]))
+        (its_set,) = _sets(task, calibration, logarithms, range(logarithms.shape[1]))
         index = answer["index"] if is_sure else None
         chosen.append({"index": index, "unsure": not is_sure, "scores": probabilities[0].tolist(), **its_set})
     return chosen
@@ -248,19 +270,24 @@ def calibrated_kinds() -> list[str]:
     return sorted(k.name for k in KINDS.values() if k.per_option or (isinstance(k, RowKind) and k.scores in _BY_SCORES))
 
 
-def _sets(task: Task, calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
+def _log_odds(probabilities: np.ndarray | float) -> np.ndarray:
+    return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
+
+
+def _sets(task: Task, calibration: Calibration, logarithms: np.ndarray, names: Sequence[Any]) -> list[Answer]:
     rule = rule_of(calibration)
     if rule is None:
-        return [{} for _ in probabilities]
-    inside = in_set(task, calibration, rule, probabilities).tolist()
+        return [{} for _ in logarithms]
+    inside = in_set(task, calibration, rule, logarithms).tolist()
     return [{"set": list(compress(names, row)), "coverage": rule.coverage} for row in inside]
 
 
-def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: np.ndarray) -> np.ndarray:
+def in_set(task: Task, calibration: Calibration, rule: SetRule, logarithms: np.ndarray) -> np.ndarray:
     """The labels in each row's set, bool (rows, labels): those that reach the limit, and the given ones."""
+    probabilities = calibration.probabilities(task, logarithms)
     inside = probabilities >= rule.limit
     if kind_of(task).scores == "sigmoid":
-        return np.asarray(inside | (probabilities >= calibration.given_from(task)))
+        return np.asarray(inside | calibration.given(task, logarithms))
     chosen, is_sure = decided(task, calibration, probabilities)
     inside[is_sure, chosen[is_sure]] = True
     return inside

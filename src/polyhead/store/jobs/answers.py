@@ -91,8 +91,8 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
         ends = np.stack([np.maximum(low, values - reach), np.minimum(high, values + reach)], axis=1)
         return {"interval": ends.astype(np.float32)}
     if kind.scores == "sigmoid":
-        probabilities = calibration.probabilities(task, outputs.astype(np.float64))
-        arrays = {"labels": probabilities >= calibration.given_from(task)}
+        logarithms = outputs.astype(np.float64)
+        arrays = {"labels": calibration.given(task, logarithms)}
     else:
         with np.errstate(divide="ignore"):
             logarithms = np.log(base.softmax(outputs.astype(np.float64)))
@@ -104,7 +104,7 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
             "probability": np.where(is_sure, chosen_probability, probabilities.max(axis=1)).astype(np.float32),
             "unsure": ~is_sure,
         }
-    return arrays if rule is None else {**arrays, "set": in_set(task, calibration, rule, probabilities)}
+    return arrays if rule is None else {**arrays, "set": in_set(task, calibration, rule, logarithms)}
 
 
 def bare(calibration: Calibration) -> Calibration:

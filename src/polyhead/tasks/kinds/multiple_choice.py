@@ -54,7 +54,7 @@ class MultipleChoice(Kind):
             digits = label.strip().removesuffix(".0")
             index = self.parse(digits, None)
             named = [place for place, option in enumerate(options) if option == digits]
-            if not places and named in ([], [index]):
+            if not places and isinstance(index, int) and named in ([], [index]):
                 label = index
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
             return np.asarray(label, np.int64)

@@ -10,7 +10,8 @@ import numpy as np
 
 from polyhead.check.labelling import LabelFile, Text, answers_in, first_texts, known_label, next_texts
 from polyhead.data.guess_kind import SINGLE_LABEL
-from polyhead.data.read import Examples, ReadReport
+from polyhead.data.read import Examples
+from polyhead.data.read_report import ReadReport
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.heads.held_out import FewLabels, FewLabelsFit, features_for, linear_inputs, whole_of, words_prior
