@@ -13,8 +13,8 @@ from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.certify import Requester, checked, roll_back
 from polyhead.certify import beside as beside_module
-from polyhead.certify import checked
 from polyhead.certify.beside import Beside, keep_beside, with_sections
 from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
@@ -120,7 +120,7 @@ def test_a_task_that_was_rolled_back_to_stays_pinned(root):
         "topics": ("v0003", False),
         "urgency": ("v0001", False),
     }
-    Bundle.open(root).set_version("mood", "v0003")  # the newest, by a person's choice
+    roll_back(root, ["mood"], "v0003", by=Requester())  # the newest, by a person's choice
     assert not Bundle.open(root).lines["mood"].pinned
 
 
