@@ -108,6 +108,15 @@ def test_old_version_is_brought_back(bundle):
         bundle.set_version("nobody", "v0001")
 
 
+def test_one_task_is_read_without_a_look_at_the_others(bundle):
+    add(bundle, "second")
+    (bundle.root / "tasks" / "second" / "v0001" / "task.json").unlink()
+    opened = Bundle.open(bundle.root, verify=False)
+    assert opened.record("first").task.name == "first" and opened.answers_digest("first")
+    with pytest.raises(CorruptFile, match="second"):
+        opened.record("second")
+
+
 def test_removed_task_leaves_the_others_bytes_alone(bundle):
     before = contents(bundle.root)
     add(bundle, "second")

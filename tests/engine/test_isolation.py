@@ -305,6 +305,17 @@ def test_a_certificate_keeps_as_many_changed_answers_as_can_be_read_again(root):
     assert not checked(root).findings
 
 
+def test_a_certificate_far_from_full_keeps_every_changed_answer(root):
+    """Of a thousand changed tasks all answers that changed are of the first."""
+    words = [{"start": place, "end": place + 4, "label": "N"} for place in range(0, 60, 5)]
+    changed = (AnswerChange(before={"words": words}, after={"words": words[1:]}, texts=("x",)),) * 30
+    written = certified(root, "train", lambda: None, changing=[])
+    answers_changed = {"mood": changed, **{f"task-{number}": () for number in range(999)}}
+    kept = Ledger(root).write(msgspec.structs.replace(written, answers_changed=answers_changed))
+    assert list(kept.answers_changed.items()) == list(answers_changed.items())
+    assert kept.answers_left_out is msgspec.UNSET and Ledger(root).chosen() == [kept]
+
+
 def test_a_certificate_follows_one_that_is_too_large_to_be_read(root):
     certified(root, "train", lambda: None, changing=[])
     (root / "certificates" / "0002-train.json").write_bytes(b" " * (LARGEST_JSON + 1))

@@ -1,20 +1,22 @@
 """What stands beside a task's answers: kept as a new version, proven, shown, overridden, copied, never silent."""
 
 import asyncio
+import errno
 import json
 
 import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.journal import Attempt, keep_attempts, read_attempts
+from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
+from polyhead.certify import Requester, checked, roll_back
 from polyhead.certify import beside as beside_module
-from polyhead.certify import checked
 from polyhead.certify.beside import Beside, keep_beside, with_sections
+from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError
@@ -118,7 +120,7 @@ def test_a_task_that_was_rolled_back_to_stays_pinned(root):
         "topics": ("v0003", False),
         "urgency": ("v0001", False),
     }
-    Bundle.open(root).set_version("mood", "v0003")  # the newest, by a person's choice
+    roll_back(root, ["mood"], "v0003", by=Requester())  # the newest, by a person's choice
     assert not Bundle.open(root).lines["mood"].pinned
 
 
@@ -133,6 +135,38 @@ def test_what_lost_to_the_version_before_stays_lost(root):
     again = read_attempts(root)
     assert again["topics"] == lost["topics"]
     assert again["mood"] == msgspec.structs.replace(lost["mood"], record=Bundle.open(root).lines["mood"].record)
+
+
+def test_what_lost_stays_lost_where_a_calibration_fails(root, monkeypatch):
+    lost = Attempt(fingerprint="f", record=Bundle.open(root).lines["mood"].record, metric="accuracy", live=1, tried=0)
+    keep_attempts(root, {"mood": lost})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Ledger, "write", full)
+    with pytest.raises(BundleError, match="the disk is full"):
+        kept(root)
+    assert Bundle.open(root).version("mood") == "v0001"
+    assert read_attempts(root) == {"mood": lost}
+
+
+def test_a_damaged_list_of_attempts_stops_no_calibration(root):
+    """It may be deleted at any time."""
+    (root / FILE).write_text("[")
+    assert kept(root).changed == {"mood": ("v0001", "v0002")}
+
+
+def test_a_list_of_attempts_that_cannot_be_written_stops_no_calibration(root, monkeypatch):
+    lost = Attempt(fingerprint="f", record=Bundle.open(root).lines["mood"].record, metric="accuracy", live=1, tried=0)
+    keep_attempts(root, {"mood": lost})
+
+    def full(*_):
+        raise BundleError("attempts.json cannot be written")
+
+    monkeypatch.setattr(beside_module, "keep_attempts", full)
+    assert kept(root).changed == {"mood": ("v0001", "v0002")}
+    assert not checked(root).findings
 
 
 def test_a_task_that_changed_meanwhile_is_not_calibrated(root):

@@ -14,6 +14,7 @@ import pytest
 from polyhead.cli.given import given_in
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
+from polyhead.errors import ConfigError
 from polyhead.project.declare import task_text
 from polyhead.project.file_text import with_task
 from polyhead.project.init import split_groups
@@ -234,7 +235,11 @@ def test_a_split_may_stand_anywhere_in_a_name_with_points(tmp_path):
         ("mood_v1.2_train.csv", "mood_v1.2_test.csv", "mood_v1"),
         ("mood.v1.train.csv.gz", "mood.v1.test.csv.gz", "mood"),
         ("ner.train", "ner.test", "ner"),
+        ("train.mood.csv", "test.mood.csv", "mood"),
+        ("train.mood.csv.GZ", "test.mood.csv.GZ", "mood"),
         ("a.b/train.csv", "a.b/test.csv", "a-b"),
+        ("a.b/train.csv.gz", "a.b/test.csv.gz", "a-b"),
+        ("a.b/train", "a.b/test", "a-b"),
     ):
         folder = tmp_path / "data"
         assert split_groups([str(folder / train), str(folder / test)]) == [
@@ -330,6 +335,14 @@ def test_a_replaced_task_keeps_how_it_generates_however_that_is_written():
         before = task_text(entry) + written + rest
         after, dropped = with_task(before, entry | {"train": "b.jsonl"}, "polyhead.toml", replace=True)
         assert (after, dropped) == (task_text(entry | {"train": "b.jsonl"}) + table + rest, ())
+
+
+def test_a_task_that_is_no_table_of_its_own_is_not_replaced():
+    entry = {"name": "mood", "kind": "single_label", "labels": ["no", "yes"], "train": "a.csv"}
+    before = 'tasks = [{ name = "mood", kind = "single_label", labels = ["no", "yes"], train = "b.csv" }]\n'
+    with pytest.raises(ConfigError, match="cannot replace a task of polyhead.toml") as caught:
+        with_task(before, entry, "polyhead.toml", replace=True)
+    assert (caught.value.got, "as [[tasks]] tables" in caught.value.do) == ("mood", True)
 
 
 def test_keys_that_a_replaced_task_loses_are_said(tmp_path):

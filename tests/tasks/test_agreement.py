@@ -2,12 +2,14 @@
 
 from importlib.metadata import PackageNotFoundError
 
+import msgspec
 import numpy as np
 import pytest
 
 from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.seen import Seen
 from polyhead.certify import ProbeRunner
 from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.probes import (
@@ -126,13 +128,30 @@ def test_agreement_stays_when_a_calibration_is_set_beside_the_answers(tmp_path):
     assert agreement.agreements == {"mood": Agreement(rows=5, share=0.8)}
 
 
+def test_agreement_is_not_shown_of_answers_that_say_none_of_these_by_another_profile(tmp_path):
+    """What the task learned is the same all the while."""
+    root = make(tmp_path / "a", "names")
+    add(root, msgspec.structs.replace(BY_NAME["mood"], none_below=0.02))
+    vectors = np.eye(16, dtype=np.float32)
+    learned = Bundle.open(root).learned_digest("mood")
+    keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
+    for lengths, beside in ((5, Beside(calibration=Calibration(scale=(0.5,)))), (9, Beside())):
+        seen = Seen(vectors=vectors, lengths=np.full(16, lengths, np.float32), scores=vectors[:, :3])
+        keep_beside(root, {"mood": Beside(seen=seen)}, read=Bundle.open(root))
+        assert read_agreements(Bundle.open(root)) == []
+        keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
+        keep_beside(root, {"mood": beside}, read=Bundle.open(root))
+        assert len(read_agreements(Bundle.open(root))) == 1
+    assert Bundle.open(root).learned_digest("mood") == learned
+
+
 def test_agreement_that_names_a_version_by_its_record_is_read(tmp_path):
     """As files of before do."""
     bundle = Bundle.open(make(tmp_path / "a", "mood"))
     keep_agreements(bundle, HOW, {"mood": Agreement(rows=5, share=0.8)})
     file = bundle.root / FILE
     file.write_text(file.read_text().replace(bundle.answers_digest("mood"), bundle.lines["mood"].record))
-    assert bundle.lines["mood"].record in file.read_text() and len(read_agreements(bundle)) == 1
+    assert f'"record": "{bundle.lines["mood"].record}"' in file.read_text() and len(read_agreements(bundle)) == 1
 
 
 def test_damaged_agreements_are_refused_and_measured_anew(tmp_path):

@@ -449,6 +449,16 @@ def test_attempts_count_while_the_version_that_they_lost_to_is_live(train):
     assert set(read_attempts(train.root)) == {"urgency"}
 
 
+def test_an_attempt_without_a_score_is_not_recorded(train):
+    """JSON has no such number: the list could not be read again, and nothing be trained."""
+    train("mood", "urgency")
+    lost = {
+        name: msgspec.structs.replace(LOST, record=line.record) for name, line in Bundle.open(train.root).lines.items()
+    }
+    keep_attempts(train.root, {**lost, "mood": msgspec.structs.replace(lost["mood"], tried=float("nan"))})
+    assert read_attempts(train.root) == {"urgency": lost["urgency"]}
+
+
 @pytest.mark.parametrize(
     "raw",
     [b"", b"[]", b"{", b'{"attempts": []}', b'{"attempts": {"mood": 1}}', b'{"attempts": {"mood": {}}}', b'{"x": 1}'],

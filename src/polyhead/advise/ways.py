@@ -11,6 +11,7 @@ import msgspec
 import tomli_w
 
 from polyhead.errors import ConfigError
+from polyhead.project.declare import task_text
 from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, SearchGrid
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.project.tables import AllocationRule, Project, TaskEntry, read_project, training_of
@@ -201,21 +202,12 @@ def project_file(project: Project, home: Path) -> str:
     for table in plain["tasks"]:
         for key in {"train", "validation", "test"} & table.keys():
             table[key] = _placed(table[key], home)
-        table |= {key: table.pop(key) for key in ("strategy", "training") if key in table}  # sub-tables come last
     tables = plain.pop("tasks")
     place = project.trunk.place(home)
     if place != project.trunk.name:
         plain["trunk"] = {**plain.get("trunk", {}), "name": str(Path(place).resolve())}
     head: str = tomli_w.dumps(plain)
-    return head + "".join(f"\n[[tasks]]\n{_task_text(table)}" for table in tables)
-
-
-def _task_text(table: dict[str, Any]) -> str:
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    flat = {key: value for key, value in table.items() if key not in inner}
-    sections = "".join(f"\n[tasks.{key}]\n{tomli_w.dumps(value)}" for key, value in inner.items())
-    text: str = tomli_w.dumps(flat)
-    return text + sections
+    return head + "".join(f"\n{task_text(table)}" for table in tables)
 
 
 def _placed(file: Any, home: Path) -> Any:

@@ -366,7 +366,7 @@ class Model:
         """The file with the training rows of the live version."""
         bundle, folder = Bundle.open(self.folder, verify=False), FilePath(self._cache or FilePath(self._work, "cache"))
         earlier = folder / "rows" / f"{bundle.lines[task].record}.jsonl"  # as it was named before
-        return earlier if earlier.exists() else folder / "rows" / f"{bundle.answers_digest(task)}.jsonl"
+        return earlier if earlier.exists() else folder / "rows" / f"{bundle.learned_digest(task)}.jsonl"
 
     def _train(
         self, entries: Sequence[TaskEntry], display: ProgressDisplay, *, if_better: bool, allow_lost_labels: bool

@@ -7,6 +7,7 @@ one are listed in `attempts.json`, so that they are not trained again; without i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
@@ -98,9 +99,10 @@ def read_attempts(root: FilePath) -> dict[str, Attempt]:
 
 
 def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
-    """Records attempts, by task, and removes outdated ones."""
+    """Records attempts, by task, and removes outdated ones; one whose scores are no numbers is not recorded."""
+    scored = {name: attempt for name, attempt in new.items() if math.isfinite(attempt.live + attempt.tried)}
     with writing_bundle(root, f"{FILE} cannot be written in {root}"):
-        replace_file(root / FILE, to_json(_File(attempts=_in_force(root, {**_read_attempts(root), **new}))))
+        replace_file(root / FILE, to_json(_File(attempts=_in_force(root, {**_read_attempts(root), **scored}))))
 
 
 def _in_force(root: FilePath, attempts: Mapping[str, Attempt]) -> dict[str, Attempt]:

@@ -12,7 +12,18 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
-from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK, TASKS
+from polyhead.bundle.format import (
+    CARD,
+    CODEC,
+    LARGEST_CARD,
+    LARGEST_TEXT,
+    MOST_PROBES,
+    PROBES,
+    SCORES,
+    SEEN,
+    TASK,
+    TASKS,
+)
 from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.versions import versions_in
 from polyhead.errors import BundleError, ConfigError, CorruptFile
@@ -140,11 +151,17 @@ class LiveVersions(ABC):
     def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
 
-    def answers_digest(self, name: str) -> str:
-        """SHA-256 of what the live version answers with. A calibration or a profile beside it does not change it."""
+    def learned_digest(self, name: str) -> str:
+        """SHA-256 of what the live version learned. A calibration or a profile beside it does not change it."""
         record = self.record(name)
         content = digested([record.task, record.path, record.arrays, record.needs])
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+    def answers_digest(self, name: str) -> str:
+        """SHA-256 of what the live version answers with: what it learned, and the profile that `none_of_these` asks."""
+        record, learned = self.record(name), self.learned_digest(name)
+        profile = record.files.get(SEEN, "") if record.task.none_below else ""
+        return hashlib.sha256(f"{learned} {profile}".encode()).hexdigest() if profile else learned
 
     def has_answers(self, name: str, digest: str) -> bool:
         """Whether this is the live version's `answers_digest`, or the SHA-256 of its task.json, as was noted before."""

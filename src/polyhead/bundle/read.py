@@ -125,7 +125,7 @@ class Bundle(LiveVersions):
     def record(self, name: str) -> TaskRecord:
         """The live task.json of a task."""
         self._live(name)
-        return self.tasks[name]
+        return self._record_of(name)
 
     def trunk(self) -> TrunkData:
         """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB)."""

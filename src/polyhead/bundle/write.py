@@ -166,7 +166,9 @@ class Draft(NotesDraft, eq=False):
     record: TaskRecord
     arrays: Mapping[str, np.ndarray]
     seen: bytes | None = None  # the summary of its rows, where it is kept
-    pinned: bool = False  # as the line of bundle.json: a person went back to this version
+    pinned: bool = (
+        False  # as the line of bundle.json: a person went back to this version, or to the one that it calibrates
+    )
 
     @property
     def task(self) -> Task:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.journal import keep_attempts, read_attempts
+from polyhead.bundle.journal import Attempt, keep_attempts, read_attempts
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
 from polyhead.certify.proof import certified
 from polyhead.engine.probes import ProbeRunner
-from polyhead.errors import BundleError, IsolationError
+from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.tasks.calibration import Calibration
 from polyhead.values import Value
 
@@ -45,11 +46,9 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
             raise BundleError(
                 f"the bundle {root} was changed meanwhile", got=f"another version of {changed}", do="run it again"
             )
-        lost = {name: attempt for name, attempt in read_attempts(root).items() if name in wanted}
         before = ProbeRunner(now).answered(wanted)
         add_tasks(root, [_draft(now, name, beside) for name, beside in wanted.items()], replace=True)
-        new = Bundle.open(root)
-        after = ProbeRunner(new).answered(wanted)
+        after = ProbeRunner(Bundle.open(root)).answered(wanted)
         differing = [name for name in wanted if before[name].sha256 != after[name].sha256]
         if differing:
             raise IsolationError(
@@ -59,11 +58,16 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
                 do="run `polyhead tasks verify`; if it finds no file that was touched, report it",
                 tasks=tuple(differing),
             )
-        if lost:
-            records = {name: new.lines[name].record for name in lost}
-            keep_attempts(root, {n: msgspec.structs.replace(a, record=records[n]) for n, a in lost.items()})
 
-    return certified(root, "update", act, changing=list(wanted), actor=actor)
+    lost = dict[str, Attempt]()
+    with suppress(PolyheadError):  # the list may be missing at any time
+        lost = {name: attempt for name, attempt in read_attempts(root).items() if name in wanted}
+    certificate = certified(root, "update", act, changing=list(wanted), actor=actor)
+    if lost:
+        records = {name: certificate.after[name].record for name in lost}
+        with suppress(BundleError, LockError):  # the new versions are live; what lost is trained once more
+            keep_attempts(root, {n: msgspec.structs.replace(a, record=records[n]) for n, a in lost.items()})
+    return certificate
 
 
 def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:

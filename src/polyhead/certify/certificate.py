@@ -222,21 +222,27 @@ def bundle_hash(root: FilePath) -> str:
 
 
 def _with_room(certificate: Certificate) -> Certificate:
-    """The certificate with as many changed answers as it has room for, shared out between its tasks."""
-    room, kept, left_out = MOST_BYTES_OF_ANSWERS, dict[str, tuple[AnswerChange, ...]](), dict[str, int]()
-    for place, (name, changes) in enumerate(certificate.answers_changed.items()):
-        share, fitting = room // (len(certificate.answers_changed) - place), list[AnswerChange]()
-        for change in changes:
-            raw = to_json(change)
-            size = len(raw) + INDENT * raw.count(b"\n")
-            size = max(size, BYTES_OF_VALUE * (1 + sum(map(raw.count, (b",", b"[", b"{")))))
+    """The certificate with as many changed answers as it has room for; tasks with few leave their share to others."""
+    changed, room = certificate.answers_changed, MOST_BYTES_OF_ANSWERS
+    sizes = {name: list(map(_size, changes)) for name, changes in changed.items()}
+    kept, left_out = dict(changed), dict[str, int]()
+    for place, name in enumerate(sorted(sizes, key=lambda name: sum(sizes[name]))):
+        share, fitting = room // (len(sizes) - place), list[AnswerChange]()
+        for change, size in zip(changed[name], sizes[name], strict=True):
             if size <= share:
                 fitting.append(change)
                 share, room = share - size, room - size
         kept[name] = tuple(fitting)
-        if len(fitting) < len(changes):
-            left_out[name] = len(changes) - len(fitting)
+        if len(fitting) < len(changed[name]):
+            left_out[name] = len(changed[name]) - len(fitting)
     return msgspec.structs.replace(certificate, answers_changed=kept, answers_left_out=left_out or msgspec.UNSET)
+
+
+def _size(change: AnswerChange) -> int:
+    """The bytes that a changed answer takes of the room."""
+    raw = to_json(change)
+    size = len(raw) + INDENT * raw.count(b"\n")
+    return max(size, BYTES_OF_VALUE * (1 + sum(map(raw.count, (b",", b"[", b"{")))))
 
 
 _DONE: Mapping[Operation, str] = {

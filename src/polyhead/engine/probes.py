@@ -303,9 +303,9 @@ class Numerics(Value):
 
 
 class VersionAgreement(Value):
-    """The agreement of one version of a task, whose `answers_digest` is `record`."""
+    """The agreement of one version of a task, with its `answers_digest`."""
 
-    record: str
+    answers: str = msgspec.field(name="record")
     agreement: Agreement
 
 
@@ -349,7 +349,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
     """Measurements of the live versions; raises CorruptFile for a file that cannot be read."""
     live_agreements = []
     for entry in _read(bundle.root).agreements:
-        live = {n: m for n, m in entry.tasks.items() if n in bundle.lines and bundle.has_answers(n, m.record)}
+        live = {n: m for n, m in entry.tasks.items() if n in bundle.lines and bundle.has_answers(n, m.answers)}
         if live:
             live_agreements.append(msgspec.structs.replace(entry, tasks=live))
     return live_agreements
@@ -357,7 +357,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
 
 def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Agreement]) -> None:
     """Writes measurements, in place of earlier ones of the same backend, precision and width."""
-    tasks = {n: VersionAgreement(record=bundle.answers_digest(n), agreement=agreements[n]) for n in agreements}
+    tasks = {n: VersionAgreement(answers=bundle.answers_digest(n), agreement=agreements[n]) for n in agreements}
     with writing_bundle(bundle.root, "agreements cannot be kept"):
         try:
             before = _read(bundle.root).agreements

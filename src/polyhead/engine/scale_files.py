@@ -48,9 +48,9 @@ class Int8Change(Value):
 
 
 class VersionChange(Value):
-    """The change of one version of a task, whose `answers_digest` is `record`."""
+    """The change of one version of a task, with its `answers_digest`."""
 
-    record: str
+    answers: str = msgspec.field(name="record")
     change: Int8Change
 
 
@@ -64,7 +64,7 @@ class Measurement(Value):
     def of(self, bundle: Bundle) -> dict[str, Int8Change]:
         """Measurements of the live versions."""
         there = {name: measured for name, measured in self.tasks.items() if name in bundle.lines}
-        return {name: m.change for name, m in there.items() if bundle.has_answers(name, m.record)}
+        return {name: m.change for name, m in there.items() if bundle.has_answers(name, m.answers)}
 
 
 class ScalesRecord(Value):
@@ -190,7 +190,7 @@ def write_changes(
 
 def _measured(bundle: Bundle, backend: str, changes: Mapping[str, Int8Change]) -> Measurement:
     tasks = {
-        name: VersionChange(record=bundle.answers_digest(name), change=change)
+        name: VersionChange(answers=bundle.answers_digest(name), change=change)
         for name, change in changes.items()
         if change.is_measured
     }

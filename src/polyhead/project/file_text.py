@@ -29,9 +29,11 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
     if same and not replace:
         do = "give another name with --task, or replace the task with --replace"
         raise BadName(f"{output} has a task of this name", got=entry["name"], do=do)
-    if same:
-        lines = before.splitlines(keepends=True)
-        start, end, old = _place_of(lines, same[0]["name"])
+    after, lines = before, before.splitlines(keepends=True)
+    if not same:
+        after = before.rstrip() + ("\n\n" + task_text(entry)).replace("\n", ends)
+    elif place := _place_of(lines, same[0]["name"]):
+        start, end, old = place
         kept = {key: old[key] for key in KEPT if key in old} if same[0].get("kind") == entry["kind"] else {}
         if kept.get("positive") not in entry.get("labels", ()):
             kept.pop("positive", None)
@@ -39,15 +41,13 @@ def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool)
         comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
         head, _, keys_text = task_text(entry).replace("\n", ends).partition("\n")
         after = "".join([*lines[:start], head + "\n", *comments, keys_text, *lines[end:]])
-    else:
-        after = before.rstrip() + ("\n\n" + task_text(entry)).replace("\n", ends)
     _check(before, after, entry, output, is_new=not same)
     written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}
     return after, tuple(key for task in same for key in task if key not in written)
 
 
-def _place_of(lines: Sequence[str], name: str) -> tuple[int, int, dict[str, Any]]:
-    """The lines of one [[tasks]] table and its keys, without its tables below and comments after it; else no line."""
+def _place_of(lines: Sequence[str], name: str) -> tuple[int, int, dict[str, Any]] | None:
+    """The lines of one [[tasks]] table and its keys, without its tables below and comments after it, if it is there."""
     starts = [number for number, line in enumerate(lines) if TASKS.match(line)]
     for start in starts:
         end = next((n for n in range(start + 1, len(lines)) if HEADER.match(lines[n]) and _is_header(lines[n])), None)
@@ -60,7 +60,7 @@ def _place_of(lines: Sequence[str], name: str) -> tuple[int, int, dict[str, Any]
             continue
         if table.get("name") == name:
             return start, end, table
-    return 0, 0, {}
+    return None
 
 
 def _is_header(line: str) -> bool:

@@ -27,6 +27,7 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as in data sets of hubs
+GZIP = re.compile(r"\.gz$", re.IGNORECASE)
 
 
 class InitTask(InitOptions, kw_only=True):
@@ -275,9 +276,10 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     whole = []
     for (_, rest), group in groups.items():
         if "train" in group:
-            name = clean_name(rest.split(".")[0] or Path(group["train"]).resolve().parent.name)
+            parts = GZIP.sub("", rest).split(".")
+            first = next(filter(None, parts[:-1] or parts), Path(group["train"]).resolve().parent.name)
             splits = {"validation": group.get("validation"), "test": group.get("test")}
-            whole.append({"name": name, "data": group["train"], **splits})
+            whole.append({"name": clean_name(first), "data": group["train"], **splits})
         else:
             single_files += [{"name": None, "data": path, "validation": None, "test": None} for path in group.values()]
     return [*whole, *single_files]

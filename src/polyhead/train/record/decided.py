@@ -115,7 +115,7 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
             return "it was removed from the bundle, and its table is still in the project file"
         line, attempt = self.lines.get(name), self.attempts.get(name)
         if line is not None and line.pinned:
-            return f"its live version {line.version} is pinned: it was rolled back to"
+            return f"its live version {line.version} is pinned: it was rolled back to, or calibrated after that"
         if line is not None and attempt is not None and attempt.fingerprint == tag:
             return f"trained this way it lost to its live version {line.version} ({attempt.line()})"
         return None
