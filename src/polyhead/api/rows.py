@@ -116,14 +116,17 @@ def with_lists(
     separator: str | None = None,
     empty: str | None = None,
 ) -> LabelledTexts:
-    """The rows with lists instead of strings of several labels, if the kind takes several labels per row.
+    """The rows with lists instead of strings of several labels, if the kind takes several labels or texts per row.
 
     With the task's labels `known`, the separator must leave only these. `empty` says what an empty string means. Raises
     BadValue for a string that cannot be split this way.
     """
     cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
-    if not cells or not kind.label_is_list:
+    if not cells or not (kind.label_is_list or separator):
         return rows
+    if not kind.label_is_list:
+        parsed = [kind.parse(label, separator) if isinstance(label, str) else label for label in rows.labels]
+        return msgspec.structs.replace(rows, labels=parsed)
     mark = separator or (separator_between(cells, known) if kind.empty_is_none else None)
     labels: list[Any] = []
     for number, label in enumerate(rows.labels):
