@@ -129,10 +129,14 @@ def test_where_takes_booleans_and_whole_numbers_as_frames_write_them(tmp_path):
     """A frame's True and 1.0 in CSV were no true and no 1, so that no row was chosen."""
     table = "text,label,fold,live\na,no,1.0,True\nb,no,2.0,FALSE\nc,yes,1.0,true\nd,yes,,\n"
     path = written(tmp_path, table, "a.csv")
-    for where in ({"fold": 1}, {"fold": "1"}, {"live": True}, {"live": True, "fold": 1}):
+    for where in ({"fold": 1}, {"fold": "1.0"}, {"live": True}, {"live": True, "fold": 1}):
         assert read(Source(path=path, where=where), YES_NO).rows == [1, 3]
     assert read(Source(path=path, where={"live": False}), YES_NO).rows == [2]
     assert read(Source(path=path, where={"live": "True"}), YES_NO).rows == [1], "a string is itself"
+    with pytest.raises(EmptyData):
+        read(Source(path=path, where={"fold": "1"}), YES_NO)
+    versions = written(tmp_path, "text,label,version\na,no,1\nb,yes,1.0\n", "b.csv")
+    assert read(Source(path=versions, where={"version": "1.0"}), YES_NO).rows == [2]
 
 
 def test_where_and_limit_choose_rows(tmp_path):
