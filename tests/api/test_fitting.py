@@ -371,8 +371,9 @@ def test_a_file_of_another_split_leaves_the_rows_of_training_as_they_are(made, t
 
 def test_shares_are_numbers_of_any_type_between_zero_and_one(made):
     made.fit("mood", TEXTS, MOODS, validation=0.3).fit("other", TEXTS, MOODS, validation=np.float32(0.3))
-    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other")]
-    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"]
+    made.fit("third", TEXTS, MOODS, validation=Decimal("0.3"))
+    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other", "third")]
+    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"] == data[2]["validation"]["rows"]
     for share in (0, 1, 1.5, True):
         with pytest.raises(errors.ConfigError, match="between 0 and 1"):
             made.fit("mood", TEXTS, MOODS, validation=share)

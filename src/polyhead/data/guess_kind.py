@@ -88,6 +88,15 @@ def plain(value: object) -> object:
     return None if is_missing(value) else value
 
 
+def with_plain_numbers(value: object) -> object:
+    """The value with numbers of Python in place of decimals, at any depth."""
+    if isinstance(value, list | tuple):
+        return list(map(with_plain_numbers, value))
+    if isinstance(value, dict):
+        return {name: with_plain_numbers(item) for name, item in value.items()}
+    return plain(value) if isinstance(value, Decimal) else value
+
+
 def is_missing(value: object) -> bool:
     """True for None, NaN of any type, and pandas' markers of missing values: NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
