@@ -210,6 +210,21 @@ def test_a_separator_at_the_end_or_twice_makes_no_label(tmp_path):
     """The cell was refused for a label without a name."""
     found = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)
     assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 1, 1], [1, 0, 0]]
+    brief = Task(name="brief", kind="summarization")
+    found = read(source(tmp_path, "text,label\nx,a;;c;\n", "b.csv", separator=";"), brief)
+    assert [target.tolist() for target in found.targets] == [["a", "c"]]
+    table = "tokens\ttags\nx y \tO B-x \nx z\tO O\n"
+    found = read(source(tmp_path, table, "c.tsv", tokens="tokens", tags="tags", separator=" "), BIO)
+    assert [target.tolist() for target in found.targets] == [[0, 1], [0, 0]]
+
+
+def test_a_separator_after_the_last_choice_makes_no_choice(tmp_path):
+    """The row was left out as one without choices; with a blank one between others it is: a label may be a place."""
+    pick = Task(name="pick", kind="multiple_choice")
+    table = "question,choices,label\nq,red;blue;,1\nq,red;blue; ,red\nq,red;;blue,1\n"
+    found = read(source(tmp_path, table, "a.csv", separator=";"), pick)
+    assert [question.options for question in found.inputs] == [("red", "blue")] * 2
+    assert [int(target) for target in found.targets] == [1, 0] and found.report.empty == 1
 
 
 def test_decimals_of_parquet_are_numbers(tmp_path):

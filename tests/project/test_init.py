@@ -590,6 +590,18 @@ def test_a_column_with_a_separator_at_the_end_of_cells_is_found(tmp_path):
     assert [target.tolist() for target in read(source, task).targets] == [[1, 1], [0, 1]] * 20
 
 
+def test_cells_of_separators_alone_are_no_labels(tmp_path):
+    """A column of them rivalled the right one, as one did of single labels with a separator after them."""
+    from polyhead.cli.options import LabelledColumns, labelled_sources
+    from polyhead.tasks.task import Task
+
+    for kind, others in (("single_label", ["no,", "yes,"]), ("multi_label", [";", "|"])):
+        write(tmp_path / "x.csv", rows_of(words=WORDS, others=others * 20, gold=["no", "yes"] * 20))
+        task = Task(name="asks", kind=kind, labels=("no", "yes"))
+        source = labelled_sources({"asks": task}, ["asks"], str(tmp_path / "x.csv"), LabelledColumns())["asks"]
+        assert source.label == "gold"
+
+
 def test_the_text_to_ask_is_a_short_one(tmp_path):
     """A whole document of 1,700 characters was printed."""
     long = [f"number {i} " + "and a long story goes on " * 70 for i in range(40)]

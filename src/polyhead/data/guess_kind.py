@@ -144,7 +144,8 @@ def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | No
     """The separator that splits all cells into known `labels`; falls back to `separator_of`."""
     known = set(labels)
     for mark in (None, *SEPARATORS) if known else ():
-        if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
+        parts = {part.strip() for cell in cells for part in (cell.split(mark) if mark else [cell])} - {""}
+        if parts <= known:
             return mark
     chosen = separator_of(cells)
     return chosen[0] if chosen else None
