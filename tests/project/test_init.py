@@ -539,7 +539,8 @@ def test_columns_of_true_and_false_are_a_label_each(tmp_path):
     capitals = {name: [str(mark).upper() for mark in cells] for name, cells in marks.items()}
     write(tmp_path / "x.csv", rows_of(text=WORDS, **capitals))
     write(tmp_path / "y.jsonl", rows_of(text=WORDS, **marks))
-    for data in ("x.csv", "y.jsonl"):
+    write(tmp_path / "z.jsonl", rows_of(text=WORDS, **capitals))
+    for data in ("x.csv", "y.jsonl", "z.jsonl"):
         done = run("init", data, "-o", "p.toml", "--replace", cwd=tmp_path)
         assert done.code == 0, done.err
         (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == data[0]]

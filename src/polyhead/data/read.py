@@ -378,7 +378,7 @@ class _Reader:
     def _soft(self, row: Row) -> object:
         """The value of the row's columns of soft labels; None if they are empty."""
         cells = [row.values.get(column) for column in self.columns.soft]
-        return value_of(cells, is_list=bool(self.source.one_hot), from_cells=self.table.has_cells) if cells else None
+        return value_of(cells, is_list=bool(self.source.one_hot)) if cells else None
 
     def _weight(self, row: Row) -> float:
         weight = weight_of(value := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
