@@ -19,7 +19,7 @@ from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, parts_of, single
+from polyhead.tasks.kinds.base import bad_value, parts_of_cell, single
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
@@ -353,7 +353,7 @@ class _Reader:
     def _strings(self, row: Row, column: str, content: str) -> list[str]:
         """The strings in a column; empty if it is missing or blank."""
         value = row.values.get(column)
-        items = parts_of(value, self.source.separator) if isinstance(value, str) else value
+        items = parts_of_cell(value, self.source.separator) if isinstance(value, str) else value
         if items is None or items == [] or items == "":
             return []
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
@@ -373,7 +373,7 @@ class _Reader:
         separated = self.source.separator and not self.columns.choices
         if not isinstance(value, str) or not (self.table.has_cells or separated):
             return value
-        return (parts_of if self.source.spans else self.kind.parse)(value, self.source.separator)
+        return (parts_of_cell if self.source.spans else self.kind.parse)(value, self.source.separator)
 
     def _soft(self, row: Row) -> object:
         """The value of the row's columns of soft labels; None if they are empty."""

@@ -37,7 +37,7 @@ def listed(cell: str, otherwise: object) -> object:
     return cell
 
 
-def parts_of(cell: str, separator: str | None) -> object:
+def parts_of_cell(cell: str, separator: str | None) -> object:
     """The list that a cell spells, as JSON or with separators, of which one may follow the last part; or the cell."""
     if not separator:
         return listed(cell, cell)

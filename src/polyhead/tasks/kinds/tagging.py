@@ -69,7 +69,7 @@ class Tagging(Kind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """A JSON list, or labels between separators, of which one may follow the last."""
-        return base.parts_of(cell, separator)
+        return base.parts_of_cell(cell, separator)
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The labels' indices, int64 (words,)."""
