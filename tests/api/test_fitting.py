@@ -352,10 +352,28 @@ def test_other_splits_are_read_as_the_rows_of_training(made, tmp_path, monkeypat
         assert made.scores("asks") == made.scores("lists"), place
 
 
+def test_a_file_of_another_split_leaves_the_rows_of_training_as_they_are(made, tmp_path, monkeypatch):
+    """References with a separator between them were one text, and with a file of validation rows two."""
+    seen = []
+
+    def prepared(entries, display, **_):
+        whole = prepare(Project(tasks=tuple(entries)), Path())[0].whole
+        seen.append([target.tolist() for target in whole.targets])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_train", prepared)
+    (tmp_path / "more.csv").write_text("text,label\na lamp,a|b\n")
+    for split in (None, str(tmp_path / "more.csv"), (["a lamp"], ["a|b"])):
+        with pytest.raises(KeyboardInterrupt):
+            made.fit("brief", TEXTS, ["one|two"] * 30, kind="summarization", separator="|", test=split)
+    assert seen == [[["one", "two"]] * 30] * 3
+
+
 def test_shares_are_numbers_of_any_type_between_zero_and_one(made):
     made.fit("mood", TEXTS, MOODS, validation=0.3).fit("other", TEXTS, MOODS, validation=np.float32(0.3))
-    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other")]
-    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"]
+    made.fit("third", TEXTS, MOODS, validation=Decimal("0.3"))
+    data = [made.session.bundle.record(name).trained_with["data"] for name in ("mood", "other", "third")]
+    assert data[0]["validation"]["rows"] == data[1]["validation"]["rows"] == data[2]["validation"]["rows"]
     for share in (0, 1, 1.5, True):
         with pytest.raises(errors.ConfigError, match="between 0 and 1"):
             made.fit("mood", TEXTS, MOODS, validation=share)

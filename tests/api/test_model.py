@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import warnings
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -570,6 +571,18 @@ def test_missing_values_of_tables_in_memory_are_null(tmp_path):
         with with_data(Project(tasks=(entry,)), {"t": {"train": table}}) as made:
             lines = [dict(row.values) for row in Rows(made.tasks[0].train)]
         assert [list(line.values()) for line in lines] == [["a", None], [None, None], ["b", 1]]
+
+
+def test_decimals_of_tables_in_memory_are_numbers_at_any_depth():
+    """Those in lists and objects were written as strings, and refused as probabilities and labels."""
+    from polyhead.api.rows import with_data
+
+    cells = [[Decimal("0.25"), Decimal(1)], (Decimal(2), "b"), {"no": Decimal("0.5"), "more": [Decimal("1.5")]}]
+    rows = [{"text": "a", "label": cell} for cell in cells]
+    entry = TaskEntry(name="t", kind="multi_label", labels=("0", "1"), train="x.jsonl")
+    with with_data(Project(tasks=(entry,)), {"t": {"train": rows}}) as made:
+        read = [row.values["label"] for row in Rows(made.tasks[0].train)]
+    assert read == [[0.25, 1], [2, "b"], {"no": 0.5, "more": [1.5]}]
 
 
 def test_what_a_bundle_does_not_list_is_not_kept(model, tmp_path, monkeypatch):

@@ -194,3 +194,16 @@ def test_a_label_named_for_one_task_leaves_the_others_their_own(bundle, rows, tm
     alone = told("drift", bundle, file, "--task", "mood", "--label", "feeling")
     assert alone["tasks"][0]["sureness"]["rows"] == 60
     run("drift", bundle, file, "--label", "feeling").refuses("--label TASK=COLUMN", code=2)
+
+
+def test_a_column_named_as_another_task_is_read_and_a_label_of_another_task_refused(bundle, rows, tmp_path):
+    """Both were dropped, and no labels were read."""
+    renamed = [
+        {"topics" if key == "mood" else key: cell for key, cell in row.items() if key not in ("topics", "urgency")}
+        for row in tiny_project.messages(60, seed=12)
+    ]
+    file = tiny_project.write_jsonl(tmp_path / "renamed.jsonl", renamed)
+    run("drift", bundle, rows["held"], "--tasks", "mood,topics", "--keep")
+    done = told("drift", bundle, file, "--task", "mood", "--label", "topics")
+    assert done["tasks"][0]["sureness"]["rows"] == 60
+    run("drift", bundle, file, "--task", "mood", "--label", "topics=gold").refuses("no column 'topics=gold'")

@@ -870,6 +870,20 @@ def test_blanks_and_line_ends_of_unicode_are_part_of_words_and_spans(tmp_path):
     (folder / "a.ann").write_bytes("T1\tLOC 3 11\tNew\u2028York\r\nT2\tX 3 13\tNew\u2028York\u0085s\n".encode())
     (row,) = Rows(str(folder), ())
     assert row.values["spans"] == spans((3, 11, "LOC"), (3, 13, "X"))
+    (folder / "a.ann").write_bytes("T1\tLOC 3 11\tNew\u2028York\rT2\tX 3 13\tNew\u2028York\u0085s\r".encode())
+    (row,) = Rows(str(folder), ())
+    assert row.values["spans"] == spans((3, 11, "LOC"), (3, 13, "X"))
+
+
+def test_blanks_of_unicode_after_a_tag_and_between_columns_are_no_part_of_it(tmp_path):
+    """A tag with a no-break space after it was another tag."""
+    for name, lines in (("a.conll", "x _ B-y\u00a0\nz _ O \u00a0\n"), ("b.conll", "x\tB-y\u00a0\nz\tO\u2003\n")):
+        (tmp_path / name).write_text(lines)
+        (row,) = Rows(str(tmp_path / name), ())
+        assert row.values == {"tokens": ["x", "z"], "tags": ["B-y", "O"]}
+    (tmp_path / "c.conll").write_text("x\u3000B-y\n z\u00a0z\u3000\u3000O \n")
+    (row,) = Rows(str(tmp_path / "c.conll"), ())
+    assert row.values == {"tokens": ["x", "z\u00a0z"], "tags": ["B-y", "O"]}
 
 
 @pytest.mark.parametrize(("content", "said"), [("", "no sentence"), ("a B-x\nb\n", "line 2"), ("\xff", "cannot read")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyhead.data.columns import Columns
 from polyhead.data.guess_columns import layout_of, table_of
-from polyhead.data.guess_kind import kind_of_labels, plain, separator_of
+from polyhead.data.guess_kind import kind_of_labels, plain, separator_between, separator_of
 from polyhead.errors import ConfigError, EmptyData
 from support.cases import cases
 
@@ -215,6 +215,8 @@ def test_a_separator_is_certain_where_labels_come_in_several_combinations():
     assert separator_of(["x;y", "y"]) == (";", True)
     assert separator_of(["x;y", "z"]) == (";", False)
     assert separator_of(["x", "y"]) is None
+    assert separator_between(["x; y;", "y;"], ("x", "y", "z")) == separator_between([";x", "y;;z"], "xyz") == ";"
+    assert separator_between(["a;b|", "c|"], ("a;b", "c")) == "|"
 
 
 @given(

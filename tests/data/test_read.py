@@ -129,10 +129,14 @@ def test_where_takes_booleans_and_whole_numbers_as_frames_write_them(tmp_path):
     """A frame's True and 1.0 in CSV were no true and no 1, so that no row was chosen."""
     table = "text,label,fold,live\na,no,1.0,True\nb,no,2.0,FALSE\nc,yes,1.0,true\nd,yes,,\n"
     path = written(tmp_path, table, "a.csv")
-    for where in ({"fold": 1}, {"fold": "1"}, {"live": True}, {"live": True, "fold": 1}):
+    for where in ({"fold": 1}, {"fold": "1.0"}, {"live": True}, {"live": True, "fold": 1}):
         assert read(Source(path=path, where=where), YES_NO).rows == [1, 3]
     assert read(Source(path=path, where={"live": False}), YES_NO).rows == [2]
     assert read(Source(path=path, where={"live": "True"}), YES_NO).rows == [1], "a string is itself"
+    with pytest.raises(EmptyData):
+        read(Source(path=path, where={"fold": "1"}), YES_NO)
+    versions = written(tmp_path, "text,label,version\na,no,1\nb,yes,1.0\n", "b.csv")
+    assert read(Source(path=versions, where={"version": "1.0"}), YES_NO).rows == [2]
 
 
 def test_where_and_limit_choose_rows(tmp_path):
@@ -206,6 +210,21 @@ def test_a_separator_at_the_end_or_twice_makes_no_label(tmp_path):
     """The cell was refused for a label without a name."""
     found = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)
     assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 1, 1], [1, 0, 0]]
+    brief = Task(name="brief", kind="summarization")
+    found = read(source(tmp_path, "text,label\nx,a;;c;\n", "b.csv", separator=";"), brief)
+    assert [target.tolist() for target in found.targets] == [["a", "c"]]
+    table = "tokens\ttags\nx y \tO B-x \nx z\tO O\n"
+    found = read(source(tmp_path, table, "c.tsv", tokens="tokens", tags="tags", separator=" "), BIO)
+    assert [target.tolist() for target in found.targets] == [[0, 1], [0, 0]]
+
+
+def test_a_separator_after_the_last_choice_makes_no_choice(tmp_path):
+    """The row was left out as one without choices; with a blank one between others it is: a label may be a place."""
+    pick = Task(name="pick", kind="multiple_choice")
+    table = "question,choices,label\nq,red;blue;,1\nq,red;blue; ,red\nq,red;;blue,1\n"
+    found = read(source(tmp_path, table, "a.csv", separator=";"), pick)
+    assert [question.options for question in found.inputs] == [("red", "blue")] * 2
+    assert [int(target) for target in found.targets] == [1, 0] and found.report.empty == 1
 
 
 def test_decimals_of_parquet_are_numbers(tmp_path):

@@ -55,6 +55,9 @@ def test_cells_hold_json_or_one_number_a_column(tmp_path):
     found = read(source(tmp_path, columns, "b.csv", soft=("p_bad", "p_good")), MOOD)
     np.testing.assert_allclose(np.stack(found.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
     assert found.rows == [1, 3]
+    rows = [{"text": "one", "p_bad": "0.3", "p_good": "0.7 "}, {"text": "two", "p_bad": "True", "p_good": "false"}]
+    found = read(source(tmp_path, rows, soft=("p_bad", "p_good")), MOOD)
+    np.testing.assert_allclose(np.stack(found.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
 
 
 def test_a_row_of_parquet_holds_a_list_or_a_struct(tmp_path):

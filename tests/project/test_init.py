@@ -552,7 +552,8 @@ def test_columns_of_true_and_false_are_a_label_each(tmp_path):
     capitals = {name: [str(mark).upper() for mark in cells] for name, cells in marks.items()}
     write(tmp_path / "x.csv", rows_of(text=WORDS, **capitals))
     write(tmp_path / "y.jsonl", rows_of(text=WORDS, **marks))
-    for data in ("x.csv", "y.jsonl"):
+    write(tmp_path / "z.jsonl", rows_of(text=WORDS, **capitals))
+    for data in ("x.csv", "y.jsonl", "z.jsonl"):
         done = run("init", data, "-o", "p.toml", "--replace", cwd=tmp_path)
         assert done.code == 0, done.err
         (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == data[0]]
@@ -601,6 +602,18 @@ def test_a_column_with_a_separator_at_the_end_of_cells_is_found(tmp_path):
     source = labelled_sources({"asks": task}, ["asks"], str(tmp_path / "x.csv"), columns)["asks"]
     assert source.label == "gold"
     assert [target.tolist() for target in read(source, task).targets] == [[1, 1], [0, 1]] * 20
+
+
+def test_cells_of_separators_alone_are_no_labels(tmp_path):
+    """A column of them rivalled the right one, as one did of single labels with a separator after them."""
+    from polyhead.cli.options import LabelledColumns, labelled_sources
+    from polyhead.tasks.task import Task
+
+    for kind, others in (("single_label", ["no,", "yes,"]), ("multi_label", [";", "|"])):
+        write(tmp_path / "x.csv", rows_of(words=WORDS, others=others * 20, gold=["no", "yes"] * 20))
+        task = Task(name="asks", kind=kind, labels=("no", "yes"))
+        source = labelled_sources({"asks": task}, ["asks"], str(tmp_path / "x.csv"), LabelledColumns())["asks"]
+        assert source.label == "gold"
 
 
 def test_the_text_to_ask_is_a_short_one(tmp_path):

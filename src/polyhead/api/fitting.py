@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from decimal import Decimal
 from numbers import Real
 from os import PathLike
 from pathlib import Path as FilePath
@@ -178,7 +179,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         lists = (names for names in self.rows.labels if isinstance(names, list))
         known = {name for names in lists for name in names if isinstance(name, str)}
         for split, rows_of_split in call_rows.splits.items():
-            if isinstance(rows_of_split, Real):
+            if isinstance(rows_of_split, Real | Decimal):
                 named[split] = float(rows_of_split)
             elif isinstance(rows_of_split, str | PathLike | DataFile):
                 file = rows_of_split if isinstance(rows_of_split, DataFile) else DataFile(path=str(rows_of_split))

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.api.given import Frame, every_input_of, frame_of, values_of_rows
-from polyhead.data.guess_kind import kind_of_labels, plain, separator_between
+from polyhead.data.guess_kind import kind_of_labels, plain, separator_between, with_plain_numbers
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
@@ -116,14 +116,17 @@ def with_lists(
     separator: str | None = None,
     empty: str | None = None,
 ) -> LabelledTexts:
-    """The rows with lists instead of strings of several labels, if the kind takes several labels per row.
+    """The rows with lists instead of strings of several labels, if the kind takes several labels or texts per row.
 
     With the task's labels `known`, the separator must leave only these. `empty` says what an empty string means. Raises
     BadValue for a string that cannot be split this way.
     """
     cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
-    if not cells or not kind.label_is_list:
+    if not cells or not (kind.label_is_list or separator):
         return rows
+    if not kind.label_is_list:
+        parsed = [kind.parse(label, separator) if isinstance(label, str) else label for label in rows.labels]
+        return msgspec.structs.replace(rows, labels=parsed)
     mark = separator or (separator_between(cells, known) if kind.empty_is_none else None)
     labels: list[Any] = []
     for number, label in enumerate(rows.labels):
@@ -347,5 +350,5 @@ def _table(rows: Any, subject: str) -> list[Record]:
         rows = [dict(zip(frame.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise BadValue(f"{subject} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
-    plain_rows = ({key: plain(cell) for key, cell in row.items()} for row in rows)
+    plain_rows = ({key: with_plain_numbers(plain(cell)) for key, cell in row.items()} for row in rows)
     return [msgspec.json.decode(json_bytes(row)) for row in plain_rows]

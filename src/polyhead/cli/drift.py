@@ -92,10 +92,8 @@ def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> di
 
 def _labelled(session: Session, names: Sequence[str], data: str, columns: LabelledColumns) -> dict[str, Source]:
     """The sources of the tasks whose labels the file has: in the columns that `--label` names, or of a task's name."""
-    named = [value.partition("=")[0] for value in columns.labels]
-    is_of_any = not session.tasks.keys() >= {*named}  # a column without a task
-    columns_of_file = first_columns(data)
-    labelled = [name for name in names if is_of_any or name in named or name in columns_of_file]
+    named = {*columns.labels_of(names), *first_columns(data)}
+    labelled = [name for name in names if None in named or name in named]
     return labelled_sources({name: session.tasks[name] for name in names}, labelled, data, columns) if labelled else {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -215,6 +215,15 @@ class LabelledColumns(Columns):
         """The columns of texts that are named, by role."""
         return TextColumns(text=self.text, text_b=self.text_b).roles
 
+    def labels_of(self, names: Collection[str]) -> dict[str | None, str]:
+        """The columns of labels by these tasks; the key None holds a column that names none of them."""
+        labels: dict[str | None, str] = {}
+        for value in self.labels:
+            task, mark, column = value.partition("=")
+            is_named = bool(mark) and task in names
+            labels[task if is_named else None] = column if is_named else value
+        return labels
+
     @property
     def is_named(self) -> bool:
         """Whether anything is said of columns."""
@@ -225,11 +234,7 @@ def labelled_sources(
     tasks: Mapping[str, Task], names: Sequence[str], file: str, columns: LabelledColumns
 ) -> dict[str, Source]:
     """Where each task's labels are; what is guessed is printed on standard error."""
-    labels: dict[str | None, str] = {}
-    for value in columns.labels:
-        task, mark, column = value.partition("=")
-        is_named = bool(mark) and task in (names or tasks)
-        labels[task if is_named else None] = column if is_named else value
+    labels = columns.labels_of(names or tasks)
     try:
         return labelled.sources_of(tasks, names, file, columns, labels, say=note)
     except ConfigError as error:

@@ -77,7 +77,7 @@ class Source(Columns, kw_only=True):
         return not is_address(self.path)
 
     def selects(self, values: Mapping[str, object]) -> bool:
-        """Whether `where` selects a row with these values, in whatever spelling programs write them."""
+        """Whether `where` selects a row with these values: booleans and numbers in any spelling of other programs."""
         return all(_holds(values.get(column), value) for column, value in (self.where or {}).items())
 
 
@@ -113,7 +113,7 @@ class TaskColumns(Value):
 
 def _holds(cell: object, value: str | int | bool) -> bool:
     name, wanted = spelled(cell), spelled(value)
-    if name is None or wanted is None or name == wanted:
+    if isinstance(value, str) or name is None or wanted is None or name == wanted:
         return name == wanted
     return name.lower() == wanted if isinstance(value, bool) else other_spelling(name, (wanted,)) == wanted
 

@@ -88,6 +88,15 @@ def plain(value: object) -> object:
     return None if is_missing(value) else value
 
 
+def with_plain_numbers(value: object) -> object:
+    """The value with numbers of Python in place of decimals, at any depth."""
+    if isinstance(value, list | tuple):
+        return list(map(with_plain_numbers, value))
+    if isinstance(value, dict):
+        return {name: with_plain_numbers(item) for name, item in value.items()}
+    return plain(value) if isinstance(value, Decimal) else value
+
+
 def is_missing(value: object) -> bool:
     """True for None, NaN of any type, and pandas' markers of missing values: NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
@@ -135,7 +144,8 @@ def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | No
     """The separator that splits all cells into known `labels`; falls back to `separator_of`."""
     known = set(labels)
     for mark in (None, *SEPARATORS) if known else ():
-        if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
+        parts = {part.strip() for cell in cells for part in (cell.split(mark) if mark else [cell])} - {""}
+        if parts <= known:
             return mark
     chosen = separator_of(cells)
     return chosen[0] if chosen else None

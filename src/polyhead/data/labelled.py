@@ -91,9 +91,13 @@ def _column_of_labels(task: Task, table: Table) -> str:
 
 
 def _are_labels(value: object, task: Task) -> bool:
+    if _is_label(value, task) or value == []:
+        return True
     parts = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
-    names = [name for part in parts if (name := str(spelled(part)).strip())]
-    return _is_label(value, task) or all(_is_label(name, task) for name in names)
+    names = [str(spelled(part)).strip() for part in parts]
+    if kind_of(task).label_is_list and not isinstance(value, list):
+        names = list(filter(None, names))
+    return bool(names) and all(_is_label(name, task) for name in names)
 
 
 def _is_label(value: object, task: Task) -> bool:

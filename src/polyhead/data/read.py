@@ -21,7 +21,7 @@ from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, listed, single
+from polyhead.tasks.kinds.base import bad_value, parts_of_cell, single
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
@@ -352,7 +352,7 @@ class _Reader:
     def _strings(self, row: Row, column: str, content: str) -> list[str]:
         """The strings in a column; empty if it is missing or blank."""
         value = row.values.get(column)
-        items = self._list(value) if isinstance(value, str) else value
+        items = parts_of_cell(value, self.source.separator) if isinstance(value, str) else value
         if items is None or items == [] or items == "":
             return []
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
@@ -372,22 +372,18 @@ class _Reader:
         separated = self.source.separator and not self.columns.choices
         if not isinstance(value, str) or not (self.table.has_cells or separated):
             return value
-        return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
+        return (parts_of_cell if self.source.spans else self.kind.parse)(value, self.source.separator)
 
     def _soft(self, row: Row) -> object:
         """The value of the row's columns of soft labels; None if they are empty."""
         cells = [row.values.get(column) for column in self.columns.soft]
-        return value_of(cells, is_list=bool(self.source.one_hot), from_cells=self.table.has_cells) if cells else None
+        return value_of(cells, is_list=bool(self.source.one_hot)) if cells else None
 
     def _weight(self, row: Row) -> float:
         weight = weight_of(value := row.values.get(self.source.weight, 1.0) if self.source.weight else 1.0)
         if weight is None:
             raise self._bad(f"'{self.source.weight}' is no weight", value, "a finite number, 0 or more", row.number)
         return weight
-
-    def _list(self, cell: str) -> object:
-        """The list that a cell spells, as JSON or with separators."""
-        return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
 
     def _tags(self, spans: Sequence[TaggedSpan], example: Example) -> list[str]:
         try:

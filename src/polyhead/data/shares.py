@@ -33,13 +33,13 @@ def columns_in(soft: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (soft,) if isinstance(soft, str) else soft
 
 
-def value_of(cells: Sequence[object], *, is_list: bool, from_cells: bool) -> object:
+def value_of(cells: Sequence[object], *, is_list: bool) -> object:
     """The content of these columns in one row: a list, an object, or an invalid value; None if they are empty."""
     values = [cell if not isinstance(cell, str) or cell.strip() else None for cell in cells]
     if all(value is None for value in values):
         return None
     if is_list:
-        return [_number(value, from_cells=from_cells) for value in values]
+        return [_number(value) for value in values]
     return parsed(values[0]) if isinstance(values[0], str) else values[0]
 
 
@@ -104,8 +104,9 @@ def parsed(cell: str) -> object:
         return cell
 
 
-def _number(value: object, *, from_cells: bool) -> object:
-    """The number that a value of its own column is, or that a cell spells: 1 for true; any other value unchanged."""
-    if from_cells and isinstance(value, str):
-        return float(value) if PLAIN.fullmatch(value) else MARKS.get(value.strip().lower(), value)
+def _number(value: object) -> object:
+    """The number that a value of its own column is or spells, in any format: 1 for true; any other value unchanged."""
+    if isinstance(value, str):
+        text = value.strip()
+        return float(text) if PLAIN.fullmatch(text) else MARKS.get(text.lower(), value)
     return float(value) if isinstance(value, bool) else value

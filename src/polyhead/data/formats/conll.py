@@ -65,13 +65,15 @@ def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] 
                     path, count + 1, f"line {number} holds a word without a tag", got=line.strip(), do=do
                 )
         else:
-            words.append((cells[1], cells[3]) if universal else (cells[0], cells[-1]))
+            words.append((cells[1], cells[3].strip()) if universal else (cells[0], cells[-1].strip()))
 
 
 def _cells(line: str) -> list[str]:
-    """The columns of a line; a blank of Unicode is part of a word."""
-    cells = line.split("\t") if "\t" in line else line.split(" ")
-    return [cell.strip(" ") for cell in cells if "\t" in line or cell] or [""]
+    """The columns of a line, between tabs, else spaces, else wide ones; any other blank is part of a word."""
+    if "\t" in line:
+        return [cell.strip(" ") for cell in line.split("\t")]
+    text = line.lstrip(" ").rstrip()
+    return [cell for cell in text.split(" " if " " in text else "\u3000") if cell] or [""]
 
 
 def _first_sure(path: str) -> str:

@@ -53,7 +53,7 @@ class Brat(FileFormat):
         content = _text(notes, str(notes.parent), 0)
         if isinstance(content, BadValue):
             raise content
-        for number, line in enumerate(re.split("\r?\n", content), start=1):
+        for number, line in enumerate(re.split("\r\n?|\n", content), start=1):
             where = f"{notes.name} line {number}"
             if not line.startswith("T"):
                 self.counts["annotations that are no spans of text, left out"] += bool(line.strip())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from polyhead.data.guess_kind import plain
+from polyhead.data.guess_kind import with_plain_numbers
 from polyhead.errors import MissingExtra
 
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a fraction of a second
@@ -52,15 +51,7 @@ def values_of(array: Any) -> list[object]:
 
 def with_numbers(values: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
     """A row with numbers of Python in place of decimals, at any depth of the columns whose type has some."""
-    return {name: _numbers(value) if "decimal" in types[name] else value for name, value in values.items()}
-
-
-def _numbers(value: object) -> object:
-    if isinstance(value, list):
-        return list(map(_numbers, value))
-    if isinstance(value, dict):
-        return {name: _numbers(item) for name, item in value.items()}
-    return plain(value) if isinstance(value, Decimal) else value
+    return {name: with_plain_numbers(value) if "decimal" in types[name] else value for name, value in values.items()}
 
 
 def _times(array: Any) -> list[object]:

@@ -37,6 +37,14 @@ def listed(cell: str, otherwise: object) -> object:
     return cell
 
 
+def parts_of_cell(cell: str, separator: str | None) -> object:
+    """The list that a cell spells, as JSON or with separators, of which one may follow the last part; or the cell."""
+    if not separator:
+        return listed(cell, cell)
+    parts = cell.split(separator)
+    return listed(cell, parts if parts[-1].strip() else parts[:-1])
+
+
 def single(value: object) -> object:
     """The label of a one-item list, as tools write a single choice; None for an empty list, other values unchanged."""
     return (value[0] if value else None) if isinstance(value, list) and len(value) < 2 else value

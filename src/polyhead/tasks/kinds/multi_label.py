@@ -57,9 +57,9 @@ class MultiLabel(RowKind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """A JSON list, where `[]` means no label, or labels between separators, of which some may hold nothing."""
-        if not separator:
-            return base.listed(cell, cell)
-        return base.listed(cell, [part.strip() for part in cell.split(separator) if part.strip()])
+        return base.listed(
+            cell, [part.strip() for part in cell.split(separator) if part.strip()] if separator else cell
+        )
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """Float32 (labels,) of 0 and 1."""

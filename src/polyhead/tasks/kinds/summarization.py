@@ -27,8 +27,10 @@ class Summarization(Kind):
         return ("rouge_l", "rouge_1", "rouge_2")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """The cell as one reference, or several: a JSON list, or what stands between separators."""
-        return base.listed(cell, [part.strip() for part in cell.split(separator)] if separator else cell)
+        """The cell as one reference, or several: a JSON list, or what stands between separators and is not blank."""
+        return base.listed(
+            cell, [part.strip() for part in cell.split(separator) if part.strip()] if separator else cell
+        )
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The references, str (references,); training uses the first, evaluation the best-matching one."""

@@ -68,8 +68,8 @@ class Tagging(Kind):
         return ("span_f1", "accuracy") if is_bio(task) else ("accuracy", "macro_f1")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """A JSON list, or labels between separators."""
-        return base.listed(cell, cell.split(separator) if separator else cell)
+        """A JSON list, or labels between separators, of which one may follow the last."""
+        return base.parts_of_cell(cell, separator)
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The labels' indices, int64 (words,)."""
