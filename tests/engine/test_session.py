@@ -307,16 +307,19 @@ def shifted(path, rows):
     return Path(nodes=(embed, *path.nodes[1:]))
 
 
-@pytest.mark.parametrize("backend", ["reference", "openvino"])
-def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these(trunk, tmp_path, backend):
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
+@pytest.mark.parametrize("backend", ["reference", "openvino", "torch"])
+def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these(
+    trunk, tmp_path, backend, deterministic
+):
     """They failed, and all texts of their batch with them. Of 48 positions 6 are for the prompt: 40 words."""
-    pytest.importorskip(backend if backend == "openvino" else "numpy")
+    pytest.importorskip("numpy" if backend == "reference" else backend)
     session = long_bundle(trunk, tmp_path / "b", {"urgency": "cut"})
     tasks, paths = {task.name: task for task in tiny_tasks()}, tiny_paths(ATTENTION, trunk)
     for seed, name in enumerate(("mood", "topics", "names", "alike")):
         task = msgspec.structs.replace(tasks[name], long_texts="windows" if name == "topics" else "cut")
         add_tiny(tmp_path / "b", trunk, task, shifted(paths[name], 6), seed=seed)
-    session = Session(tmp_path / "b", backend=backend, precision="float32")
+    session = Session(tmp_path / "b", backend=backend, precision="float32", deterministic=deterministic)
     words = ["lamp", "bill", "phone", "good", "bad", "my", "anna"] * 10
     long, cut = " ".join(words), " ".join(words[:40])
     assert len(session.tokenizer.encode([(cut,)])[0].ids) == 42

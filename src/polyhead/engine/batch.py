@@ -337,11 +337,11 @@ def batched(
     """
     lengths, texts = readings.lengths, readings.texts
     if deterministic:
-        batch_cuts = _fixed_cuts(readings, tokenizer.max_tokens)
+        batch_cuts = _fixed_cuts(readings)
     elif width is not None:
         batch_cuts = _packed_cuts(lengths, width, breadth * TOKEN_BUDGET)
     else:
-        batch_cuts = cuts(lengths, token_budget=breadth * TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
+        batch_cuts = cuts(lengths, token_budget=breadth * TOKEN_BUDGET, max_tokens=texts.limit)
     for cut in batch_cuts:
         entries = readings.entries[cut.members]
         rows = pad_cut(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
@@ -360,7 +360,7 @@ def _packed_cuts(lengths: np.ndarray, width: int, budget: int) -> Iterator[Cut]:
         yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 
 
-def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
+def _fixed_cuts(readings: EncodedInputs) -> Iterator[Cut]:
     """Cuts in which a row's shapes depend only on its own tokens and words, not on other rows."""
     lengths = readings.lengths
     tokens = -(-lengths // TOKEN_STEP)
@@ -373,7 +373,7 @@ def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
             token_budget=TOKEN_BUDGET,
             multiple_of=TOKEN_STEP,
             fixed_rows=FIXED_ROWS,
-            max_tokens=max_tokens,
+            max_tokens=readings.texts.limit,
         ):
             yield msgspec.structs.replace(cut, members=members[cut.members])
 
