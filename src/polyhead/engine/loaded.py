@@ -20,10 +20,10 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.batch import Readers, readers_by_type
 from polyhead.engine.familiar import KnownTask, none_below
 from polyhead.engine.generate.texts import TextWriter
 from polyhead.engine.inputs import InputType, input_types_of
+from polyhead.engine.readers import Readers, readers_by_type
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge

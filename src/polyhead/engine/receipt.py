@@ -30,8 +30,8 @@ class Receipt(Value):
     decoder, once for each token that it wrote.
 
     A pair read jointly takes two passes where some span tasks read words at their first token alone, and others, which
-    were imported, at the last one too; so does a text of which some tasks, behind shifted prompts, read fewer tokens
-    than others. `cut` is then the larger of theirs.
+    were imported, at the last one too; so does a text that is too long, or nearly so, for tasks behind shifted prompts,
+    which read fewer tokens than others. `cut` is then the larger of theirs.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
@@ -46,8 +46,8 @@ class Receipt(Value):
     passes: int
     layers: int
     tokens: int  # special tokens included
-    # Tokens beyond the trunk's limit that were not read by tasks that do not read windows; of a text of over a million
-    # characters at least so many.
+    # Tokens that were not read by tasks that do not read windows, beyond the trunk's limit or a task's own, lower one
+    # behind shifted prompts; of a text of over a million characters at least so many.
     cut: int = 0
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
