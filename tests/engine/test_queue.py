@@ -359,6 +359,16 @@ def test_a_slower_small_batch_counts_by_its_size():
     assert small.seconds(0, 100) < 2 * seconds
 
 
+def test_small_batches_that_are_slow_and_fast_in_turn_are_not_promised_earlier_than_they_end():
+    """Fast ones counted fully and slow ones by their size: the estimate settled near the fastest."""
+    rate = Rate(400)
+    fast = rate.seconds(0, 1)
+    for _ in range(1000):
+        rate.learn(0, 1, 4, 3 * fast)
+        rate.learn(0, 1, 4, fast)
+    assert 2 * fast < rate.seconds(0, 1) < 3 * fast
+
+
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):
     queue = Queue(session, QueueLimits(waiting_inputs=2))
     assert len(queue.answers(["good"] * 5, tasks=["mood"])) == 5
