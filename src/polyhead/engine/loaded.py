@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
 FACTS = 256  # results that a `FactOfTasks` remembers, of the same loaded tasks
-LEAST_READ = 8  # tokens: a task that has room for fewer fails by itself
+LEAST_READ = 8  # tokens: a task that has room for fewer fails, and no other task with it
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 Fact = TypeVar("Fact")
 
