@@ -15,10 +15,11 @@ from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.batch import batched, readers_by_type, readings_of
+from polyhead.engine.batch import batched, readings_of
 from polyhead.engine.compile.encoder import LayerSpan, span_graph
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Runtime
+from polyhead.engine.readers import readers_by_type
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, cost, merge
 from polyhead.project.strategies import Strategy, prompt_groups
 from polyhead.tasks.task import Task

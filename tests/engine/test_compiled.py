@@ -189,9 +189,9 @@ def test_a_task_that_left_its_seat_is_not_taken_for_another(tmp_path, folder):
     session.predict(TEXTS)
     arranged = session.backend._loaded.arranged
     token = arranged.tokens(session.records["mood"].path.head)[0]
-    assert arranged.digest((token,))() == arranged.digest((token,))() is not None
+    assert arranged.digest_maker((token,))() == arranged.digest_maker((token,))() is not None
     session.detach("mood")
-    assert session.backend._loaded.arranged.digest((token,))() is None
+    assert session.backend._loaded.arranged.digest_maker((token,))() is None
 
 
 def test_the_folder_is_the_users_own():

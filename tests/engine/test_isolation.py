@@ -278,6 +278,13 @@ def test_update_lists_the_answers_that_changed(root, tmp_path):
     assert Bundle.open(root).tasks["mood"].task.labels == ("good", "sour", "bad")
 
 
+def test_labels_that_a_version_lists_in_another_order_are_no_change_of_a_probe():
+    probes = [Probe(text=(text,)) for text in ("a", "b", "c", "d")]
+    before = [{"labels": ["bill", "phone"]}, {"labels": ["bill"]}, None, None]
+    after = [{"labels": ["phone", "bill"]}, {"labels": ["phone"]}, {"labels": []}, None]
+    assert [change.texts for change in answers.changes(probes, before, after)] == [("b",), ("c",)]
+
+
 def test_an_update_by_itself_changes_no_answer(root, tmp_path):
     source = make(tmp_path / "source", "mood")
     certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])

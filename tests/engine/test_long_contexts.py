@@ -7,7 +7,8 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.batch import batched, readers_by_type, readings_of
+from polyhead.engine.batch import batched, readings_of
+from polyhead.engine.readers import readers_by_type
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span

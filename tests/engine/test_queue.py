@@ -221,6 +221,28 @@ def test_what_is_late_in_the_queue_is_what_is_late_without_it(session, gate):
     queue.close()
 
 
+def test_what_is_in_time_does_not_wait_for_answers_to_what_is_late(session, gate, monkeypatch):
+    """Late answers were made on the encoder's thread, before the batch."""
+    is_run, have_run, give = threading.Event(), [], queues._give_unread
+
+    def told_after_the_batch(ticket, numbers):
+        if numbers:
+            have_run.append(is_run.wait(30))
+        return give(ticket, numbers)
+
+    monkeypatch.setattr(queues, "_give_unread", told_after_the_batch)
+    queue = Queue(session)
+    first = asked(queue, ["good"], tasks=["mood"])[1]
+    assert gate.entered.wait(30)
+    late = asked(queue, ["sad"], tasks=["mood"], deadline=1e-6)[1]
+    in_time = asked(queue, ["happy"], tasks=["mood"], stage=lambda stage: is_run.set())[1]
+    gate.opened.set()
+    assert in_time.result(60)[0].answers and late.result(60)[0].late == ("mood",) and first.result(60)
+    assert have_run == [True]
+    queue.close()
+    assert queue.is_idle
+
+
 @pytest.mark.parametrize("way", ["cancel", "gone"])
 def test_a_call_that_nobody_waits_for_is_dropped(session, gate, way):
     batches, hung_up = [], threading.Event()
@@ -357,6 +379,16 @@ def test_a_slower_small_batch_counts_by_its_size():
     small = Rate(400)
     small.learn(0, 1, 4, seconds)
     assert small.seconds(0, 100) < 2 * seconds
+
+
+def test_small_batches_that_are_slow_and_fast_in_turn_are_not_promised_earlier_than_they_end():
+    """Fast ones counted fully and slow ones by their size: the estimate settled near the fastest."""
+    rate = Rate(400)
+    fast = rate.seconds(0, 1)
+    for _ in range(1000):
+        rate.learn(0, 1, 4, 3 * fast)
+        rate.learn(0, 1, 4, fast)
+    assert 2 * fast < rate.seconds(0, 1) < 3 * fast
 
 
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):

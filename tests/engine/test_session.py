@@ -9,8 +9,9 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.batch import batched, readers_by_type, readings_of
+from polyhead.engine.batch import batched, readings_of
 from polyhead.engine.inputs import input_of
+from polyhead.engine.readers import readers_by_type
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Path, Plan, Pool, Prompt, cost
@@ -307,16 +308,19 @@ def shifted(path, rows):
     return Path(nodes=(embed, *path.nodes[1:]))
 
 
-@pytest.mark.parametrize("backend", ["reference", "openvino"])
-def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these(trunk, tmp_path, backend):
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
+@pytest.mark.parametrize("backend", ["reference", "openvino", "torch"])
+def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these(
+    trunk, tmp_path, backend, deterministic
+):
     """They failed, and all texts of their batch with them. Of 48 positions 6 are for the prompt: 40 words."""
-    pytest.importorskip(backend if backend == "openvino" else "numpy")
+    pytest.importorskip("numpy" if backend == "reference" else backend)
     session = long_bundle(trunk, tmp_path / "b", {"urgency": "cut"})
     tasks, paths = {task.name: task for task in tiny_tasks()}, tiny_paths(ATTENTION, trunk)
     for seed, name in enumerate(("mood", "topics", "names", "alike")):
         task = msgspec.structs.replace(tasks[name], long_texts="windows" if name == "topics" else "cut")
         add_tiny(tmp_path / "b", trunk, task, shifted(paths[name], 6), seed=seed)
-    session = Session(tmp_path / "b", backend=backend, precision="float32")
+    session = Session(tmp_path / "b", backend=backend, precision="float32", deterministic=deterministic)
     words = ["lamp", "bill", "phone", "good", "bad", "my", "anna"] * 10
     long, cut = " ".join(words), " ".join(words[:40])
     assert len(session.tokenizer.encode([(cut,)])[0].ids) == 42
@@ -336,6 +340,45 @@ def test_texts_longer_than_the_positions_behind_shifted_prompts_are_cut_to_these
     assert (short.receipt.cut, result.receipt.cut, pair.receipt.cut) == (0, 30, 30)
     assert session.predict([long], tasks=["urgency"])[0].receipt.cut == 24
     assert session.predict([long], tasks=["topics"])[0].receipt.cut == 0
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
+def test_only_texts_beyond_the_positions_behind_shifted_prompts_take_a_pass_more(
+    trunk, tmp_path, monkeypatch, deterministic
+):
+    """All took it, and were tokenized twice, where one task had such prompts. Halves of pairs are short and long."""
+    tasks, paths = {task.name: task for task in tiny_tasks()}, tiny_paths(ATTENTION, trunk)
+    write_bundle(tmp_path / "b", trunk)
+    for seed, name in enumerate(("urgency", "mood", "topics", "names", "alike", "near")):
+        task = msgspec.structs.replace(
+            tasks["alike" if name == "near" else name], name=name, long_texts="windows" if name == "topics" else "cut"
+        )
+        path = tiny_path(task, trunk, pool=Pool(positions="mean"))
+        add_tiny(
+            tmp_path / "b", trunk, task, path if name in ("urgency", "near") else shifted(paths[name], 6), seed=seed
+        )
+    session = Session(tmp_path / "b", backend="reference", precision="float32", deterministic=deterministic)
+    of_41_tokens = "lamp " * 39
+    short = ["good", (SHORT[0], SHORT[1]), SHORT[1], ("good", SHORT[0])]
+    mixed = [(TOO_LONG, SHORT[1]), *short, TOO_LONG, (SHORT[1], of_41_tokens), of_41_tokens, ("good", TOO_LONG)]
+    encoded, encodings = [], Tokenizer.encodings
+    monkeypatch.setattr(
+        Tokenizer, "encodings", lambda self, texts, **how: encoded.extend(texts) or encodings(self, texts, **how)
+    )
+    results = session.predict(short)
+    assert len(encoded) == len(set(encoded)) == sum(result.receipt.passes for result in results)
+    both = session.predict(mixed)
+    assert [result.receipt.passes for result in both[1:5]] == [result.receipt.passes for result in results]
+    assert both[5].receipt.passes == 1 + 3 and both[5].receipt.windows == 3
+    columns = session.columns(mixed)
+    for name in session.tasks:
+        rows = [row for row, result in enumerate(both) if name in result.answers]
+        assert rows == columns[name].rows.tolist() == [row for row in range(9) if name not in both[row].skipped]
+        for row, output in zip(rows, columns[name].outputs, strict=True):
+            (alone,) = session.outputs(name, [mixed[row]])
+            np.testing.assert_allclose(
+                output, alone, rtol=0 if deterministic else 1e-4, atol=0 if deterministic else 1e-5
+            )
 
 
 def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp_path):

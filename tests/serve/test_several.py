@@ -166,6 +166,7 @@ def test_a_stream_tells_nothing_before_it_is_known_that_no_bundle_cuts(tmp_path)
     whole, cut = ask(roots, work, msgspec.structs.replace(ADMIN, long_texts="refuse"))
     assert [json.loads(line).get("task") for line in whole.text.splitlines()] == ["urgency", "topics", None]
     assert cut.status_code == 422 and "longer than the encoder reads" in cut.text
+    assert "8 tokens in all" in cut.text  # of the trunk that cuts, not of the first one
 
 
 def test_an_error_of_the_deeper_trunk_names_the_input_of_the_call(tmp_path):

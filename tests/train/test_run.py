@@ -611,7 +611,8 @@ def failing_after(method, calls):
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
-    from polyhead.engine.batch import batched, readers_by_type, readings_of
+    from polyhead.engine.batch import batched, readings_of
+    from polyhead.engine.readers import readers_by_type
     from polyhead.train.data.extract import Extractor
     from polyhead.train.data.source import FeatureRequest
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, task_input, types_of_inputs
-from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
+from polyhead.engine.inputs import AnyInput, InputType, Words, task_input, types_of_inputs
+from polyhead.engine.readers import Readers, TypeReaders
 from polyhead.text.batch import Cut, batch_indices, cuts, pad_cut
 from polyhead.text.encodings import Encodings, ranges
 from polyhead.text.question import Question, texts_of
@@ -103,56 +101,11 @@ class EncodedInputs(Value, eq=False):
         """Tokens of each reading, special tokens included."""
         return np.asarray(self.texts.encodings.lengths[self.entries])
 
-
-class TypeReaders(NamedTuple):
-    """The tasks that read one type of input, and how."""
-
-    tasks: tuple[str, ...] = ()  # but for those that read pairs as two texts
-    separate: tuple[str, ...] = ()  # those that read pairs as two texts
-    windowed: tuple[str, ...] = ()  # those of `tasks` that read long texts in windows
-    per_word: bool = False  # whether any of `tasks` answers each word
-    ends: bool = False  # whether those read the last token of each word too
-    # Tasks, none of them above, that do so in a pass of their own: others of `tasks` read words at the first token.
-    to_last: TypeReaders | None = None
-
-
-# By the tokens of a text that they read, None for as many as the trunk: the tasks that read each type of input.
-Readers = Mapping[int | None, Mapping[InputType, TypeReaders]]
-
-
-def readers_by_type(tasks: Mapping[str, Task], limits: Mapping[str, int] = MappingProxyType({})) -> Readers:
-    """The tasks that read each type of input; `limits` are of those that read fewer tokens than the trunk."""
-    return {
-        limit: _readers({name: task for name, task in tasks.items() if limits.get(name) == limit})
-        for limit in dict.fromkeys(map(limits.get, tasks))
-    }
-
-
-def _readers(tasks: Mapping[str, Task]) -> dict[InputType, TypeReaders]:
-    by_type: dict[InputType, dict[str, Task]] = {}
-    for name, task in tasks.items():
-        for input_type in input_types_of(task):
-            by_type.setdefault(input_type, {})[name] = task
-    readers: dict[InputType, TypeReaders] = {}
-    for input_type, type_tasks in by_type.items():
-        whole = {name: task for name, task in type_tasks.items() if task.pair != "separate"}
-        first = {name: task for name, task in whole.items() if task.ends != "last"}
-        together = first if any(kind_of(task).per_word for task in first.values()) else whole
-        to_last = {name: task for name, task in whole.items() if name not in together}
-        readers[input_type] = _type_readers(together)._replace(
-            separate=tuple(name for name in type_tasks if name not in whole),
-            to_last=_type_readers(to_last) if to_last else None,
-        )
-    return readers
-
-
-def _type_readers(tasks: Mapping[str, Task]) -> TypeReaders:
-    return TypeReaders(
-        tasks=tuple(tasks),
-        windowed=tuple(name for name, task in tasks.items() if task.long_texts == "windows"),
-        per_word=any(kind_of(task).per_word for task in tasks.values()),
-        ends=any(task.ends == "last" for task in tasks.values()),
-    )
+    def rows_beyond(self, tokens: int) -> np.ndarray:
+        """The numbers of inputs with a text of more tokens than these; some may stand there more than once."""
+        is_long = self.lengths > tokens
+        pairs, long_texts = self.texts.pairs, self.texts.encodings.row[self.entries[is_long]]
+        return np.concatenate([self.row[is_long], pairs[np.isin(pairs[:, 1:], long_texts).any(axis=1), 0]])
 
 
 def prepared(
@@ -209,30 +162,59 @@ def readings_of(
     types: Sequence[InputType | None] | None = None,
     start: int = 0,
 ) -> list[EncodedInputs]:
-    """One reading for a text or a joined pair, one an option; more for windows, and for tasks that read fewer tokens.
+    """One reading for a text or a joined pair, one an option; more for windows, and where tasks cut a text differently.
 
     Of pairs read separately each different text has one: its own where it is an input that some task reads.
     An input has none for tasks that it does not fit, and none at all where a text of it is empty. `types` are those of
     the inputs, where they are known; `start` is the number of the first input.
     """
-    types, readings = types_of_inputs(inputs) if types is None else types, list[EncodedInputs]()
-    for limit, by_type in readers.items():
+    types = types_of_inputs(inputs) if types is None else types
+
+    def read(
+        limit: int | None, by_type: Mapping[InputType, TypeReaders], types: Sequence[InputType | None]
+    ) -> list[EncodedInputs]:
         limited = tokenizer if limit is None else tokenizer.limited(limit)
-        separate = by_type.get("pair", TypeReaders()).separate
-        pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
-        order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
-        if pairs:  # texts of pairs that are read separately stand with the single texts
-            order = [*(input_type for input_type in order if input_type != "text"), "text"]
-        for input_type in order:
-            reading = by_type.get(input_type, TypeReaders())
-            source = _Source(input_type, inputs, reading, types)
-            if pairs and input_type == "text":
-                source.add_pairs(pairs, separate, inputs)
-            if source.texts:
-                readings += source.readings(limited, words, start)
-            if reading.to_last is not None:
-                readings += _Source(input_type, inputs, reading.to_last, types).readings(limited, words, start)
+        return list(_readings(inputs, by_type, limited, words, types=types, start=start))
+
+    limits = list(readers.by_limit)
+    readings = read(limits[0] if len(limits) == 1 else None, readers.together, types)
+    if len(limits) < 2:
+        return readings
+    # Within every limit in whole steps: a text has the same shape in deterministic mode, whatever tasks are asked.
+    fits_all = min(limit for limit in limits if limit is not None) // TOKEN_STEP * TOKEN_STEP
+    long = {row - start for each in readings for row in each.rows_beyond(fits_all).tolist()}
+    if not long:
+        return readings
+    readings = read(None, readers.together, [None if row in long else types[row] for row in range(len(types))])
+    long_types = [types[row] if row in long else None for row in range(len(types))]
+    for limit, by_type in readers.by_limit.items():
+        readings += read(limit, by_type, long_types)
     return readings
+
+
+def _readings(
+    inputs: Sequence[AnyInput],
+    by_type: Mapping[InputType, TypeReaders],
+    tokenizer: Tokenizer,
+    words: Words,
+    *,
+    types: Sequence[InputType | None],
+    start: int,
+) -> Iterator[EncodedInputs]:
+    separate = by_type.get("pair", TypeReaders()).separate
+    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
+    order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
+    if pairs:  # texts of pairs that are read separately stand with the single texts
+        order = [*(input_type for input_type in order if input_type != "text"), "text"]
+    for input_type in order:
+        reading = by_type.get(input_type, TypeReaders())
+        source = _Source(input_type, inputs, reading, types)
+        if pairs and input_type == "text":
+            source.add_pairs(pairs, separate, inputs)
+        if source.texts:
+            yield from source.readings(tokenizer, words, start)
+        if reading.to_last is not None:
+            yield from _Source(input_type, inputs, reading.to_last, types).readings(tokenizer, words, start)
 
 
 class _Source:
@@ -337,11 +319,11 @@ def batched(
     """
     lengths, texts = readings.lengths, readings.texts
     if deterministic:
-        batch_cuts = _fixed_cuts(readings, tokenizer.max_tokens)
+        batch_cuts = _fixed_cuts(readings)
     elif width is not None:
         batch_cuts = _packed_cuts(lengths, width, breadth * TOKEN_BUDGET)
     else:
-        batch_cuts = cuts(lengths, token_budget=breadth * TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
+        batch_cuts = cuts(lengths, token_budget=breadth * TOKEN_BUDGET, max_tokens=texts.limit)
     for cut in batch_cuts:
         entries = readings.entries[cut.members]
         rows = pad_cut(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
@@ -360,7 +342,7 @@ def _packed_cuts(lengths: np.ndarray, width: int, budget: int) -> Iterator[Cut]:
         yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 
 
-def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
+def _fixed_cuts(readings: EncodedInputs) -> Iterator[Cut]:
     """Cuts in which a row's shapes depend only on its own tokens and words, not on other rows."""
     lengths = readings.lengths
     tokens = -(-lengths // TOKEN_STEP)
@@ -373,7 +355,7 @@ def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
             token_budget=TOKEN_BUDGET,
             multiple_of=TOKEN_STEP,
             fixed_rows=FIXED_ROWS,
-            max_tokens=max_tokens,
+            max_tokens=readings.texts.limit,
         ):
             yield msgspec.structs.replace(cut, members=members[cut.members])
 

@@ -20,10 +20,10 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.batch import Readers, readers_by_type
 from polyhead.engine.familiar import KnownTask, none_below
 from polyhead.engine.generate.texts import TextWriter
 from polyhead.engine.inputs import InputType, input_types_of
+from polyhead.engine.readers import Readers, readers_by_type
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
 FACTS = 256  # results that a `FactOfTasks` remembers, of the same loaded tasks
-LEAST_READ = 8  # tokens: a task that has room for fewer fails by itself
+LEAST_READ = 8  # tokens: a task that has room for fewer fails, and no other task with it
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 Fact = TypeVar("Fact")
 

@@ -259,10 +259,16 @@ class Gathered:
 
     def _of_pairs(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """Compares pairs read separately whose texts are both known."""
-        texts, values = outputs[0][0].texts, np.concatenate([values for _, values in outputs])
-        first, second = texts.halves(np.concatenate([batch.entries for batch, _ in outputs]))
-        is_paired = (first >= 0) & (second >= 0)
-        rows, u, v = texts.pairs[is_paired, 0], values[first[is_paired]], values[second[is_paired]]
+        pairs, halves = list[np.ndarray](), list[np.ndarray]()
+        for group in _by_texts(outputs):
+            texts, values = group[0][0].texts, np.concatenate([values for _, values in group])
+            first, second = texts.halves(np.concatenate([batch.entries for batch, _ in group]))
+            is_paired = (first >= 0) & (second >= 0)
+            pairs.append(texts.pairs[is_paired, 0])
+            halves.append(np.stack([values[first[is_paired]], values[second[is_paired]]]))
+        rows = np.concatenate(pairs)
+        order = np.argsort(rows)
+        rows, (u, v) = rows[order], np.concatenate(halves, axis=1)[:, order]
         if not len(rows):
             return NO_OUTPUTS
         if self._singly:
@@ -281,11 +287,8 @@ class Gathered:
 
     def _of_words(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""
-        by_texts: dict[int, list[BatchOutputs]] = {}
-        for batch, out in outputs:
-            by_texts.setdefault(id(batch.texts), []).append((batch, out))
         answered: list[tuple[int, np.ndarray, np.ndarray]] = []
-        for group in by_texts.values():
+        for group in _by_texts(outputs):
             order, flat = self._word_order(task, [batch for batch, _ in group]), np.concatenate([v for _, v in group])
             answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
             answered += order.merged(self._known[task], flat)
@@ -307,6 +310,14 @@ class Gathered:
                 np.concatenate([batch.entries for batch in batches]),
             )
         return self._word_orders[key]
+
+
+def _by_texts(outputs: Sequence[BatchOutputs]) -> list[list[BatchOutputs]]:
+    """The outputs of batches of the same texts together."""
+    groups: dict[int, list[BatchOutputs]] = {}
+    for batch, values in outputs:
+        groups.setdefault(id(batch.texts), []).append((batch, values))
+    return list(groups.values())
 
 
 def _order_of(batches: Sequence[EncodedInputs]) -> Order:

@@ -31,7 +31,7 @@ from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
 from polyhead.machine import processor
 from polyhead.plan import TRUNK, Path
-from polyhead.tasks.agreement import Agreement, AnswerChange, agreement_of, without_scores
+from polyhead.tasks.agreement import Agreement, AnswerChange, agreement_of, says_the_same, without_scores
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.values import Value, from_json, to_json
@@ -178,7 +178,7 @@ def changes(
     return tuple(
         AnswerChange(texts=tuple(map(_line, texts_of(probe.input))), before=old, after=new)
         for probe, old, new in zip(probes, before, after, strict=True)
-        if old != new
+        if not says_the_same(old, new)
     )
 
 

@@ -256,7 +256,7 @@ class Queue:
                     self._ready.wait()
                 duty = duties.pop(0) if duties else None
                 pieces, dropped = self._take() if duty is None else ([], [])
-                self._under_way += bool(pieces)
+                self._under_way += bool(pieces) + bool(dropped)
                 if pieces:
                     texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
                     self._until[stream] = monotonic() + self._rate.seconds(*texts)
@@ -264,7 +264,8 @@ class Queue:
                     self._ready.notify()  # another stream has work too
             if duty is not None:
                 duty()
-            self._end_late(dropped)
+            if dropped:  # not here: what is in time would wait for that
+                self._telling.submit(self._end, partial(self._end_late, dropped))
             if pieces:
                 self._answer(pieces)
                 with self._ready:
@@ -309,11 +310,8 @@ class Queue:
         ended = list[Ticket]()
         for piece in pieces:
             (ticket,) = piece.tickets
-            if ticket.dropped is not None:
-                is_over = ticket.fail(ticket.dropped)
-            else:
-                is_over = _give_unread(ticket, [number for _, number in piece.places])
-            if is_over:
+            reason, numbers = ticket.dropped, [number for _, number in piece.places]
+            if _give_unread(ticket, numbers) if reason is None else ticket.fail(reason):
                 ended.append(ticket)
         self._finish(ended)
 

@@ -30,8 +30,8 @@ class Receipt(Value):
     decoder, once for each token that it wrote.
 
     A pair read jointly takes two passes where some span tasks read words at their first token alone, and others, which
-    were imported, at the last one too; so does a text of which some tasks, behind shifted prompts, read fewer tokens
-    than others. `cut` is then the larger of theirs.
+    were imported, at the last one too; so does a text that is too long, or nearly so, for tasks behind shifted prompts,
+    which read fewer tokens than others. `cut` is then the larger of theirs.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
@@ -46,8 +46,8 @@ class Receipt(Value):
     passes: int
     layers: int
     tokens: int  # special tokens included
-    # Tokens beyond the trunk's limit that were not read by tasks that do not read windows; of a text of over a million
-    # characters at least so many.
+    # Tokens that were not read by tasks that do not read windows, beyond the trunk's limit or a task's own, lower one
+    # behind shifted prompts; of a text of over a million characters at least so many.
     cut: int = 0
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
@@ -88,7 +88,9 @@ class _Read(NamedTuple):
     windows_cut: np.ndarray  # tokens that no window holds
     beyond: np.ndarray  # tokens beyond the limit, unread by those of `cutting`
     repaired: np.ndarray  # bool: whether the text was
-    how: tuple[int, bool]  # up to which length, and whether to the last token of words: others may read the same texts
+    # The most tokens of a text, and whether the last token of each word is read: other tasks may read the same texts
+    # with others, in a pass of their own.
+    read_as: tuple[int, bool]
     windows: np.ndarray | None = None  # the number of each among the windows of its input
     layers: int = 0
     is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
@@ -168,7 +170,7 @@ class Receipts:
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
         encodings, separate, beyond = texts.encodings, texts.separate, texts.beyond[entries]
         not_cutting = {*texts.windowed, *separate}
-        how = texts.limit, texts.reads is not None and texts.reads.ends is not None
+        read_as = texts.limit, texts.reads is not None and texts.reads.ends is not None
         self._read.append(
             _Read(
                 rows=rows,
@@ -179,7 +181,7 @@ class Receipts:
                 windows_cut=texts.cut[entries] if texts.windowed else beyond,
                 beyond=beyond,
                 repaired=encodings.repaired[entries] > 0,
-                how=how,
+                read_as=read_as,
                 windows=encodings.window[entries],
                 layers=layers,
             )
@@ -199,7 +201,7 @@ class Receipts:
                         windows_cut=half_beyond,
                         beyond=half_beyond,
                         repaired=encodings.repaired[entries[halves]] > 0,
-                        how=how,
+                        read_as=read_as,
                         is_half=True,
                     )
                 )
@@ -254,8 +256,8 @@ class Receipts:
         total = np.zeros(len(self._inputs), np.int64)
         for is_half in (False, True):
             most = np.zeros_like(total)
-            for how in dict.fromkeys(read.how for read in self._read):
-                reads = [read for read in self._read if (read.is_half, read.how) == (is_half, how)]
+            for read_as in dict.fromkeys(read.read_as for read in self._read):
+                reads = [read for read in self._read if (read.is_half, read.read_as) == (is_half, read_as)]
                 rows, counts = end_to_end([read.rows for read in reads]), end_to_end([read.cut for read in reads])
                 most = np.maximum(most, _sums(rows, counts, len(total)))
             total += most

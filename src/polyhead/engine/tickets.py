@@ -21,8 +21,8 @@ from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
 log = logging.getLogger(__name__)
-SMOOTHING = 0.1  # weight of the newest batch in running means
-SLOWER = 0.5  # its weight in the mean of seconds where it is full and was slower: what is promised too early is late
+SMOOTHING = 0.1  # weight of the newest batch in running means; in that of seconds, of a full one
+SLOWER = 0.5  # its weight there where it was slower: what is promised too early is late
 TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
 
 
@@ -218,8 +218,8 @@ class Rate:
         if not tokens:
             return
         gain = seconds / tokens - self._seconds
-        # A slow small batch says little of full ones: it may have compiled a graph.
-        self._seconds += (SLOWER * min(1.0, tokens / self._batch_tokens) if gain > 0 else SMOOTHING) * gain
+        # A small batch says little of full ones: it may have compiled a graph.
+        self._seconds += (SLOWER if gain > 0 else SMOOTHING) * min(1.0, tokens / self._batch_tokens) * gain
         if characters:
             tokens_a_character = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
             self._a_character += SMOOTHING * (tokens_a_character - self._a_character)

@@ -68,6 +68,11 @@ def same_answer(task: Task, old: Answer, new: Answer) -> bool:
     """Whether two answers are equal, ignoring scores; numbers are if they differ by at most CLOSE of the range."""
     if task.range is not None and "value" in old and "value" in new:
         return bool(is_close(task, old["value"], new["value"]))
+    return says_the_same(old, new)
+
+
+def says_the_same(old: Answer | None, new: Answer | None) -> bool:
+    """Whether two answers are equal, ignoring scores and the order of several labels; None is no answer."""
     return bool(_plain(old) == _plain(new))
 
 
@@ -99,10 +104,10 @@ def _shared(first_answer: Answer, second_answer: Answer) -> tuple[int, int]:
                 Counter((s["start"], s["end"], s["label"]) for s in a[field]) for a in (first_answer, second_answer)
             )
             return 2 * (first & second).total(), first.total() + second.total()
-    return int(_plain(first_answer) == _plain(second_answer)), 1
+    return int(says_the_same(first_answer, second_answer)), 1
 
 
-def _plain(answer: Answer) -> Answer:
+def _plain(answer: Answer | None) -> Answer | None:
     """The answer without scores, several labels by name: they stand in the order of their version's labels."""
-    plain: Answer = without_scores(answer)
-    return {**plain, "labels": sorted(plain["labels"])} if "labels" in plain else plain
+    plain: Answer | None = without_scores(answer)
+    return {**plain, "labels": sorted(plain["labels"])} if plain and "labels" in plain else plain

@@ -128,11 +128,11 @@ class Arrangement:
         names = dict.fromkeys(owner for node in nodes for owner in owners_of_node(node))
         return tuple(self.owners[name].token for name in names if name != TRUNK)
 
-    def digest(self, key: Hashable) -> Callable[[], str | None]:
-        """Gives a text of all that a graph of this key is made from, the same in any process; None if an owner is gone.
+    def digest_maker(self, key: Hashable) -> Callable[[], str | None]:
+        """A function that gives a text of all that a graph of this key is made from; None if an owner is gone.
 
-        Digests of arrays replace tokens, which are numbers of one process. What gives it holds no other owner: a graph
-        may outlive the tasks that were loaded beside its own.
+        The text is the same in any process: digests of arrays replace tokens, which are numbers of one process. The
+        function keeps the owners that the key names alone: a graph may outlive tasks that were loaded beside its own.
         """
         text, owners, mapped = repr(key), dict[Token, Owner](), list[Arrays]()
         tokens = dict.fromkeys((match[1], int(match[2])) for match in _TOKEN.finditer(text))

@@ -96,7 +96,7 @@ class _Composer:
         alone: tuple[Token, ...] = (),
         outputs: tuple[str, ...] = (),
     ) -> Graph:
-        digest = self._arranged.digest((key, layers, outputs))
+        digest = self._arranged.digest_maker((key, layers, outputs))
         recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs, digest=digest)
         return self._graphs.graph(recipe)
 
