@@ -258,10 +258,11 @@ def errors_of_call(rows: Sequence[int | str]) -> Iterator[None]:
         row = error.facts.get("row")
         if type(row) is not int or not 0 <= row < len(rows):
             raise
-        numbered, called = re.compile(rf"\binput {row}\b"), rows[row]
-        name = called if isinstance(called, str) else f"input {called}"
-        number = None if isinstance(called, str) else called
-        raise reworded(error, lambda words: numbered.sub(lambda _: name, words), row=number) from error
+        called = rows[row]
+        is_text = isinstance(called, str)  # one text with a name, where an input may have several
+        numbered = re.compile(rf"\b{'(?:a text of )?' if is_text else ''}input {row}\b")
+        name, number = (called, None) if is_text else (f"input {called}", called)
+        raise reworded(error, lambda words: numbered.sub(lambda _: str(name), words), row=number) from error
 
 
 def _joined(first: Result, second: Result) -> Result:
