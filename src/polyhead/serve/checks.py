@@ -146,15 +146,23 @@ def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | N
 
 def check_cut(ticket: Ticket) -> None:
     """Raises BadValue if a task did not read all of an input."""
-    for number, result in enumerate(ticket.results):
-        if result is not None and result.receipt.cut:
-            raise BadValue(
-                f"input {number} is longer than the encoder reads",
-                got=f"{result.receipt.cut:,} tokens more",
-                allowed=f"{ticket.loaded.tokenizer.max_tokens:,} tokens in all; this server does not cut texts",
-                do="shorten it, or ask for tasks that read windows",
-                row=number,
-            )
+    for error in cut_inputs(ticket).values():
+        raise error
+
+
+def cut_inputs(ticket: Ticket) -> dict[int, BadValue]:
+    """By number, the error for each input of which a task did not read all."""
+    return {
+        number: BadValue(
+            f"input {number} is longer than the encoder reads",
+            got=f"{result.receipt.cut:,} tokens more",
+            allowed=f"{ticket.loaded.tokenizer.max_tokens:,} tokens in all; this server does not cut texts",
+            do="shorten it, or ask for tasks that read windows",
+            row=number,
+        )
+        for number, result in enumerate(ticket.results)
+        if result is not None and result.receipt.cut
+    }
 
 
 class Failures:
