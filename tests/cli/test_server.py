@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install polyhead")
 
 from polyhead.client.answers import Prediction
+from polyhead.errors import Overloaded
 from support.cases import cases
 from support.client_server import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle
 from support.commands import environment, run
@@ -84,40 +85,79 @@ def test_a_line_that_the_server_refuses_takes_no_other_with_it(tmp_path):
 
 
 class LateServer:
-    """A client whose server has time for `most` inputs of a call, and for `slow` never; `calls` counts their inputs."""
+    """A client whose server has time for `most` inputs of a call, and never for `slow` and what follows.
 
-    def __init__(self, most, slow=()):
-        self.most, self.slow, self.calls = most, slow, []
+    `calls` counts their inputs; after `calls_answered` of them it raises an error.
+    """
+
+    def __init__(self, most, slow=(), calls_answered=99):
+        self.most, self.slow, self.calls_answered, self.calls = most, slow, calls_answered, []
 
     def __call__(self, *_, **__):
         return self
 
     def predict(self, inputs, **_):
+        if len(self.calls) == self.calls_answered:
+            raise Overloaded("too much waits", retry_after=1.0)
         self.calls.append(len(inputs))
-        read = [number < self.most and text not in self.slow for number, text in enumerate(inputs)]
-        done = {True: {"answers": {"mood": {"label": "good", "scores": {}}}}, False: {"late": ["mood"]}}
-        return msgspec.convert({"results": [done[is_read] for is_read in read]}, Prediction)
+        first_slow = next((number for number, text in enumerate(inputs) if text in self.slow), self.most)
+        read = [number < min(self.most, first_slow) for number in range(len(inputs))]
+        return msgspec.convert({"results": [result_of("mood" if is_read else "") for is_read in read]}, Prediction)
 
     def close(self):
         pass
 
 
+def result_of(*answered, tasks=("mood",)):
+    """A result with answers of these tasks; the server was late for the others."""
+    return {
+        "answers": {task: {"label": "good", "scores": {}} for task in answered if task},
+        "late": [task for task in tasks if task not in answered],
+    }
+
+
+def asked_of(monkeypatch, server, lines=8):
+    """What the command prints of so many numbered lines."""
+    monkeypatch.setattr("polyhead.cli.remote.Client", server)
+    return run("predict", "--server", "here", stdin="".join(f"{number}\n" for number in range(lines)))
+
+
 def test_lines_that_the_server_was_late_for_are_asked_again(monkeypatch):
     server = LateServer(3)
-    monkeypatch.setattr("polyhead.cli.remote.Client", server)
-    done = run("predict", "--server", "here", stdin="".join(f"{number}\n" for number in range(8)))
+    done = asked_of(monkeypatch, server)
     assert [sorted(row) for row in done.rows] == [["answers", "line", "receipt", "skipped"]] * 8
-    assert (done.code, done.err, server.calls) == (0, "", [8, 5, 2])
+    assert (done.code, done.err, server.calls) == (0, "", [8, 4, 2])
+
+
+def test_a_line_that_stays_late_takes_no_other_with_it(monkeypatch):
+    for slow in ("0", "4", "047"):
+        server = LateServer(3, slow=slow)
+        done = asked_of(monkeypatch, server)
+        assert [number for number, row in enumerate(done.rows) if row.get("late")] == [int(number) for number in slow]
+        assert done.code == 1
 
 
 def test_lines_that_stay_late_are_named_and_counted_as_late(monkeypatch):
-    """A line alone that is late ends it: the server is too slow for any."""
-    server = LateServer(8, slow="0123")
-    monkeypatch.setattr("polyhead.cli.remote.Client", server)
-    done = run("predict", "--server", "here", stdin="".join(f"{number}\n" for number in range(8)))
-    assert [row.get("late") for row in done.rows] == [["mood"]] * 4 + [None] * 4
-    assert done.code == 1 and "the server was late for tasks on 4 lines" in done.err and "fit no task" not in done.err
-    assert server.calls == [8, 4, 2, 1]
+    """Several lines in turn that are late alone end it: the server is too slow for any."""
+    server = LateServer(8, slow="01234567")
+    done = asked_of(monkeypatch, server)
+    assert [row.get("late") for row in done.rows] == [["mood"]] * 8
+    assert done.code == 1 and "the server was late for tasks on 8 lines" in done.err and "fit no task" not in done.err
+    assert server.calls == [8, 4, 2, 1, 1, 1]
+
+
+def test_an_error_of_a_repeat_takes_no_answer(monkeypatch):
+    done = asked_of(monkeypatch, LateServer(5, calls_answered=1))
+    assert [row.get("late") for row in done.rows] == [None] * 5 + [["mood"]] * 3 and done.code == 1
+
+
+def test_a_repeat_takes_no_answer(monkeypatch):
+    """A task that was answered before may be the late one of the repeat."""
+    tasks, server = ("mood", "names"), LateServer(8)
+    results = [result_of("mood", tasks=tasks), result_of("names", tasks=tasks)]
+    server.predict = lambda *_, **__: msgspec.convert({"results": [results.pop(0)]}, Prediction)
+    (row,) = asked_of(monkeypatch, server, lines=1).rows
+    assert list(row["answers"]) == ["mood"] and row["late"] == ["names"] and not results
 
 
 def test_texts_of_the_command_line_are_asked_of_the_server(server):

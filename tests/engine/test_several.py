@@ -197,7 +197,7 @@ def test_errors_name_an_input_by_its_number_in_the_call():
     ):
         raise BadValue("a text of input 1 is too long", got=11, row=1)
     assert raised.value.row == raised.value.facts["row"] == 31
-    with pytest.raises(BadValue, match=r"^a text of 'q\\1' is too long"), errors_of_call([5, r"'q\1'"]):
+    with pytest.raises(BadValue, match=r"^'q\\1' is too long"), errors_of_call([5, r"'q\1'"]):
         raise BadValue("a text of input 1 is too long", row=1)
     with pytest.raises(BadValue, match="^something else about input 1"), errors_of_call([5, 31]):
         raise BadValue("something else about input 1")

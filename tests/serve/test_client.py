@@ -173,6 +173,8 @@ def test_neighbouring_surrogates_are_replaced_one_for_one(client, server):
     replaced = text.translate(dict.fromkeys(range(0xD800, 0xE000), "\ufffd"))
     assert [result.answers["names"]] == server.replies("names", [replaced])
     assert json.loads(predict_body([text], None, None))["inputs"] == [replaced]
+    body = json.loads(predict_body([{"tokens": np.array(["a", "\ud800"])}], None, None))
+    assert body["inputs"] == [{"tokens": ["a", "\ufffd"]}]
 
 
 def test_texts_of_numpy_are_texts(client):
@@ -188,10 +190,20 @@ def test_texts_of_numpy_are_texts(client):
 
 
 def test_numbers_that_are_none_are_refused_as_a_session_refuses_them(client, server):
-    for wish in ({"deadline": float("nan")}, {"none_below": float("nan")}, {"none_below": {"mood": float("nan")}}):
-        for asked in (server.session.predict, client.predict, client.stream):
-            with pytest.raises(errors.BadValue, match="nan"):
-                asked(["good"], **wish)
+    for number in (float("nan"), np.array(np.nan), 10**400):
+        for wish in ({"deadline": number}, {"none_below": number}, {"none_below": {"mood": number}}):
+            for asked in (server.session.predict, client.predict, client.stream):
+                with pytest.raises(errors.BadValue, match=next(iter(wish))):
+                    asked(["good"], **wish)
+
+
+def test_the_bundles_of_a_set_are_told():
+    body = json.dumps({"results": [], "bundles": {"cheap": "a", "deep": "b"}}).encode()
+    line = b'{"task":"mood","answers":{},"layers_left":0,"bundle":"cheap"}\n'
+    with scripted((200, {}, body), (200, {}, line + body)) as (url, _), Client(url) as client:
+        assert client.predict(["good"]).bundles == {"cheap": "a", "deep": "b"}
+        with client.stream(["good"]) as stream:
+            assert [part.bundle for part in stream] == ["cheap"] and stream.end.bundles["deep"] == "b"
 
 
 def test_a_busy_server_is_asked_again_when_it_says():

@@ -14,6 +14,7 @@ from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.plan import Pool
 from polyhead.serve.decide import decide_request
 from polyhead.serve.questions import DecisionQuestion, Option
+from polyhead.serve.settings import RequestLimits
 from polyhead.testing import tiny_part, tiny_path
 from support.decision_server import TASKS, TEXT, asked_app, service_of, write_asked
 
@@ -88,25 +89,65 @@ def test_text_that_is_not_read_in_time_is_refused(root):
         service.queue.close()
 
 
-def test_an_option_that_is_not_read_whole_is_the_refusal_of_its_question(root):
-    """The request failed, with the number of the option among all words that were read."""
-    long = DecisionQuestion(
-        name="colour",
-        form="choice",
-        instructions="Which?",
-        options=(Option(value="red"), Option(value="blue", words="as the sky is " * 60)),
-    )
-    short = msgspec.structs.replace(long, name="shape", options=(Option(value="red"), Option(value="round")))
-    service = service_of(root, unknown="similarity", long_texts="refuse")
+def colour(name, *words):
+    """A question that no task answers, with an option for each of these words."""
+    options = tuple(Option(value=f"{name} {number}", words=each) for number, each in enumerate(words))
+    return DecisionQuestion(name=name, form="choice", instructions="Which?", options=options)
+
+
+def test_an_option_that_is_not_read_whole_is_the_refusal_of_its_question(root, monkeypatch):
+    """Two calls of the queue, of the text and of all options, however many of these are too long."""
+    long, longer = colour("red", "", "as the sky is " * 60), colour("blue", "as the sea is " * 80, "")
+    service, asked = service_of(root, unknown="similarity", long_texts="refuse"), []
+    ask = service.ask
+    monkeypatch.setattr(service, "ask", lambda inputs, *a, **more: asked.append(len(inputs)) or ask(inputs, *a, **more))
     try:
-        for _ in range(2):  # what was read is kept
-            decided = asyncio.run(decide_request(service, TEXT, [long, ANGER, short]))
-            refusal, by_task, compared = decided.answers
-            assert isinstance(refusal, BadValue) and refusal.what.startswith("the option 'Which? blue: as the sky is")
+        for calls in ([1, 6], [1, 2]):  # what was read is kept, but not what was cut
+            decided = asyncio.run(decide_request(service, TEXT, [long, ANGER, longer, colour("green", "", "late")]))
+            first, by_task, second, compared = decided.answers
+            for refusal, name in ((first, "red 1: as the sky is"), (second, "blue 0: as the sea is")):
+                assert isinstance(refusal, BadValue) and refusal.what.startswith(f"the option 'Which? {name}")
+                assert "is longer than the encoder reads" in refusal.what
             assert (by_task.task, compared.answered_by) == ("anger", "similarity")
+            assert sorted(asked) == calls
+            asked.clear()
         assert decided.options_read == 0 and decided.options_kept > 0
         with pytest.raises(BadValue, match="the text is longer"):
             asyncio.run(decide_request(service, TEXT * 30, [long]))
+    finally:
+        service.queue.close()
+
+
+def test_an_option_that_is_too_long_for_any_request_is_the_refusal_of_its_question(root):
+    service = service_of(root, unknown="similarity", limits=RequestLimits(characters=100))
+    try:
+        asked = [colour("red", "", "x" * 101), colour("green", "", "late")]
+        refusal, compared = asyncio.run(decide_request(service, TEXT, asked)).answers
+        assert isinstance(refusal, BadValue) and compared.answered_by == "similarity"
+        assert refusal.what.startswith("the option 'Which? red 1: xxx") and refusal.what.endswith(" is too long")
+        with pytest.raises(BadValue, match="^the text is too long"):
+            asyncio.run(decide_request(service, "x" * 101, asked))
+    finally:
+        service.queue.close()
+
+
+def test_an_option_without_a_vector_is_the_refusal_of_its_question(root, monkeypatch):
+    service = service_of(root, unknown="similarity")
+    ask = service.ask
+
+    async def without_a_vector(inputs, *arguments, **options):
+        ticket = await ask(inputs, *arguments, **options)
+        for (text, *_), outputs in zip(inputs, ticket.outputs, strict=True):
+            if text == "Which? red 1: late":
+                outputs.clear()
+        return ticket
+
+    monkeypatch.setattr(service, "ask", without_a_vector)
+    try:
+        asked = [colour("red", "", "late"), ANGER, colour("green", "", "late")]
+        refusal, by_task, compared = asyncio.run(decide_request(service, TEXT, asked)).answers
+        assert isinstance(refusal, BadValue) and "could not be read" in refusal.what
+        assert (by_task.task, compared.answered_by) == ("anger", "similarity")
     finally:
         service.queue.close()
 

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -125,6 +126,25 @@ def test_an_error_of_a_cosine_names_the_text_that_all_are_compared_with(whole):
     ):
         status, _, refused = posted(whole.url + path, body)
         assert status == 422 and refused["error"].startswith(f"'{name}' is longer")
+
+
+@pytest.mark.parametrize("number, name", [(0, "'query'"), (1, "input 0")])
+@pytest.mark.parametrize("reason, expected", [(None, 504), ("it is broken", 503)], ids=["late", "failed"])
+def test_a_text_without_a_vector_is_named_by_its_place_in_the_request(
+    server, monkeypatch, number, name, reason, expected
+):
+    ask, vectors = server.service.ask, server.service.vectors
+
+    async def without_a_vector(*arguments, **options):
+        ticket = await ask(*arguments, **options)
+        del ticket.outputs[number][vectors]
+        failed = {} if reason is None else {vectors: reason}
+        ticket.results[number] = msgspec.structs.replace(ticket.results[number], failed=failed)
+        return ticket
+
+    monkeypatch.setattr(server.service, "ask", without_a_vector)
+    status, _, refused = posted(f"{server.url}/rerank", {"query": "good", "texts": ["bad"]})
+    assert status == expected and refused["error"].startswith(f"{name} has no answer of the vector")
 
 
 def test_what_a_request_cannot_have_is_refused(server):

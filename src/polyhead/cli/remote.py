@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from polyhead.values import Value
 SECONDS, RETRIES = 600.0, 1000  # a file that is answered waits for a busy server
 KEY = "POLYHEAD_API_KEY"
 TOO_LARGE = 413
+LATE_ALONE = 3  # lines in turn that a server is late for one by one, after which it is too slow for any
 
 
 class ServerOptions(Value):
@@ -65,20 +67,27 @@ class Remote:
     def answers(self, lines: list[InputLine]) -> list[dict[str, Any]]:
         """The fields of each line's result, or its `error`.
 
-        Lines for which the server was late are asked again, fewer at a time, until one alone is late.
+        Lines for which the server was late are asked again, fewer at a time, until several in turn are late alone or
+        the server refuses. A line's result is replaced by one that holds more.
         """
-        fields: list[dict[str, Any]] = [{} for _ in lines]
-        waiting, most = list(range(len(lines))), len(lines)
-        while waiting:
+        fields = self._asked(lines)
+        waiting, most, late_alone = _late(range(len(lines)), fields), max(1, len(lines) // 2), 0
+        while waiting and late_alone < LATE_ALONE:
             asked, waiting = waiting[:most], waiting[most:]
-            for number, answered in zip(asked, self._asked([lines[number] for number in asked]), strict=True):
-                fields[number] = answered
-            late = [number for number in asked if fields[number].get("late")]
-            if late == asked:
-                if len(asked) == 1:
-                    break
-                most = len(asked) // 2
-            waiting = late + waiting
+            try:
+                repeated = self._asked([lines[number] for number in asked])
+            except PolyheadError:
+                break
+            for number, line_fields in zip(asked, repeated, strict=True):
+                if _holds_more(line_fields, fields[number]):
+                    fields[number] = line_fields
+            late, is_alone = _late(asked, fields), len(asked) == 1
+            late_alone = late_alone + 1 if late and is_alone else 0
+            if not late:
+                most *= 2
+            elif 2 * len(late) > len(asked):
+                most = max(1, len(asked) // 2)
+            waiting = waiting if is_alone else late + waiting
         return fields
 
     def _asked(self, lines: list[InputLine]) -> list[dict[str, Any]]:
@@ -100,6 +109,17 @@ class Remote:
             if result_fields["receipt"] and (repaired := _repaired(line)):
                 result_fields["receipt"]["repaired"] = repaired
         return fields
+
+
+def _late(numbers: Iterable[int], fields: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Those of the lines for which the server was late."""
+    return [number for number in numbers if fields[number].get("late")]
+
+
+def _holds_more(repeated: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a repeated result keeps all answers of the one before, and fewer tasks are late in it."""
+    is_kept = before["answers"].keys() <= repeated.get("answers", {}).keys()
+    return is_kept and len(repeated.get("late", ())) < len(before["late"])
 
 
 def _key(path: str | None) -> str | None:

@@ -38,6 +38,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, Version] = {}
     trunk: str = ""
     receipt: dict[str, int] = {}
+    bundles: dict[str, str] = {}  # of a set of bundles: the digest of each one's trunk, by name
 
 
 class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     answers: dict[int, dict[str, Any]]
     layers_left: int = 0  # inputs still running for other tasks
+    bundle: str = ""  # of a set of bundles: the one that answered
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

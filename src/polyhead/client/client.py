@@ -293,14 +293,24 @@ def predict_body(
     body: dict[str, Any] = {"inputs": rows}
     if tasks is not None:
         body["tasks"] = list(tasks)
-    limits = none_below.values() if isinstance(none_below, Mapping) else [none_below]
-    for number in (deadline, *limits):
-        if isinstance(number, Real) and not isfinite(number):
-            raise BadValue("'deadline' and 'none_below' are finite numbers", got=number, do="leave it out for no limit")
+    _check_number(deadline, "deadline")
+    for limit in none_below.values() if isinstance(none_below, Mapping) else [none_below]:
+        _check_number(limit, "none_below")
     wishes = {"deadline": deadline, "familiar": familiar or None, "none_below": none_below}
     if options := {name: wish for name, wish in wishes.items() if wish is not None}:
         body["options"] = options
     return json_body(body)
+
+
+def _check_number(value: object, field: str) -> None:
+    """Raises BadValue for a value that is neither None nor a finite number."""
+    try:
+        is_finite = value is None or (isinstance(value, Real) and isfinite(value))
+    except OverflowError:  # of a whole number
+        is_finite = False
+    if not is_finite:
+        allowed, do = "a finite number, or None", "leave it out for the server's own"
+        raise BadValue(f"'{field}' is no number that can be sent", got=repr(value), allowed=allowed, do=do)
 
 
 def _inputs(inputs: Iterable[object] | str) -> list[object]:
@@ -364,6 +374,8 @@ def _repaired(value: Any) -> Any:
         return re.sub("[\ud800-\udfff]", "\ufffd", value)
     if isinstance(value, Mapping):
         return {_repaired(name): _repaired(item) for name, item in value.items()}
+    if hasattr(value, "tolist"):  # an array
+        return _repaired(value.tolist())
     return [_repaired(item) for item in value] if isinstance(value, list | tuple) else value
 
 

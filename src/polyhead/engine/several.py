@@ -26,7 +26,7 @@ from polyhead.engine.inputs import Inputs, Words, checked_deadline, checked_inpu
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.receipt import Receipt, added_up
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, PolyheadError, reworded, suggestion
+from polyhead.errors import ConfigError, ErrorT, PolyheadError, reworded, suggestion
 from polyhead.tasks.calibration import KEY, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
@@ -255,13 +255,21 @@ def errors_of_call(rows: Sequence[int | str]) -> Iterator[None]:
     try:
         yield
     except PolyheadError as error:
-        row = error.facts.get("row")
-        if type(row) is not int or not 0 <= row < len(rows):
+        if (named := error_of_call(error, rows)) is error:
             raise
-        numbered, called = re.compile(rf"\binput {row}\b"), rows[row]
-        name = called if isinstance(called, str) else f"input {called}"
-        number = None if isinstance(called, str) else called
-        raise reworded(error, lambda words: numbered.sub(lambda _: name, words), row=number) from error
+        raise named from error
+
+
+def error_of_call(error: ErrorT, rows: Sequence[int | str]) -> ErrorT:
+    """The error with the input's number in the whole call, or its name; the same if it is of no input."""
+    row = error.facts.get("row")
+    if type(row) is not int or not 0 <= row < len(rows):
+        return error
+    called = rows[row]
+    is_text = isinstance(called, str)  # one text with a name, where an input may have several
+    numbered = re.compile(rf"\b{'(?:a text of )?' if is_text else ''}input {row}\b")
+    name, number = (called, None) if is_text else (f"input {called}", called)
+    return reworded(error, lambda words: numbered.sub(lambda _: str(name), words), row=number)
 
 
 def _joined(first: Result, second: Result) -> Result:

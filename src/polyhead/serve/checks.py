@@ -146,18 +146,25 @@ def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | N
 
 def check_cut(ticket: Ticket) -> None:
     """Raises BadValue if a task did not read all of an input."""
-    loaded, asked = ticket.loaded, [name for name in ticket.tasks if name not in ticket.unseen]
+    for error in cut_inputs(ticket).values():
+        raise error
+
+
+def cut_inputs(ticket: Ticket) -> dict[int, BadValue]:
+    """By number, the error for each input of which a task did not read all."""
+    loaded, asked, errors = ticket.loaded, [name for name in ticket.tasks if name not in ticket.unseen], {}
     for number, result in enumerate(ticket.results):
         if result is not None and result.receipt.cut:
             cutting = [n for n in asked if n not in result.skipped and loaded.tasks[n].long_texts == "cut"] or asked
             allowed = min(home.limits.get(n, home.tokenizer.max_tokens) for n in cutting for home in loaded.homes(n))
-            raise BadValue(
+            errors[number] = BadValue(
                 f"input {number} is longer than the encoder reads",
                 got=f"{result.receipt.cut:,} tokens more",
                 allowed=f"{allowed:,} tokens in all; this server does not cut texts",
                 do="shorten it, or ask for tasks that read windows",
                 row=number,
             )
+    return errors
 
 
 class Failures:

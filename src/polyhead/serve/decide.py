@@ -11,15 +11,15 @@ import numpy as np
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE
-from polyhead.engine.several import errors_of_call
+from polyhead.engine.several import error_of_call, errors_of_call
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, EmptyData, PolyheadError
-from polyhead.serve.checks import too_many_characters
+from polyhead.serve.checks import cut_inputs, too_many_characters
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
-from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
+from polyhead.serve.similarity import OptionVector, OptionVectors, Similarity, characters_read, words_read
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
@@ -107,12 +107,27 @@ class _Questions:
         options, unread = dict[str, OptionVector](), list[str]()
         if similarity is not None and self._words:
             options, unread = await off_loop(size, similarity.known, self._words)
-        if unread:
-            service.check_count(len(unread), 1)
-            with errors_of_call([_called(each) for each in unread]):
-                service.check_inputs([(each,) for each in unread], (service.vectors,))
-        ticket, read = await asyncio.gather(self._text_read(names, is_gone), self._options_read(unread, is_gone, size))
-        return ticket, {**options, **read}
+        refused = self._refused(unread)
+        left = [each for each in unread if each not in refused]
+        ticket, read = await asyncio.gather(self._text_read(names, is_gone), self._options_read(left, is_gone, size))
+        return ticket, {**options, **refused, **read}
+
+    def _refused(self, words: Sequence[str]) -> dict[str, PolyheadError]:
+        """The error of each option whose words are too long for any request.
+
+        Raises BadValue if the others are too much for one.
+        """
+        service, refused = self._service, dict[str, PolyheadError]()
+        if words:
+            service.check_count(len(words), 1)
+        for each in words:
+            try:
+                service.check_inputs([(each,)], (service.vectors,))
+            except BadValue as error:
+                refused[each] = error_of_call(error, [_called(each)])
+        if left := [(each,) for each in words if each not in refused]:
+            service.check_inputs(left, (service.vectors,))
+        return refused
 
     async def _text_read(self, names: TaskSelection, is_gone: Callable[[], bool] | None) -> Ticket:
         with errors_of_call(["the text"]):
@@ -121,22 +136,16 @@ class _Questions:
     async def _options_read(
         self, unread: Sequence[str], is_gone: Callable[[], bool] | None, size: int
     ) -> OptionVectors:
-        """The vectors of options' words. Where some of these are refused, each is asked alone."""
+        """The vectors of options' words; an error for those that are not read whole, where the server refuses that."""
         service, similarity = self._service, self._service.similarity
         if similarity is None or not unread:
             return {}
-        vectors = TaskSelection.of([service.vectors], self._loaded)
-        try:
-            with errors_of_call([_called(each) for each in unread]):
-                read = await service.ask([(each,) for each in unread], vectors, is_gone=is_gone)
-        except BadValue as error:
-            if len(unread) == 1:
-                return {unread[0]: error}
-            if "row" not in error.facts:  # it is of all together
-                raise
-            alone = await asyncio.gather(*(self._options_read([each], is_gone, size) for each in unread))
-            return {words: vector for each in alone for words, vector in each.items()}
-        return {**await off_loop(size, similarity.learned, unread, read)}
+        vectors, names = TaskSelection.of([service.vectors], self._loaded), [_called(each) for each in unread]
+        with errors_of_call(names):
+            read = await service.ask([(each,) for each in unread], vectors, is_gone=is_gone, cuts=True)
+        cut = cut_inputs(read) if service.settings.long_texts == "refuse" else {}
+        options = await off_loop(size, similarity.learned, unread, read, cut)
+        return {**options, **{unread[number]: error_of_call(error, names) for number, error in cut.items()}}
 
     def decided(self, ticket: Ticket | None, options: OptionVectors) -> Decided:
         """The answer to each question."""
@@ -160,10 +169,6 @@ class _Questions:
             options_read=sum(option.tokens for option in read),
             options_kept=sum(option.tokens for option in compared if option.receipt is None),
         )
-
-
-OptionVectors = Mapping[str, OptionVector | PolyheadError]
-"""The vectors of options' words; an error for those that could not be read."""
 
 
 class _Compared:

@@ -69,10 +69,10 @@ class HttpError(PolyheadError):
     """An error that has a status of its own."""
 
     named: str = "HttpError"  # its type as callers are told
+    status: int
 
     def __init__(self, status: int, what: str, **facts: Any) -> None:
-        super().__init__(what, **facts)
-        self.status = status
+        super().__init__(what, status=status, **facts)
 
 
 class ErrorBody(Value):

@@ -228,12 +228,13 @@ class Service:
         is_gone: Callable[[], bool] | None = None,
         familiar: bool = False,
         none_below: NoneBelow = None,
+        cuts: bool = False,
     ) -> Ticket:
         """The ticket of these inputs, answered. If the caller `is_gone`, the part that has not begun is dropped.
 
         `familiar` and `none_below` are those of `Session.predict`; stages contain neither.
         Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
-        than a call may have, or, where the server refuses those, than the trunk reads.
+        than a call may have, or, where the server refuses those and the caller allows no `cuts`, than the trunk reads.
         """
         settings, names = self.settings, tuple(tasks)
         loaded = tasks.loaded if isinstance(tasks, TaskSelection) else self.loaded
@@ -255,7 +256,7 @@ class Service:
             size = FAMILIAR_SIZE * len(inputs) * (len(names) + len(unseen))
             await off_loop(size, tell_familiar, ticket, self.vectors, familiar=familiar, below=none_below)
             forget_hidden(ticket, frozenset(unseen))
-        if settings.long_texts == "refuse":
+        if settings.long_texts == "refuse" and not cuts:
             check_cut(ticket)
         if stage is not None:
             for results in held:

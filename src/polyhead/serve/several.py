@@ -134,6 +134,7 @@ class ServiceSet(Service):
         is_gone: Callable[[], bool] | None = None,
         familiar: bool = False,
         none_below: NoneBelow = None,
+        cuts: bool = False,
     ) -> Ticket:
         """The ticket of these inputs, answered by each bundle in turn for its tasks: see `Service.ask`."""
         loaded = tasks.loaded if isinstance(tasks, TaskSelection) else self.loaded
@@ -159,6 +160,7 @@ class ServiceSet(Service):
                                 is_gone=is_gone,
                                 familiar=familiar,
                                 none_below=_limits(none_below, names),
+                                cuts=cuts,
                             )
                     except Overloaded:
                         if ticket.taken is None:

@@ -8,7 +8,7 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
@@ -19,7 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.queue import Queue
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
-from polyhead.errors import BadValue
+from polyhead.errors import BadValue, PolyheadError
 from polyhead.serve.questions import DecisionQuestion
 from polyhead.serve.settings import why_no_answers
 from polyhead.tasks.kinds import kind_of
@@ -43,6 +43,10 @@ class OptionVector(Value, eq=False):
     vector: np.ndarray  # float32 (width,), of length 1
     tokens: int
     receipt: Receipt | None = None  # of words that were read for this request; None of those that were kept
+
+
+OptionVectors = Mapping[str, OptionVector | PolyheadError]
+"""The vectors of options' words; an error for those that could not be read."""
 
 
 class Fit(Value):
@@ -112,12 +116,19 @@ class Similarity:
                 options[text] = kept
         return options, unread
 
-    def learned(self, words: Sequence[str], read: Ticket) -> dict[str, OptionVector]:
-        """The vectors of words that were read, which are kept from now on; raises BadValue for words without one."""
-        options = dict[str, OptionVector]()
-        for text, result, outputs in zip(words, read.results, read.outputs, strict=True):
+    def learned(self, words: Sequence[str], read: Ticket, refused: Collection[int] = ()) -> OptionVectors:
+        """The vectors of words that were read, which are kept from now on, but for those `refused`, by number.
+
+        Words without a vector have an error.
+        """
+        options = dict[str, OptionVector | PolyheadError]()
+        for number, (text, result, outputs) in enumerate(zip(words, read.results, read.outputs, strict=True)):
+            if number in refused:
+                continue
             if result is None or self.vectors not in outputs:
-                raise BadValue("the words of an option could not be read", got=text, do="ask again, or in other words")
+                do = "ask again, or in other words"
+                options[text] = BadValue("the words of an option could not be read", got=text, do=do)
+                continue
             vector, tokens = _direction(outputs[self.vectors]), result.receipt.tokens
             key, kept = self._key(text), OptionVector(vector=vector, tokens=tokens)
             options[text] = msgspec.structs.replace(kept, receipt=result.receipt)

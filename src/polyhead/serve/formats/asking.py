@@ -158,8 +158,10 @@ def no_answer(result: Result, number: int, task: str, *, titled: str | None = No
     if task in result.skipped:
         return BadValue(problem, got=result.skipped[task], do="send inputs that the task reads", row=number)
     if task in result.failed:
-        return BackendError(problem, got=result.failed[task], do="ask again; GET /v1/tasks tells which version is live")
-    return HttpError(504, problem, got="it was not done by the deadline", do="ask for less at once, or allow more time")
+        do = "ask again; GET /v1/tasks tells which version is live"
+        return BackendError(problem, got=result.failed[task], do=do, row=number)
+    do = "ask for less at once, or allow more time"
+    return HttpError(504, problem, got="it was not done by the deadline", do=do, row=number)
 
 
 def costs_of(ticket: Ticket) -> RequestCost:

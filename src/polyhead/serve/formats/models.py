@@ -27,6 +27,7 @@ from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
 
 ALL, PLATFORM = "all", "polyhead"
+LONGEST = 2**63  # microseconds of a timeout: a longer one means the same
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 SHARED_MEMORY = "shared memory of clients is not read"
 
@@ -89,7 +90,7 @@ class Inference(Value, eq=False):
     ) -> Ticket:
         """The ticket, answered within the seconds that the request and `deadline` allow."""
         parameters = self.request.parameters
-        allowed = [seconds for seconds in (deadline, (parameters.timeout or 0) / 1e6) if seconds]
+        allowed = [seconds for seconds in (deadline, min(parameters.timeout or 0, LONGEST) / 1e6) if seconds]
         return await service.ask(
             self.inputs,
             self.names,

@@ -57,7 +57,7 @@ class InferParameters(Wire):
     """Options of a request."""
 
     binary_data_output: bool = False
-    timeout: Annotated[int, msgspec.Meta(le=2**63 - 1)] | None = None  # microseconds
+    timeout: int | None = None  # microseconds
     familiar: bool = False  # as `/v1/predict` takes it, and so is the limit
     none_below: float | None = None
 
