@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from polyhead.train.heads import inputs as head_inputs
 from support import tiny_project
 from support.commands import run
 from support.labelled_files import write
@@ -115,3 +116,12 @@ def test_half_of_a_character_is_labelled_as_its_replacement(work):
         f"the lamp is late {n} \ufffd" for n in range(4)
     ]
     assert "every text is labelled" in run(*WORDS, cwd=work, stdin="").out
+
+
+def test_of_more_texts_than_are_read_at_once_it_says_how_many_and_which(work, monkeypatch):
+    monkeypatch.setattr(head_inputs, "MOST_NUMBERS", 20 * 16)
+    rows = [{"text": f"the lamp number {place}", "label": ("good", "bad", "")[place % 3]} for place in range(30)]
+    write(work / "texts.jsonl", rows)
+    done = run(*WORDS, "--label", "label", cwd=work, stdin="s\n" * 10)
+    assert "20 of 30 texts are read, 10 of 20 labelled ones among them" in done.out
+    assert "every text that was read is labelled or skipped" in done.out

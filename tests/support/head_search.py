@@ -63,7 +63,7 @@ def _remembered(inputs, penalties, *, axes=None, near=0.0):
     from polyhead.train.heads import linear
 
     solutions, settings = _own["solutions"], {"axes": axes} | ({"near": near} if near else {})
-    if inputs.read.size > MOST:
+    if inputs.members.size * inputs.values.shape[1] > MOST:
         yield from solutions(inputs, penalties, **settings)
         return
     key = _key(inputs, axes or (), linear.ITERATIONS, penalties, near)
@@ -86,7 +86,7 @@ def _remembered(inputs, penalties, *, axes=None, near=0.0):
 
 def _key(inputs, axes, *settings):
     told = hashlib.sha256(repr((inputs.loss, inputs.outputs, inputs.cosine, settings)).encode())
-    for array in (inputs.read, inputs.targets, inputs.weights, inputs.prior, *axes):
+    for array in (inputs.read(), inputs.targets, inputs.weights, inputs.prior, *axes):
         array = np.zeros(0) if array is None else array
         told.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return told.digest()

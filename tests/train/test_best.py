@@ -19,6 +19,7 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
 from polyhead.train.heads import run as heads
+from polyhead.train.record.decided import fingerprints_of
 from polyhead.train.record.lines import effort_lines
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -110,6 +111,15 @@ def test_another_c_chooses_anew_where_branches_are_weighed_and_nowhere_else(home
             project = msgspec.structs.replace(project, allocation=AllocationRule(c=c))
             kept.append(bool(train_project(project, folder=home, cache=tmp_path / "cache").kept))
         assert kept == [False, True, training.effort == "default", True]
+
+
+def test_another_c_changes_nothing_over_a_trunk_without_layers(home):
+    """No branch can be weighed there; the tasks were trained again."""
+    prepared = prepare(project_of(home), home)
+    default, other = AllocationRule(), AllocationRule(c=1000.0)
+    assert prepared[0].weighs_branches
+    assert fingerprints_of(prepared, other, layers=0) == fingerprints_of(prepared, default, layers=0)
+    assert fingerprints_of(prepared, other, layers=3) != fingerprints_of(prepared, default, layers=3)
 
 
 SILENT = {"names": {"transitions": ((0.0, -99.0, -99.0),) * 4}, "topics": {"threshold": 0.9999}}

@@ -10,9 +10,10 @@ from polyhead.tasks.task import Task
 from polyhead.train.heads import inputs as head_inputs
 from polyhead.train.heads.held_out import FewLabels
 from polyhead.train.heads.label_words import centred, sentences
-from polyhead.train.heads.labelling import Labelling
+from polyhead.train.heads.labelling import Labelling, _fitting
 from polyhead.train.heads.linear import Inputs, solutions
 from support import tiny_project
+from support.cases import cases
 
 
 def inputs(prior=None, seed=1):
@@ -118,3 +119,17 @@ def test_of_more_texts_than_fit_into_memory_those_with_labels_are_read_and_each_
     assert some.learn(seed=1).labels == 12
     chosen = some.chosen(5, seed=1)
     assert len(chosen) == 5 and all(text in some.texts and text.label is None for text in chosen)
+
+
+@cases(
+    ("labelled", "others", "most", "wanted"),
+    [(12, 28, 20, (12, 8)), (30, 10, 20, (10, 10)), (36, 4, 20, (16, 4)), (40, 0, 20, (20, 0)), (0, 40, 20, (0, 20))],
+    ids=str,
+)
+def test_of_more_texts_than_are_read_at_once_open_ones_are_left_to_ask_for(labelled, others, most, wanted):
+    """The first labelled texts were taken, and no open one, where labelled ones alone were too many."""
+    texts = [Text(row=row, text=str(row)) for row in range(labelled + others)]
+    rows = [text.row for text in _fitting(texts, range(labelled), most)]
+    assert rows == sorted(set(rows))
+    assert (sum(row < labelled for row in rows), sum(row >= labelled for row in rows)) == wanted
+    assert wanted[0] < 2 or max(row for row in rows if row < labelled) == labelled - 1  # spaced over all

@@ -14,6 +14,7 @@ from polyhead.errors import BadName, BundleError, ConfigError, TrainError, Unkno
 from polyhead.evaluate.held import answered_then
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.data import prepared as prepared_rows
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
@@ -133,6 +134,35 @@ def test_the_answers_of_a_task_to_rows_of_which_its_trunk_learned_none_are_kept_
     learned = lineage_of(tmp_path / "out" / "mood").tasks["urgency"]
     texts = prepare(made, home)[1].train.examples
     assert learned["sha256"] == texts.digest and not {*texts.inputs} & {*then.answered.examples.inputs}
+
+
+def test_scores_in_folds_of_an_earlier_bundle_are_said_and_many_rows_are_all_learned_from(home, tmp_path, monkeypatch):
+    """With many rows a part was not trained on the share that chose it either."""
+    made = project(home, tmp_path / "out", "mood", "urgency")
+    entries = tuple(msgspec.structs.replace(entry, validation=0.25, test=None) for entry in made.tasks)
+    made = msgspec.structs.replace(made, tasks=entries)
+
+    class Before(leave_out_run.LeftOut):
+        def __init__(self, run, recipe, left_out, prepared):
+            super().__init__(run, recipe, left_out, prepared)
+            self._held = [prepared[name] for name in left_out.tasks]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leave_out_run, "LeftOut", Before)
+        train_project(made, folder=home, only=("mood",))
+    told = []
+    train_project(made, folder=home, only=("mood",), events=Events(say=told.append))
+    assert [line for line in told if "in 5 folds" in line] == [
+        "mood: its scores are those of rows held out in 5 folds, from which its trunk may have learned; another bundle "
+        "name trains anew"
+    ]
+
+    few, many = (msgspec.structs.replace(made, bundle=str(tmp_path / name)) for name in ("few", "many"))
+    train_project(few, folder=home, only=("mood",))
+    monkeypatch.setattr(prepared_rows, "FOLDED_BELOW", 30)
+    train_project(many, folder=home, only=("mood",))
+    notes = [Bundle.open(tmp_path / name / "mood").scores("mood") for name in ("out", "few", "many")]
+    assert [(each.get("folds"), each.get("refitted")) for each in notes] == [(5, None), (None, None), (None, True)]
 
 
 def test_weights_and_shares_by_task_count_for_those_that_a_round_learns_from(home, tmp_path):

@@ -262,6 +262,26 @@ def test_options_of_some_of_the_examples_are_read_where_all_are_too_many(monkeyp
     assert all(0 <= each.mean() < 0.5 for each in losses)
 
 
+def test_of_fewer_examples_all_are_among_the_more_that_a_narrower_head_reads_and_stand_everywhere(monkeypatch):
+    """Evenly spaced ones of two heads met in few places, all of them near each other."""
+    read = []
+    for most in (200, 300, 301):
+        monkeypatch.setattr(reading, "MOST_NUMBERS", most * OPTIONS * WIDTH)
+        members = inputs_of(READS, Questions(600), loss="ranking", outputs=1).examples
+        assert len(members) == most and (np.diff(members) > 0).all()
+        read.append(set(members.tolist()))
+    assert read[0] < read[1] < read[2]
+    assert all(20 < len(read[0] & set(range(start, start + 150))) < 80 for start in range(0, 600, 150))
+
+
+def test_words_of_a_text_that_two_heads_read_in_part_are_told_apart():
+    """Of a text in windows a wide head may read one, a narrow one two: losses could not be compared."""
+    words = inputs(np.ones((4, 2), np.float32), np.zeros(4, np.int64))
+    words = msgspec.structs.replace(words, members=np.array([0, 0, 1, 1]), places=np.array([0, 7, 0, 7]))
+    some = msgspec.structs.replace(words.of([1]), places=np.array([0, 9]))
+    assert np.isin(words.examples, some.examples).tolist() == [False, False, True, False]
+
+
 OPTIONS, WIDTH = 4, 16
 READS = Path(nodes=(Embed(trunk="t"), Pool(positions="mean"), Head(kind="multiple_choice", width=1, part="task:t")))
 
@@ -303,7 +323,7 @@ def test_options_of_some_examples_compete_among_themselves():
     )
     some = whole.of([0, 2])
     assert some.targets.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
-    assert some.read[:, 0].tolist() == [0, 1, 5, 6]
+    assert some.read()[:, 0].tolist() == [0, 1, 5, 6]
 
 
 def test_folds_read_the_values_of_all_rows_and_are_solved_as_copies_of_their_own_rows_are():

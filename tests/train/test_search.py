@@ -175,6 +175,28 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
     assert found.candidates == halved.candidates
 
 
+def test_a_search_that_was_interrupted_inside_an_epoch_goes_on_as_if_it_had_not_been(
+    home, kept, halved, tmp_path, monkeypatch
+):
+    """The first rung, judged again, took the weights inside the second epoch for those before it."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    save_inside = fitting.Curriculum.save_inside
+
+    def saved(run, begun):
+        save_inside(run, begun)
+        if run.done == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting.Curriculum, "save_inside", saved)
+        with pytest.raises(KeyboardInterrupt):
+            halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    again = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    assert again.candidates == halved.candidates
+    for one, other in zip(again.ended, halved.ended, strict=True):
+        assert bytes_of(one.arrays) == bytes_of(other.arrays)
+
+
 def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, kept, trained):
     impatient = seeded(epochs=6, patience=1, learning_rate=1e-30)
     for search in (grid, halving):

@@ -66,8 +66,11 @@ def command(
         raise EmptyData(f"{data} has no text to label", do="give a file with texts in its text column; see --text")
     labelling = Labelling(texts, names, LabelFile(Path(output)), answers=answers)
     labelling.encode(TrunkChoice(name=trunk, max_tokens=max_tokens), Path(cache or f"{output}-cache"), printer.show)
-    if (read := len(labelling.texts)) < len(texts):
-        printer.line(f"{read:,} of {len(texts):,} texts are chosen from, labelled ones first: no more fit into memory")
+    if labelling.unread:
+        printer.line(
+            f"{len(labelling.texts):,} of {len(texts):,} texts are read, {labelling.counts().total():,} of "
+            f"{len(labelling.known):,} labelled ones among them: the limit of what is read at once, on any machine"
+        )
     _learn(labelling, printer, seed)
     if ask is not None:
         rows = [{"row": each.row, "text": each.text, "label": ""} for each in labelling.chosen(count, seed=seed)]
@@ -127,7 +130,7 @@ def _ask(labelling: Labelling, printer: Printer, count: int, seed: int) -> None:
             else:
                 labelling.add(each, answer)
         _learn(labelling, printer, seed)
-    printer.line("every text is labelled or skipped")
+    printer.line(f"every text{' that was read' if labelling.unread else ''} is labelled or skipped")
 
 
 def _answer(prompt: str, names: Sequence[str]) -> str:

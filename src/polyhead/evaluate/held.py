@@ -99,7 +99,10 @@ def held_of(
 
 def read_held(file: Path) -> HeldAnswers:
     """The outputs that training stored; raises BundleError if there are none, CorruptFile if they are damaged."""
-    again = f"train again with `polyhead train --retrain {file.parent.name}`, or give labelled rows with --data FILE"
+    again = (
+        f"train again with `polyhead train --retrain {file.parent.name}` (if the recipe refuses that, under another "
+        "bundle name), or give labelled rows with --data FILE"
+    )
     try:
         raw = read_plain(file, limit=_LARGEST)
     except FileNotFoundError:

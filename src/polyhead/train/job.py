@@ -112,7 +112,7 @@ class TrainingJob:
         self.bundle = open_or_create(run.root, source.facts, load=run.load)
         # strategies of all tasks of the project, including those not in this run
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
-        self.prints = fingerprints_of(prepared, run.project.allocation)
+        self.prints = fingerprints_of(prepared, self.allocation, layers=source.facts.architecture.layers)
         lines = self.bundle.lines
         chosen = choices(
             untrained(self.bundle, self.prints),

@@ -212,8 +212,9 @@ class Curriculum:
         self._save(begun)
 
     def set_aside(self) -> bool:
-        """Whether the state after the last epoch is in the checkpoint, so that an equal run goes on from there."""
-        self._save(None, in_any_case=True)
+        """Writes the state to the checkpoint, for an equal run to go on from; False if there is none to write to."""
+        if self._begun is None:  # else the checkpoint is ahead: inside the next epoch, as are the weights
+            self._save(None, in_any_case=True)
         return self.checkpoint is not None
 
     def _save(self, begun: _Begun | None, *, in_any_case: bool = False) -> None:

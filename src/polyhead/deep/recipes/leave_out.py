@@ -62,7 +62,8 @@ class LeftOut(BundleTraining):
         seed = (project.training or JOINT_TRAINING).seed
         training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
         taught = [msgspec.structs.replace(prepared[name], training=training) for name in left_out.learned]
-        self._held = [msgspec.structs.replace(prepared[name], whole=None) for name in left_out.tasks]
+        left = [prepared[name] for name in left_out.tasks]
+        self._held = [msgspec.structs.replace(p, whole=None) if p.folded else p for p in left]
         self._learns = LearnsTogether(self.run, recipe.learn_in(left_out), taught, held=self._held)
         self._project = msgspec.structs.replace(
             project,
@@ -83,6 +84,12 @@ class LeftOut(BundleTraining):
         run = msgspec.structs.replace(self.run, project=self._project, load=load)
         outcome = FrozenTrunk(run, self._held).train()
         bundle = Bundle.open(self.run.root)
+        for name in outcome.kept:
+            if folds := bundle.scores(name).get("folds"):
+                self.run.events.line(
+                    f"{name}: its scores are those of rows held out in {folds} folds, from which its trunk may have "
+                    "learned; another bundle name trains anew"
+                )
         return msgspec.structs.replace(
             outcome,
             trunk=learned.trunk,

@@ -20,6 +20,7 @@ from polyhead.train.runs import deep
 
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+SEED = 0  # of drawing the examples that are read
 QUERY = "pool.query"
 WEIGHT, BIAS, WORDS = "head.output.weight", "head.output.bias", "words.weight"
 
@@ -136,13 +137,14 @@ def inputs_of(path: Path, examples: KeptExamples, *, loss: LossName, outputs: in
     """The inputs of a linear head on the path for the examples. Words without a token are omitted.
 
     Of texts read in windows members are the texts, and places their words.
-    If these exceed `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
+    If these exceed `MOST_NUMBERS`, only as many examples are read as fit, drawn so that fewer are among more: heads are
+    compared by those that both read.
     """
     sample = read_inputs(path, examples.batch(np.arange(min(AT_ONCE, examples.count))))
     most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.size, 1))
-    spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
+    drawn = np.sort(np.random.default_rng(SEED).permutation(examples.count)[: max(1, most)])
     pieces: list[tuple[np.ndarray, ...]] = []
-    for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
+    for members in np.array_split(drawn, -(-len(drawn) // AT_ONCE)):
         batch = examples.batch(members)
         pieces.append(_rows(read_inputs(path, batch), batch))
     values, labels, members_of_rows, places = (np.concatenate(parts) for parts in zip(*pieces, strict=True))

@@ -39,6 +39,7 @@ class Labelling:
     ) -> None:
         self.texts, self.names, self.file = texts, names, file
         self.skipped, self.curve = set[int](), list[LearningPoint]()
+        self.unread = 0  # texts that are too many
         self._head: FewLabels | None = None
         self._fit: FewLabelsFit | None = None
         by_row = {text.row: text.text for text in texts}
@@ -50,7 +51,7 @@ class Labelling:
                 self.add(Text(row=row, text=by_row[row]), name)
 
     def encode(self, trunk: TrunkChoice, cache: Path, show: Callable[[str], None]) -> None:
-        """Reads every text as a linear head does; `texts` are then those whose vectors fit into memory."""
+        """Reads every text as a linear head does; `texts` are then those whose vectors are within `MOST_NUMBERS`."""
         entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(self.names), train="")
         project = Project(tasks=(entry,), trunk=trunk)
         prepared = whole_of(project, entry, entry.task(), _examples(self.texts))
@@ -59,6 +60,7 @@ class Labelling:
         values = linear_inputs(prepared, source, Events(show=show)).values
         if (most := len(values)) < len(self.texts):
             del values
+            self.unread = len(self.texts) - most
             self.texts = _fitting(self.texts, self.known, most)
             prepared = whole_of(project, entry, entry.task(), _examples(self.texts))
             values = linear_inputs(prepared, source, Events(show=show)).values
@@ -112,8 +114,12 @@ def _examples(texts: Sequence[Text]) -> Examples:
 
 
 def _fitting(texts: Sequence[Text], known: Collection[int], most: int) -> list[Text]:
-    """At most so many of the texts: the labelled ones, and others evenly spaced."""
-    labelled = [place for place, text in enumerate(texts) if text.row in known][:most]
+    """So many of the texts, evenly spaced: the labelled ones, but no more than half if others are left, and others."""
+    labelled = [place for place, text in enumerate(texts) if text.row in known]
     others = [place for place, text in enumerate(texts) if text.row not in known]
-    spaced = np.linspace(0, len(others) - 1, most - len(labelled)).round().astype(int).tolist()
-    return [texts[place] for place in sorted([*labelled, *(others[index] for index in spaced)])]
+    learned = min(len(labelled), max(most // 2, most - len(others)))
+    return [texts[place] for place in sorted([*_spaced(labelled, learned), *_spaced(others, most - learned)])]
+
+
+def _spaced(places: Sequence[int], count: int) -> list[int]:
+    return [places[index] for index in np.linspace(0, len(places) - 1, count).round().astype(int).tolist()]

@@ -38,7 +38,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     `cosine` is the first of the last inputs, whose mean is the cosine of a pair read separately, or None.
     """
 
-    values: np.ndarray  # (rows, inputs)
+    values: np.ndarray  # (rows, inputs), or with `rows` all of those among which these are
     targets: np.ndarray  # in the form of the loss
     members: np.ndarray  # (rows,) int64: the example of each row
     loss: LossName
@@ -48,22 +48,27 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     weights: np.ndarray | None = None  # per label, in the form of the loss
     # (outputs, inputs): the weights that penalties pull towards, for inputs with mean square 1 per row
     prior: np.ndarray | None = None
-    rows: np.ndarray | None = None  # (rows,) int64: the ones of `values` that are these rows; None: all
+    rows: np.ndarray | None = None  # (rows,) int64: which rows of `values` these are; None: all, in order
 
-    @property
     def read(self) -> np.ndarray:
-        """The values of these rows, (rows, inputs); a copy if they are some of `values`."""
+        """The values of these rows, (rows, inputs); each time a copy if they are some of `values`."""
         return self.values if self.rows is None else self.values[self.rows]
 
     @property
     def scale(self) -> float:
         """The root of the mean squared length of a row."""
-        return _scale(self.read)
+        return _scale(self.read())
 
     @property
     def examples(self) -> np.ndarray:
-        """The example of each loss: of each row, or of all options of a question."""
-        return np.unique(self.members) if self.loss == "ranking" else self.members
+        """A number for each loss: that of its example and word, or of all options that of their question."""
+        if self.loss == "ranking":
+            return np.unique(self.members)
+        return self.members if self.places is None else self.members << 32 | self.places
+
+    def losses(self, outputs: np.ndarray) -> np.ndarray:
+        """The loss of each row, float64 (rows,); for options that of each example, (examples,)."""
+        return row_losses(self.loss, outputs, self.targets, self.weights).losses.astype(np.float64)
 
     def of(self, members: Sequence[int]) -> Inputs:
         """The rows of these examples, over the same values: none is copied."""
@@ -96,7 +101,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
             texts = [each[member][place] for member, place in rows]
         words = span.coordinates(texts)
         cosine = None if self.cosine is None else self.cosine + words.shape[1]
-        values = np.concatenate([words, self.read], axis=1)
+        values = np.concatenate([words, self.read()], axis=1)
         return msgspec.structs.replace(self, values=values, rows=None, cosine=cosine)
 
     def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
@@ -123,13 +128,12 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs(self, inputs: Inputs) -> np.ndarray:
         """(rows, outputs)"""
-        outputs: np.ndarray = inputs.read @ self.weight.T + self.bias
+        outputs: np.ndarray = inputs.read() @ self.weight.T + self.bias
         return outputs
 
     def losses(self, inputs: Inputs) -> np.ndarray:
-        """The loss of each row, float64 (rows,); for options that of each example, (examples,)."""
-        losses = row_losses(inputs.loss, self.outputs(inputs), inputs.targets, inputs.weights).losses
-        return losses.astype(np.float64)
+        """Its `Inputs.losses`."""
+        return inputs.losses(self.outputs(inputs))
 
 
 class PrincipalAxes(NamedTuple):
@@ -150,7 +154,7 @@ def axes_of(*sides: Inputs) -> PrincipalAxes:
             side.values[some if side.rows is None else side.rows[some]] for side, some in zip(sides, each, strict=True)
         ]
     else:
-        read = [side.read for side in sides]
+        read = [side.read() for side in sides]
     values = read[0] if len(read) == 1 else np.concatenate(read)
     centre = values.mean(axis=0)
     apart = values - centre
@@ -195,7 +199,7 @@ def solutions(
 
 def _along(inputs: Inputs, axes: PrincipalAxes) -> tuple[np.ndarray, float]:
     """Each row's coordinates along the axes, its cosine if it has one, and the constant of the bias; their scale."""
-    read = inputs.read
+    read = inputs.read()
     scale = _scale(read)
     directions = axes.directions / np.float32(scale)
     cosine = None if inputs.cosine is None else (read - axes.centre)[:, inputs.cosine :].mean(axis=1)
@@ -241,9 +245,9 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
     rises, least = 0, math.inf
     axes = axes_of(*sides[0])  # all rows are on the first two sides
     for heads in _side_by_side([solutions(train, penalties, axes=axes, near=NEAR_ENOUGH) for train, _ in sides], axes):
-        pairs = list(zip(heads, (held for _, held in sides), strict=True))
-        losses = np.concatenate([head.losses(held) for head, held in pairs])
-        yield Swept(heads, np.concatenate([head.outputs(held) for head, held in pairs]), losses)
+        outputs = [head.outputs(held) for head, (_, held) in zip(heads, sides, strict=True)]
+        losses = np.concatenate([held.losses(each) for each, (_, held) in zip(outputs, sides, strict=True)])
+        yield Swept(heads, np.concatenate(outputs), losses)
         rises = 0 if losses.mean() < least else rises + 1
         least = min(least, float(losses.mean()))
         if rises == RISES:

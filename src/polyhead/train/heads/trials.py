@@ -41,7 +41,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     fitted: Fitted
     arrays: dict[str, np.ndarray] | None  # of the part, as trained on the training rows; None with folds
     losses: np.ndarray | None = None  # for a linear head, each selection row (word, option): the smallest found
-    examples: np.ndarray | None = None  # for a linear head: the example of each loss
+    examples: np.ndarray | None = None  # for a linear head: `Inputs.examples` of each loss
     prior: float = 0.0  # for a linear head: the strength of the prior from the labels' words
 
 

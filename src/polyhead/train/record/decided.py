@@ -24,11 +24,11 @@ from polyhead.values import Value
 Fingerprint = dict[str, object]
 
 
-def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
+def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule, *, layers: int) -> dict[str, Fingerprint]:
     """What determines each trained part; for a branch that is one of several to choose from, also the choice.
 
     Under one budget a choice depends on all branches, so each names every other's own way of training. Beside heads a
-    branch is chosen by c alone, named where it is not the default's.
+    branch is chosen by c alone, named where it is not the default's and the trunk has `layers` for branches.
     """
     prints = {p.task.name: p.fingerprint() for p in prepared}
     among = {p.task.name: tag(prints[p.task.name]) for p in prepared if p.strategy.is_allocated}
@@ -43,7 +43,7 @@ def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule) -> dic
     for p in prepared:
         if p.strategy.is_undecided:
             prints[p.task.name]["allocation"] = settings
-        elif p.weighs_branches and not p.columns and choice.c != AllocationRule().c:
+        elif p.weighs_branches and layers and not p.columns and choice.c != AllocationRule().c:
             prints[p.task.name]["allocation"] = {"c": choice.c}
     return prints
 
