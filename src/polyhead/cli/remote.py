@@ -22,7 +22,7 @@ from polyhead.values import Value
 SECONDS, RETRIES = 600.0, 1000  # a file that is answered waits for a busy server
 KEY = "POLYHEAD_API_KEY"
 TOO_LARGE = 413
-LATE_ALONE = 3  # lines in turn that a server is late for one by one, after which it is too slow for any
+LATE_ALONE = 3  # lines in turn, each asked alone and late: then no more are asked
 
 
 class ServerOptions(Value):

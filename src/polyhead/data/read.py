@@ -141,7 +141,7 @@ def read_each(source: Source, task: Task) -> Reading:
 
 
 def every_input(source: Source, task: Task) -> list[Example]:
-    """The input of every row that has a whole one, whatever its label; raises ConfigError, DataError as `read_each`."""
+    """The input of every readable row, labelled or not; raises ConfigError and DataError as `read_each`."""
     return list(_Reader(source, task, None).inputs())
 
 
@@ -181,7 +181,7 @@ class _Reader:
             raise no_rows(self.source.path)
 
     def inputs(self) -> Iterator[Example]:
-        """The input of each row that has a whole one, whatever its label."""
+        """The input of each readable row, labelled or not."""
         for row in self._selected():
             with suppress(BadValue):
                 if isinstance(row, Row) and (parts := self._parts(row)) is not None:

@@ -322,7 +322,7 @@ def _names(tasks: Iterable[str]) -> list[str]:
 
 
 def _limits(records: Mapping[str, TaskRecord], shape: Architecture, max_tokens: int) -> dict[str, int]:
-    """The tokens of a text that tasks read which read fewer than the trunk: positions are taken by their prompts."""
+    """By task, the tokens of a text that it reads, where prompts take some of the trunk's positions."""
     room = {name: shape.max_tokens - record.path.embed.shifted for name, record in records.items()}
     return {name: tokens for name, tokens in room.items() if LEAST_READ <= tokens < max_tokens}
 

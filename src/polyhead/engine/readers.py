@@ -14,24 +14,24 @@ from polyhead.tasks.task import Task
 class TypeReaders(NamedTuple):
     """The tasks that read one type of input, and how."""
 
-    tasks: tuple[str, ...] = ()  # but for those that read pairs as two texts
+    tasks: tuple[str, ...] = ()  # all others than `separate`
     separate: tuple[str, ...] = ()  # those that read pairs as two texts
     windowed: tuple[str, ...] = ()  # those of `tasks` that read long texts in windows
     per_word: bool = False  # whether any of `tasks` answers each word
-    ends: bool = False  # whether those read the last token of each word too
+    ends: bool = False  # whether any of `tasks` reads the last token of each word too
     # Tasks, none of them above, that do so in a pass of their own: others of `tasks` read words at the first token.
     to_last: TypeReaders | None = None
 
 
 class Readers(NamedTuple):
-    """The tasks that read each type of input: all of them, and by the tokens of a text that they read at most."""
+    """The tasks that read each type of input: all together, and apart by the most tokens of a text that they read."""
 
     together: Mapping[InputType, TypeReaders]
     by_limit: Mapping[int | None, Mapping[InputType, TypeReaders]]  # None: as many as the trunk
 
 
 def readers_by_type(tasks: Mapping[str, Task], limits: Mapping[str, int] = MappingProxyType({})) -> Readers:
-    """The tasks that read each type of input; `limits` are of those that read fewer tokens than the trunk."""
+    """The tasks that read each type of input; `limits` holds the tokens of a task that reads fewer than the trunk."""
     by_limit: dict[int | None, dict[str, Task]] = {}
     for name, task in tasks.items():
         by_limit.setdefault(limits.get(name), {})[name] = task

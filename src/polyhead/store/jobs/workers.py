@@ -197,7 +197,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
 
 
 def trial_rounds(units: Sequence[Unit], executor: Executor) -> Iterator[list[tuple[Unit, UnitResults]]]:
-    """Trials of ever more rows, until they say enough; the first of one row each prepares the workers.
+    """Trials of ever more rows, until one round takes long enough to be measured; the first prepares the workers.
 
     Where each document takes long, as where a task writes, they are a small share of the job.
     """
