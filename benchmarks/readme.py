@@ -85,9 +85,8 @@ WAYS: dict[str, strategy.Strategy] = {
 HEADLINES = {
     "engine.onnxruntime-models": "21 tasks in one pass (8 bits), speed over 21 ONNX Runtime models in 8 bits",
     "engine.adapters-parallel": "the same over the `adapters` library with 21 adapters in parallel",
-    "engine.bf16-21-tasks": "21 tasks whose heads read no words (bfloat16), speed over the encoder without tasks",
-    "heads.cost_bare_all_bfloat16": "the same with the heads that today's default chooses",
-    "heads.cost_bare_all_int8": "the same in 8 bits",
+    "engine.bf16-21-tasks": "21 tasks in one pass (bfloat16), speed over the encoder without tasks",
+    "engine.int8-21-tasks": "the same in 8 bits",
     "server.one-text": "one text alone with 21 tasks, time over that of the encoder without tasks",
     "engine.int8-change": "scores in 8 bits beside float32, mean change over eight tasks of tweets",
     "server.memory-50-tasks": "resident memory of 50 tasks over that of one",

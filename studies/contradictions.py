@@ -22,9 +22,6 @@ PAIRS = (
     # a server at saturation, before answers had six digits and heads read words, and since
     ("server.saturation-int8", "fast.saturation"),
     ("server.saturation-int8", "fast.saturation-vnni"),
-    # 21 tasks over the bare encoder: with heads that read no words, and with those of today's default
-    ("engine.bf16-21-tasks", "heads.cost_bare_all_bfloat16"),
-    ("engine.int8-21-tasks", "heads.cost_bare_all_int8"),
     # annealed sampling is better on the tasks that learn, and not on tasks that a trunk never saw
     ("evidence.annealed-pals", "together.annealed"),
 )
