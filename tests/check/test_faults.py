@@ -157,8 +157,8 @@ def test_splits_whose_rows_have_none_of_the_labels_are_compared(tmp_path):
     alike = [row | {"label": []} for row in clean(60, start=4000)]
     other = [row | {"label": [row["label"]]} for row in clean(60, start=4000)]
     for test, is_told in ((alike, False), (other, True)):
-        found = findings(tmp_path, entry(tmp_path, bare, kind="multi_label", test=test))
-        assert ("label_shift" in found) is is_told
+        faults = findings(tmp_path, entry(tmp_path, bare, kind="multi_label", test=test))
+        assert ("label_shift" in faults) is is_told
 
 
 def test_groups_that_are_in_train_and_in_a_split_are_told(tmp_path):

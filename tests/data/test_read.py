@@ -208,14 +208,14 @@ def test_separators_work_in_json_too_and_numbers_there_must_be_numbers(tmp_path)
 
 def test_a_separator_at_the_end_or_twice_makes_no_label(tmp_path):
     """The cell was refused for a label without a name."""
-    found = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)
-    assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 1, 1], [1, 0, 0]]
+    examples = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)
+    assert [target.tolist() for target in examples.targets] == [[1, 0, 1], [0, 1, 1], [1, 0, 0]]
     brief = Task(name="brief", kind="summarization")
-    found = read(source(tmp_path, "text,label\nx,a;;c;\n", "b.csv", separator=";"), brief)
-    assert [target.tolist() for target in found.targets] == [["a", "c"]]
+    examples = read(source(tmp_path, "text,label\nx,a;;c;\n", "b.csv", separator=";"), brief)
+    assert [target.tolist() for target in examples.targets] == [["a", "c"]]
     table = "tokens\ttags\nx y \tO B-x \nx z\tO O\n"
-    found = read(source(tmp_path, table, "c.tsv", tokens="tokens", tags="tags", separator=" "), BIO)
-    assert [target.tolist() for target in found.targets] == [[0, 1], [0, 0]]
+    examples = read(source(tmp_path, table, "c.tsv", tokens="tokens", tags="tags", separator=" "), BIO)
+    assert [target.tolist() for target in examples.targets] == [[0, 1], [0, 0]]
 
 
 def test_a_separator_after_the_last_choice_makes_no_choice(tmp_path):

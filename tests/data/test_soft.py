@@ -52,12 +52,12 @@ def test_cells_hold_json_or_one_number_a_column(tmp_path):
     cells = 'text,soft\none,"[0.25, 0.75]"\ntwo,"{""bad"": 1.0}"\nthree,\n'
     np.testing.assert_array_equal(np.stack(read(source(tmp_path, cells, "a.csv"), MOOD).taught), [[0.25, 0.75], [1, 0]])
     columns = "text,p_bad,p_good\none,0.3,0.7\ntwo,,\nthree,1,0\n"
-    found = read(source(tmp_path, columns, "b.csv", soft=("p_bad", "p_good")), MOOD)
-    np.testing.assert_allclose(np.stack(found.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
-    assert found.rows == [1, 3]
+    examples = read(source(tmp_path, columns, "b.csv", soft=("p_bad", "p_good")), MOOD)
+    np.testing.assert_allclose(np.stack(examples.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
+    assert examples.rows == [1, 3]
     rows = [{"text": "one", "p_bad": "0.3", "p_good": "0.7 "}, {"text": "two", "p_bad": "True", "p_good": "false"}]
-    found = read(source(tmp_path, rows, soft=("p_bad", "p_good")), MOOD)
-    np.testing.assert_allclose(np.stack(found.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
+    examples = read(source(tmp_path, rows, soft=("p_bad", "p_good")), MOOD)
+    np.testing.assert_allclose(np.stack(examples.taught), [[0.3, 0.7], [1, 0]], atol=1e-7)
 
 
 def test_a_row_of_parquet_holds_a_list_or_a_struct(tmp_path):

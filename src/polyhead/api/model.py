@@ -261,7 +261,7 @@ class Model:
         empty: str | None = None,
         overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows; `separator`, `empty` and `overlaps` are those of `fit`."""
+        """Every metric of the task's kind on these rows; `separator`, `empty` and `overlaps` are as in `fit`."""
         from polyhead.api.showing import evaluation_on
 
         cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}

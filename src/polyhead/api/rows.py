@@ -263,7 +263,7 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
 
 
 def columns_of_training(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The columns of groups and weights that some of these records have, for an entry."""
+    """The group and weight columns that these records have, as a task entry names them."""
     names = {name for record in records for name in record}
     return {column: column for column in (GROUP, WEIGHT) if column in names}
 

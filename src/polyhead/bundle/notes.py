@@ -152,19 +152,19 @@ class LiveVersions(ABC):
         """The live task.json of a task."""
 
     def learned_digest(self, name: str) -> str:
-        """SHA-256 of what the live version learned. A calibration or a profile beside it does not change it."""
+        """SHA-256 of the live version's task, path, arrays and needs. A calibration or a profile does not change it."""
         record = self.record(name)
         content = digested([record.task, record.path, record.arrays, record.needs])
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
     def answers_digest(self, name: str) -> str:
-        """SHA-256 of what the live version answers with: what it learned, and the profile that `none_of_these` asks."""
+        """SHA-256 of `learned_digest` and the profile that `none_of_these` reads; without `none_below` the former."""
         record, learned = self.record(name), self.learned_digest(name)
         profile = record.files.get(SEEN, "") if record.task.none_below else ""
         return hashlib.sha256(f"{learned} {profile}".encode()).hexdigest() if profile else learned
 
     def has_answers(self, name: str, digest: str) -> bool:
-        """Whether this is the live version's `answers_digest`, or the SHA-256 of its task.json, as was noted before."""
+        """Whether this is the live version's `answers_digest`, or, of older notes, the SHA-256 of its task.json."""
         return self._live(name).record == digest or self.answers_digest(name) == digest
 
     def version(self, name: str) -> str:

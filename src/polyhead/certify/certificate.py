@@ -23,8 +23,8 @@ from polyhead.values import Value, to_json
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
-# Of all changed answers in one certificate; a value counts as 16 bytes. With what it says of MOST_TASKS tasks, a
-# certificate then stays below LARGEST_JSON and the limit of `decoded`: whatever is written can be read again.
+# The limit for all changed answers in one certificate, each of their values counted as at least 16 bytes. Even with the
+# other lines of MOST_TASKS tasks a certificate stays below LARGEST_JSON and below the limit of `decoded`.
 MOST_BYTES_OF_ANSWERS, BYTES_OF_VALUE = 2**22, 16
 INDENT = 6  # of an answer's lines in the file
 
@@ -311,7 +311,7 @@ def _answers(certificate: Certificate) -> list[str]:
 
 def _left_out(certificate: Certificate, name: str) -> str:
     left_out = (certificate.answers_left_out or {}).get(name, 0)
-    return f" ({counted(left_out, 'answer')} of these left out here, for want of room)" if left_out else ""
+    return f" ({counted(left_out, 'answer')} are left out: the certificate would be too large)" if left_out else ""
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -112,12 +112,12 @@ class Remote:
 
 
 def _late(numbers: Iterable[int], fields: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Those of the lines for which the server was late."""
+    """The lines with tasks for which the server was late."""
     return [number for number in numbers if fields[number].get("late")]
 
 
 def _holds_more(repeated: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a repeated result keeps all answers of the one before, and fewer tasks are late in it."""
+    """Whether a repeated result has every answer of the earlier one, and fewer late tasks."""
     is_kept = before["answers"].keys() <= repeated.get("answers", {}).keys()
     return is_kept and len(repeated.get("late", ())) < len(before["late"])
 

@@ -26,7 +26,7 @@ class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, str] = {}  # tasks that do not fit the input
     failed: dict[str, str] = {}  # tasks that could not be computed
     late: tuple[str, ...] = ()  # tasks that were not done by the deadline
-    # Of a stream, by task, what is known at its end; elsewhere the answers say it.
+    # By task, at the end of a stream; `predict` has both in the answers.
     familiar: dict[str, float] = {}
     none_of_these: dict[str, bool] = {}
 

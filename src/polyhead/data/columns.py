@@ -77,7 +77,7 @@ class Source(Columns, kw_only=True):
         return not is_address(self.path)
 
     def selects(self, values: Mapping[str, object]) -> bool:
-        """Whether `where` selects a row with these values: booleans and numbers in any spelling of other programs."""
+        """Whether `where` selects a row with these values; True and 1 also match the cells `TRUE` and `1.0`."""
         return all(_holds(values.get(column), value) for column, value in (self.where or {}).items())
 
 

@@ -224,7 +224,7 @@ def _label_guess(
     if tokens and _are_lists(values, str) and list(map(len, table.values[tokens])) == list(map(len, values)):
         return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
     options = table.values.get(choices, []) if choices else []
-    if len(options) == len(table.rows):  # those of rows with a label
+    if len(options) == len(table.rows):  # only rows with a label have a value
         labels = [row.get(name) for row in table.rows]
         options = [its for its, label in zip(options, labels, strict=True) if label is not None and not is_blank(label)]
     if options and len(options) == len(values) and all(map(_is_option, values, options)):

@@ -144,9 +144,9 @@ class SessionSet:
         answers = dict(result.answers)
         for name in self.cascades.keys() & answers.keys():
             if (wish := wish_of(calibrated, name)) is not True:
-                by = loaded.part(result.receipt.bundles[name])  # type: ignore[index] # a set says it
-                its = by.calibrations.get(name)
-                (answers[name],) = with_calibrated(by.tasks[name], its, [answers[name]], wish)
+                bundles = result.receipt.bundles or {}  # of a set: by task, the one that answered
+                home = loaded.part(bundles[name])
+                (answers[name],) = with_calibrated(home.tasks[name], home.calibrations.get(name), [answers[name]], wish)
         return msgspec.structs.replace(result, answers=answers)
 
 
