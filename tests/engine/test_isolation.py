@@ -303,7 +303,7 @@ def test_a_certificate_keeps_as_many_changed_answers_as_can_be_read_again(root):
     assert Ledger(root).chosen() == [kept]
     assert kept.answers_changed["mood"] == few and 0 < len(kept.answers_changed["names"]) < 120
     assert (kept.differing("names"), kept.differing("mood")) == (120, 3)
-    assert f"'names' now answers 120 of 200 probes differently ({kept.answers_left_out['names']} answers of" in (
+    assert f"'names' now answers 120 of 200 probes differently ({kept.answers_left_out['names']} answers are" in (
         kept.paragraph
     )
     named = msgspec.structs.replace(kept, changed={"names": ("v0001", "v0002")})
