@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -63,18 +63,14 @@ def families_of(service: Service) -> list[Metric]:
     ready = GaugeMetricFamily(
         "polyhead_ready", "1 once the server is warm, until it stops", value=float(service.is_ready)
     )
-    families = dict[str, Metric]()
-    for name, member in service.members.items() or [("", service)]:
-        for family in _of_bundle(member):
-            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            label = {"bundle": name} if name else {}
-            joined.samples += [each._replace(labels={**label, **each.labels}) for each in family.samples]
-    return [ready, *_of_requests(service.metrics), *families.values()]
+    members = [({"bundle": name}, member) for name, member in service.members.items()] or [({}, service)]
+    families = _joined((labels, family) for labels, member in members for family in _of_bundle(member))
+    return [ready, *_of_requests(service.metrics), *families]
 
 
 def _of_bundle(service: Service) -> Iterator[Metric]:
     yield _of_backend(service)
-    yield from _of_changes(service)
+    yield _of_changes(service)
     yield from _of_batches(service)
     yield from _of_tasks(service)
     yield from _of_drift(service)
@@ -96,33 +92,21 @@ def _of_backend(service: Service) -> Metric:
     )
 
 
-def _of_changes(service: Service) -> Iterator[Metric]:
-    changes = CounterMetricFamily(
-        "polyhead_changes", "Changes of the bundle: taken over, or refused", labels=("outcome",)
-    )
+def _of_changes(service: Service) -> Metric:
     state = service.changes.state
-    for outcome, number in (("taken", state.taken), ("refused", state.refused)):
-        changes.add_metric((outcome,), number)
-    yield changes
+    counts = [(("taken",), state.taken), (("refused",), state.refused)]
+    return _counter("polyhead_changes", "Changes of the bundle: taken over, or refused", ("outcome",), counts)
 
 
 def _of_requests(metrics: Metrics) -> Iterator[Metric]:
-    requests = CounterMetricFamily("polyhead_requests", "Requests that were answered", labels=("route", "status"))
-    for (route, status), number in list(metrics.requests.items()):
-        requests.add_metric((route, str(status)), number)
-    yield requests
-    seconds = HistogramMetricFamily(
-        "polyhead_request_seconds", "From a request's headers to the end of its answer", labels=("route",)
-    )
-    for route, histogram in list(metrics.seconds.items()):
-        _add(seconds, (route,), histogram)
-    yield seconds
-    refused = CounterMetricFamily(
-        "polyhead_connections_refused", "Connections that were closed for their limits", labels=("status",)
-    )
-    for status, number in list(metrics.refused.items()):
-        refused.add_metric((str(status),), number)
-    yield refused
+    requests = [((route, str(status)), number) for (route, status), number in metrics.requests.items()]
+    yield _counter("polyhead_requests", "Requests that were answered", ("route", "status"), requests)
+    seconds = [((route,), histogram) for route, histogram in metrics.seconds.items()]
+    text = "From a request's headers to the end of its answer"
+    yield _histogram("polyhead_request_seconds", text, ("route",), seconds)
+    refused = [((str(status),), number) for status, number in metrics.refused.items()]
+    text = "Connections that were closed for their limits"
+    yield _counter("polyhead_connections_refused", text, ("status",), refused)
 
 
 def _of_batches(service: Service) -> Iterator[Metric]:
@@ -137,9 +121,7 @@ def _of_batches(service: Service) -> Iterator[Metric]:
         ("polyhead_batch_fill", "Tokens of a batch over the most that it may have", metrics.batch["fill"]),
         ("polyhead_batch_seconds", "Time of a batch, from its tokens to its answers", metrics.batch_seconds),
     ):
-        family = HistogramMetricFamily(name, text)
-        _add(family, (), histogram)
-        yield family
+        yield _histogram(name, text, (), [((), histogram)])
     yield CounterMetricFamily("polyhead_encoder_passes", "Texts that the encoder read", value=metrics.passes)
     yield CounterMetricFamily("polyhead_encoder_layers", "Layers that were run, of all passes", value=metrics.layers)
     yield CounterMetricFamily("polyhead_encoder_tokens", "Tokens that the encoder read", value=metrics.tokens)
@@ -153,19 +135,10 @@ def _of_tasks(service: Service) -> Iterator[Metric]:
         digest = loaded.records[name].arrays if name in loaded.records else ""
         info.add_metric((name, loaded.versions.get(name, ""), task.kind, digest), 1)
     yield info
-    answers = CounterMetricFamily("polyhead_task_answers", "Answers that were given", labels=TASK)
-    for label, number in counts.answers.items():
-        answers.add_metric(label, number)
-    yield answers
+    yield _counter("polyhead_task_answers", "Answers that were given", TASK, counts.answers.items())
     for reason, (name, text) in WITHOUT.items():
-        family = CounterMetricFamily(f"polyhead_task_{name}", text, labels=TASK)
-        for label, number in counts.without[reason].items():
-            family.add_metric(label, number)
-        yield family
-    seconds = HistogramMetricFamily("polyhead_task_seconds", "From a call to a task's answer, by input", labels=TASK)
-    for label, histogram in counts.seconds.items():
-        _add(seconds, label, histogram)
-    yield seconds
+        yield _counter(f"polyhead_task_{name}", text, TASK, counts.without[reason].items())
+    yield _histogram("polyhead_task_seconds", "From a call to a task's answer, by input", TASK, counts.seconds.items())
 
 
 def _of_drift(service: Service) -> Iterator[Metric]:
@@ -198,16 +171,38 @@ def _of_cache(service: Service) -> Iterator[Metric]:
     yield GaugeMetricFamily("polyhead_cache_bytes", "Bytes that they take, nearly", value=cache.bytes)
 
 
-def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
-    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    family.add_metric(labels, list(zip(bounds, histogram.cumulative(), strict=True)), max(0.0, histogram.total))
+def _counter(name: str, text: str, labels: Sequence[str], counts: Iterable[tuple[Sequence[str], int]]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, number in counts:
+        family.add_metric(values, number)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], histograms: Iterable[tuple[Sequence[str], Histogram]]
+) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, histogram in histograms:
+        bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+        buckets = list(zip(bounds, histogram.cumulative(), strict=True))
+        family.add_metric(values, buckets, max(0.0, histogram.total))
+    return family
+
+
+def _joined(families: Iterable[tuple[Mapping[str, str], Metric]]) -> list[Metric]:
+    """Families of one name as one; the samples of each get its labels."""
+    by_name: dict[str, Metric] = {}
+    for labels, family in families:
+        joined = by_name.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        joined.samples += [each._replace(labels={**labels, **each.labels}) for each in family.samples]
+    return list(by_name.values())
 
 
 def joined_counts(texts: Mapping[int, str]) -> str:
     """Texts in Prometheus' form as one: each series gets the label `worker`, and stands with others of its family."""
-    families: dict[str, Metric] = {}
-    for number, text in texts.items():
-        for family in text_string_to_metric_families(text):
-            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            joined.samples += [each._replace(labels={"worker": str(number), **each.labels}) for each in family.samples]
-    return generate_latest(registry_of([*families.values()])).decode()
+    families = (
+        ({"worker": str(number)}, family)
+        for number, text in texts.items()
+        for family in text_string_to_metric_families(text)
+    )
+    return generate_latest(registry_of(_joined(families))).decode()
