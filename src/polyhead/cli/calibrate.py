@@ -11,17 +11,15 @@ from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import (
     Actor,
-    Backend,
+    BackendOptions,
     Column,
     DataFile,
     Folder,
     LabelledColumns,
-    Precision,
     Tasks,
     labelled_sources,
 )
 from polyhead.cli.output import Printer, text_table
-from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest
 from polyhead.evaluate.calibrate_task import calibrated_task, measure_lines
 from polyhead.tasks.calibration import Calibration
@@ -42,8 +40,7 @@ def command(
     check: DataFile | None = option("Check on the labelled rows of this file, and fit on all of FILE."),
     request: CalibrateRequest,
     dry_run: bool = option("Show what would be kept; change nothing."),
-    backend: Backend = None,
-    precision: Precision = None,
+    how: BackendOptions,
     actor: Actor,
     printer: Printer,
 ) -> Any:
@@ -63,7 +60,7 @@ def command(
     Regression has no probabilities, so it gets intervals alone. Other kinds are single_label, multi_label and
     multiple_choice. `polyhead tasks rollback` takes the calibration away again; training a task anew leaves it behind.
     """
-    session = Session(bundle, backend=backend, precision=precision)
+    session = how.session(bundle)
     known = {name: session.tasks[name] for name in session.task_names(tasks or None)}
     sources = {
         name: msgspec.structs.replace(source, group=group)

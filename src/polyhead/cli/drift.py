@@ -13,7 +13,7 @@ from polyhead.bundle.seen import Seen, kept_centres
 from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
+from polyhead.cli.options import Actor, BackendOptions, DataFile, Folder, LabelledColumns, Tasks, labelled_sources
 from polyhead.cli.output import Printer, counted, indented, note, section, text_table
 from polyhead.data.columns import Source
 from polyhead.data.rows import first_columns
@@ -37,8 +37,7 @@ def command(
     examples: int = option("Unlike rows to show a task.", 5, ge=0),
     seed: int = option("Seed of the rows that are drawn of a long file.", 0),
     fail: bool = option("End with exit code 1 if a task sees other rows than it knows."),
-    backend: Backend = None,
-    precision: Precision = None,
+    how: BackendOptions,
     actor: Actor,
     printer: Printer,
 ) -> Any:
@@ -60,18 +59,18 @@ def command(
     """
     if keep and known is not None:
         raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
-    session = Session(bundle, backend=backend, precision=precision)
+    session = how.session(bundle)
     names = [name for name in session.task_names(tasks or None) if name in session.records]
     standing = _standing(session, names, tasks) if known is None and not keep else {}
-    how: dict[str, Any] = {"seed": seed, "say": note, "show": printer.show}
+    told: dict[str, Any] = {"seed": seed, "say": note, "show": printer.show}
     read = list(standing) or names
-    rows = summaries(session, data, read, _labelled(session, read, data, columns), columns.roles, needed=tasks, **how)
+    rows = summaries(session, data, read, _labelled(session, read, data, columns), columns.roles, needed=tasks, **told)
     if keep:
         return _keep(printer, bundle, session, rows, actor)
     if known is not None:
         read = list(rows)
         sources = _labelled(session, read, known, columns)
-        others = summaries(session, known, read, sources, columns.roles, needed=read, **how)
+        others = summaries(session, known, read, sources, columns.roles, needed=read, **told)
         standing = {name: summary.seen for name, summary in others.items()}
     task_drifts = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     printer.json(_print(printer, data, task_drifts))

@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from polyhead._version import __version__
-from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import (
     cascade_lines,
@@ -22,7 +21,7 @@ from polyhead.cli.evaluate_lines import (
     label_lines,
     slice_lines,
 )
-from polyhead.cli.options import Backend, File, LabelledColumns, OptionalFolder, Precision, Tasks, labelled_sources
+from polyhead.cli.options import BackendOptions, File, LabelledColumns, OptionalFolder, Tasks, labelled_sources
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
@@ -119,8 +118,7 @@ def command(
         type=OutputFile(".csv", ".jsonl"),
     ),
     by_label: bool = option("Also print the scores of each label; with --data always.", "--labels"),
-    backend: Backend = None,
-    precision: Precision = None,
+    how: BackendOptions,
     printer: Printer,
     more: ReportOptions,
 ) -> Any:
@@ -144,7 +142,7 @@ def command(
     training is shown next to the new one.
     """
     more.check(data)
-    wanted = _Scoring(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
+    wanted = _Scoring(only=tasks, split=split, cache=cache, how=how)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
         outcome = _on_a_file(folder, data, columns, wanted, printer)
@@ -168,7 +166,7 @@ def _tell_more(
     explains, compared = more.report is not None, []
     details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
     if more.against is not None:
-        compared = comparisons(outcome.scored, more.against, wanted.session, wanted.cache_of, **how)
+        compared = comparisons(outcome.scored, more.against, wanted.how.session, wanted.cache_of, **how)
     if more.details:
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
@@ -200,7 +198,7 @@ def _cascades(
     outcome: _Outcome, folder: str, points_lost: float, wanted: _Scoring, printer: Printer
 ) -> list[CascadeChoice]:
     """Each task's cascade with the bundle of this folder, printed. Raises the first reason where there is none."""
-    cheap, choices, reasons = wanted.session(folder), list[CascadeChoice](), list[PolyheadError]()
+    cheap, choices, reasons = wanted.how.session(folder), list[CascadeChoice](), list[PolyheadError]()
     for each in outcome.scored:
         task, answered = each.evaluation.score.task, each.evaluation.answered
         try:
@@ -243,17 +241,12 @@ class _Scoring(Value):
     only: tuple[str, ...]
     split: str
     cache: str | None
-    backend: str | None
-    precision: str | None
+    how: BackendOptions
 
     def cache_of(self, bundle: Path) -> Path:
         """Where training keeps answers of this bundle's tasks."""
         root = bundle.resolve()
         return Path(self.cache) if self.cache else root.with_name(f"{root.name}-cache")
-
-    def session(self, root: Bundle | Path | str) -> Session:
-        """A session over a bundle."""
-        return Session(root, backend=self.backend, precision=self.precision)
 
 
 class _Outcome(Value, eq=False):
@@ -305,7 +298,7 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _S
     assert data is not None
     if not os.path.isfile(data):
         raise DataError(f"no file at {data}", do="give the path of a file that exists")
-    session = wanted.session(folder)
+    session = wanted.how.session(folder)
     names = session.task_names(wanted.only or None)
     tasks = {name: session.tasks[name] for name in names}
     rows: list[list[object]] = [[*HEAD, "in training", "other metrics"]]
@@ -338,7 +331,7 @@ def _on_splits(
     scored, reasons = list[EvaluatedTask](), list[PolyheadError]()
     from_training, baselines = dict[str, dict[str, float]](), dict[str, dict[str, dict[str, float]]]()
     for root, names in homes(plan, folder, bundle, wanted.only).items():
-        session = wanted.session(root)
+        session = wanted.how.session(root)
         outcome = scored_on_files(session, plan, folder, cache, split, names, say=note, show=printer.show)
         for each in outcome.scored:
             score = each.evaluation.score

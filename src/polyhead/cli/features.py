@@ -13,18 +13,7 @@ import msgspec
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.migrate import command as migrate
-from polyhead.cli.options import (
-    Backend,
-    BackendOptions,
-    Column,
-    File,
-    Folder,
-    Precision,
-    Store,
-    Tasks,
-    TextColumns,
-    TokenColumns,
-)
+from polyhead.cli.options import BackendOptions, Column, File, Folder, Store, Tasks, TextColumns, TokenColumns
 from polyhead.cli.output import Printer, counted, in_bytes, indented, note
 from polyhead.data.rows import open_rows
 from polyhead.encoder.data import TrunkData
@@ -189,8 +178,7 @@ def near_command(
         "Which features are compared, where STORE keeps several: the beginning of their digest [default: the first].",
         metavar="DIGEST",
     ),
-    backend: Backend = None,
-    precision: Precision = None,
+    how: BackendOptions,
     printer: Printer,
 ) -> Any:
     """Show the documents of STORE that are nearest to TEXT, or to the pair of TEXT and TEXT_B.
@@ -204,7 +192,7 @@ def near_command(
     else:
         texts, read = extracted_file(open_corpus(store).schema)
         roles = read | roles
-    wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
+    wish = NearRequest(top=top, features=digest, backend=how.backend, precision=how.precision)
     nearest = nearest_documents(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
     if texts is not None:
         nearest = neighbours_with_texts(nearest, texts, roles, show=printer.show)

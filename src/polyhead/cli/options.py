@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import click
 import msgspec
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import InputFile, OutputFile, option
 from polyhead.cli.output import note
 from polyhead.data import labelled
@@ -85,14 +86,6 @@ Output = Annotated[str | None, option(metavar="FILE", type=OutputFile())]
 RequiredFile = Annotated[str, option(metavar="FILE")]
 Figure = Annotated[str | None, option(metavar="FILE", type=OutputFile(*DRAWN))]
 Tasks = Annotated[tuple[str, ...], option("", "--tasks", "--task", metavar="NAMES", callback=names_of)]
-Backend = Annotated[str | None, backend_option()]
-Precision = Annotated[
-    Literal["float32", "bfloat16", "int8"] | None,
-    option(
-        "Precision of the encoder; by default the one of training, if this machine supports it. For int8, run "
-        "`polyhead tasks quantize` first."
-    ),
-]
 Tokens = Annotated[
     int, option("Length in tokens of the text that costs are computed for, special tokens included.", ge=1)
 ]
@@ -110,12 +103,22 @@ Actor = Annotated[
 class BackendOptions(Value):
     """What computes, and in which precision."""
 
-    backend: Backend = None
-    precision: Precision = None
+    backend: Annotated[str | None, backend_option()] = None
+    precision: Annotated[
+        Literal["float32", "bfloat16", "int8"] | None,
+        option(
+            "Precision of the encoder; by default the one of training, if this machine supports it. For int8, run "
+            "`polyhead tasks quantize` first."
+        ),
+    ] = None
+
+    def session(self, bundle: Bundle | Path | str) -> Session:
+        """A session with all tasks of a bundle."""
+        return Session(bundle, **msgspec.structs.asdict(self))
 
     def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
         """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
-        session = Session(bundle, **msgspec.structs.asdict(self))
+        session = self.session(bundle)
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
         if self.backend is None and not BACKENDS[session.backend.name].compiles:
