@@ -19,7 +19,7 @@ from polyhead.cli.options import (
     Tasks,
     labelled_sources,
 )
-from polyhead.cli.output import Printer, text_table
+from polyhead.cli.output import Printer, section, text_table
 from polyhead.evaluate.calibrate import CalibrateRequest
 from polyhead.evaluate.calibrate_task import calibrated_task, measure_lines
 from polyhead.tasks.calibration import Calibration
@@ -73,7 +73,7 @@ def command(
     }
     calibrations = {name: each.calibration for name, each in calibrated.items() if each.calibration is not None}
     for name, calibration in calibrations.items():
-        printer.section(name, _lines(known[name], calibration))
+        printer.lines(section(name, _lines(known[name], calibration)))
     facts = {"calibrations": calibrations}
     if dry_run:
         printer.line("nothing was changed: --dry-run")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Figure, OptionalFolder, Output
+from polyhead.cli.options import Figure, OptionalFolder, Output, comma_names
 from polyhead.cli.output import Printer, text_table, writing_file
 from polyhead.progress import duration
 from polyhead.train.events import Events
@@ -16,11 +16,6 @@ from polyhead.values import to_json
 
 if TYPE_CHECKING:
     from polyhead.advise.compare import WayComparison
-
-
-def comma_names(value: str | None) -> tuple[str, ...]:
-    """The names between commas."""
-    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
 
 
 @verb("compare", again="the same command goes on from there")
@@ -60,7 +55,7 @@ def command(
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-compare")
     numbers = tuple(range(1, seeds + 1))
     settings = Settings(
-        only=comma_names(only), seeds=numbers, minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
+        only=comma_names(only or ""), seeds=numbers, minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
     )
     comparing = Comparing(tasks, file.name, home, settings, Events(say=printer.line, show=printer.show))
     if list_:

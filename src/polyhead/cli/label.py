@@ -11,7 +11,7 @@ import click
 
 from polyhead.check.labelling import LabelFile, rows_with_text
 from polyhead.cli.command import OutputFile, option, verb
-from polyhead.cli.options import Column, File, OptionalFolder, Output
+from polyhead.cli.options import Column, File, OptionalFolder, Output, comma_names
 from polyhead.cli.output import Printer, check_apart, counted, number, stoppable, write_rows
 from polyhead.data.guess_texts import TEXTS
 from polyhead.data.rows import first_columns
@@ -83,7 +83,7 @@ def command(
 
 
 def _names(labels: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in labels.split(",") if name.strip()))
+    names = comma_names(labels)
     if len(names) < 2:
         raise click.BadParameter("give two labels or more, with commas between them", param_hint="'--labels'")
     if taken := [name for name in names if name in (SKIP, QUIT) or name.isdecimal()]:

@@ -12,7 +12,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify.merged import MergeProof, MergeReport, MergeSource, merge_proven
 from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Actor, Folder, Tokens
+from polyhead.cli.options import Actor, Folder, Tokens, comma_names
 from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
 from polyhead.evaluate.report.tree import tree
 from polyhead.plan import merge
@@ -49,7 +49,7 @@ def _source(argument: str) -> MergeSource:
     folder, colon, names = argument.rpartition(":")
     if not colon or Path(argument).exists():
         return MergeSource(folder=argument, tasks=None)
-    chosen = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    chosen = comma_names(names)
     if not folder or not chosen:
         raise click.BadParameter(f"'{argument}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
     return MergeSource(folder=folder, tasks=chosen)

@@ -47,12 +47,17 @@ def keep_compiled() -> None:
     COMPILED.path = user_folder(os.environ)
 
 
+def comma_names(text: str) -> tuple[str, ...]:
+    """The names between commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
 def names_of(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Task names of an option that may be repeated and may hold several between commas, each once.
 
     Raises click.BadParameter for an option that names none.
     """
-    names = tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+    names = comma_names(",".join(values))
     if values and not names:
         hint = parameter.opts[0] if isinstance(parameter, click.Option) else "TASK"
         raise click.BadParameter("it names none", param_hint=f"'{hint}'")

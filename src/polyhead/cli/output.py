@@ -60,14 +60,6 @@ class Printer:
         for text in texts:
             self.line(text)
 
-    def table(self, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
-        """A heading and rows in columns, the first `left` of which stand to the left."""
-        self.lines(text_table([head, *rows], left=left))
-
-    def section(self, title: str, lines: Iterable[str]) -> None:
-        """A title between empty lines, and the lines indented below it."""
-        self.lines(section(title, lines))
-
     def show(self, text: str) -> None:
         """A progress line on standard error, in place on a terminal and else now and then; "" clears it."""
         self._display.show(shown(text))
