@@ -82,21 +82,17 @@ def command(
     return outcome
 
 
-def _names(options: Sequence[str]) -> dict[str, str]:
+def _names(values: Sequence[str]) -> dict[str, str]:
     """Folder -> task, each folder once."""
     tasks: dict[str, str] = {}
-    for folder, name in map(_folder_and_task, options):
+    for value in values:
+        folder, _, name = value.rpartition("=")
+        if not folder or not name:
+            raise click.BadParameter(f"'{value}' is not FOLDER=TASK", param_hint="'--name'")
         if folder in tasks:
             raise click.BadParameter(f"{folder} is named twice: '{tasks[folder]}' and '{name}'", param_hint="'--name'")
         tasks[folder] = name
     return tasks
-
-
-def _folder_and_task(option: str) -> tuple[str, str]:
-    folder, sign, name = option.rpartition("=")
-    if not sign or not folder or not name:
-        raise click.BadParameter(f"'{option}' is not FOLDER=TASK", param_hint="'--name'")
-    return folder, name
 
 
 def _shown(outcome: ImportResult) -> list[str]:
