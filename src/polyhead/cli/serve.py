@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +25,6 @@ from polyhead.cli.serve_options import (
     hosts_of,
     in_order,
     keys_of,
-    place_of_worker,
     read_config,
     supervise,
     tell_changes,
@@ -119,11 +119,12 @@ def command(
         from polyhead.serve.exchange import AccessLog, Tracing
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
+        from polyhead.serve.workers import WorkerPlace
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "", "the server") from None
     from polyhead.machine import share_arenas
 
-    known, place = keys_of(access.keys), place_of_worker()
+    known, place = keys_of(access.keys), WorkerPlace.found(os.environ)
     if labels is not None:
         settings = msgspec.structs.replace(settings, labels=read_labels(labels))
     check_keys(known, host=host, admin=settings.admin, no_keys=access.no_keys)

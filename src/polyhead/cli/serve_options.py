@@ -138,13 +138,6 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
     context.default_map = values
 
 
-def place_of_worker() -> WorkerPlace | None:
-    """The place of this process among workers; None where it is none."""
-    from polyhead.serve.workers import WorkerPlace
-
-    return WorkerPlace.found(os.environ)
-
-
 def grpc_beside(
     service: Service, host: str, *, keys: AccessKeys, observers: Sequence[Observer], worker: WorkerPlace | None
 ) -> list[Callable[[], AbstractAsyncContextManager[None]]]:
