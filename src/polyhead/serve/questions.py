@@ -186,9 +186,7 @@ def _score(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) ->
 
 def _as_labels(question: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The label of each option; raises BadValue unless these are the task's, each once."""
-    texts = [
-        option.value if isinstance(option.value, str) else str(option.value).lower() for option in question.options
-    ]
+    texts = [json_text(option.value) for option in question.options]
     has_booleans = any(isinstance(option.value, bool) for option in question.options)
     if has_booleans and len(set(texts)) < len(texts) and labels:
         raise BadValue(
@@ -246,25 +244,21 @@ def expectation(probabilities: Sequence[float]) -> float:
     return math.fsum(level * share for level, share in enumerate(probabilities))
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Any, levels: int = DEEPEST) -> str:
     """A JSON value as text: strings as they are, a line for each entry of a list, `key: words` for that of an object.
 
     Entries that are null are left out; numbers and booleans are written as in JSON. Raises BadValue for a value in more
-    than DEEPEST lists and objects.
+    than DEEPEST lists and objects, of which `levels` are left.
     """
-    return _words_of(value, DEEPEST)
-
-
-def _words_of(value: Any, levels: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (dict, list)) and not levels:
         raise BadValue("a JSON value is nested too deeply", allowed=f"{DEEPEST} levels", do="give it as a string")
     if isinstance(value, dict):
         entries = ((key, entry) for key, entry in value.items() if entry is not None)
-        return "\n".join(f"{key}: {_words_of(entry, levels - 1)}" for key, entry in entries)
+        return "\n".join(f"{key}: {json_text(entry, levels - 1)}" for key, entry in entries)
     if isinstance(value, list):
-        return "\n".join(_words_of(entry, levels - 1) for entry in value if entry is not None)
+        return "\n".join(json_text(entry, levels - 1) for entry in value if entry is not None)
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -20,7 +20,7 @@ from polyhead.engine.queue import Queue
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError
-from polyhead.serve.questions import DecisionQuestion
+from polyhead.serve.questions import DecisionQuestion, json_text
 from polyhead.serve.settings import why_no_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -161,7 +161,8 @@ def words_read(question: DecisionQuestion) -> tuple[str, ...]:
     """
     if question.form != "predicate":
         texts = [
-            option_text(question.instructions, plain_words(_text(each.value)), each.words) for each in question.options
+            option_text(question.instructions, plain_words(json_text(each.value)), each.words)
+            for each in question.options
         ]
     elif all(each.words for each in question.options):
         texts = [option_text(question.instructions, "", each.words) for each in question.options]
@@ -274,10 +275,6 @@ def _is_sample(task: Task) -> bool:
     """Whether a task has labels in words, and reads one text."""
     is_words = len(task.labels) > 1 and all(any(sign.isalpha() for sign in label) for label in task.labels)
     return is_words and kind_of(task).scores in ("softmax", "sigmoid") and why_no_answers(task) is None
-
-
-def _text(value: str | bool) -> str:
-    return value if isinstance(value, str) else "true" if value else "false"
 
 
 def _only_false(question: DecisionQuestion) -> bool:
