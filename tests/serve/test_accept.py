@@ -12,10 +12,11 @@ from polyhead.serve import connections as accept
 from polyhead.serve import run as serving
 from polyhead.serve.app import application
 from polyhead.serve.connections import Acceptor
-from polyhead.serve.run import LOOPBACK, Listener, bound
+from polyhead.serve.run import Listener, bound
 from polyhead.serve.settings import ConnectionLimits
 from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root
 
+LOOPBACK = "127.0.0.1"
 LOOPS = ["asyncio", "uvloop"]
 
 

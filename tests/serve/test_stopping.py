@@ -184,6 +184,6 @@ def test_the_application_is_stopped_when_all_ports_have_ended(monkeypatch):
         await serving
 
     monkeypatch.setattr(uvicorn.Server, "_wait_tasks_to_complete", waits)
-    with run.bound(run.LOOPBACK, 0) as first, run.bound(run.LOOPBACK, 0) as second:
+    with run.bound("127.0.0.1", 0) as first, run.bound("127.0.0.1", 0) as second:
         asyncio.run(scenario([first, second]))
     assert events == ["startup", "answer", "shutdown"]

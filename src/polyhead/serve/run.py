@@ -26,7 +26,6 @@ from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 ENDING = 0.9  # of the drain time is for answers that are under way; the rest is for closing what they used
 LEAST_DRAIN = 1.0  # seconds of a drain time at least
 
@@ -216,9 +215,6 @@ class _Server(uvicorn.Server):
                 ws="none",
             )
         )
-
-    def install_signal_handlers(self) -> None:
-        """Signals are handled in `serve`."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Without uvicorn's own handling of signals."""
