@@ -92,7 +92,7 @@ class Admin:
 
     async def put_shadow(self, name: str, body: AsyncIterator[bytes], *, encoding: str, share: float) -> ShadowState:
         """Starts a shadow of the live task: the uploaded candidate also answers a share of requests."""
-        if self._is_one_of_several:
+        if self.service.settings.workers > 1:
             raise HttpError(
                 501,
                 "a candidate lives in the memory of one process, and this server has several",
@@ -294,10 +294,6 @@ class Admin:
         if candidate is None:
             raise HttpError(404, f"task '{name}' has no candidate", do=f"PUT one at /v1/tasks/{name}/shadow")
         return candidate
-
-    @property
-    def _is_one_of_several(self) -> bool:
-        return self.service.settings.workers > 1
 
     @contextlib.contextmanager
     def _http_errors(self, staging: Staging | None = None) -> Iterator[None]:

@@ -13,6 +13,8 @@ from functools import partial
 from time import monotonic, time
 from typing import TypeVar
 
+import msgspec
+
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.engine.loaded import Changes, LoadedTasks
@@ -73,7 +75,7 @@ class BundleChanges:
     ) -> None:
         """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with the tasks of a moment.
 
-        `asked` gives the names of the tasks that callers request in one call.
+        `requested` gives the names of the tasks that callers request in one call.
         """
         self._session, self._seconds, self._warm, self._asked = session, seconds, warm, requested
         self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}
@@ -196,7 +198,6 @@ class BundleChanges:
         log.warning("the bundle changed and cannot be taken over, so the tasks stay as they are: %s", text)
 
     def _tell(self, **fields: object) -> None:
-        state: Mapping[str, object] = {name: getattr(self._state, name) for name in ChangeState.__struct_fields__}
-        self._state = ChangeState(**{**state, **fields})  # type: ignore[arg-type]
+        self._state = msgspec.structs.replace(self._state, **fields)
         for observer in self.observers:
             observer(self._state)

@@ -189,14 +189,9 @@ async def _predict(service: Service, request: Request) -> Response:
     inputs = _sequences(service, requested.inputs)
     answered = await answers_of(service, request, inputs, meant)
     requested.check_read(answered.costs)
-    rows = await off_loop(size_of(answered.ticket), _rows, answered)
+    rows = await off_loop(size_of(answered.ticket), _shortened, answered, PipelineParameters())
     is_one = isinstance(requested.inputs, str) or isinstance(requested.inputs[0], str)
     return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs) | list_headers(answered))
-
-
-def _rows(answered: TaskAnswers) -> list[Any]:
-    """The answers of a pipeline, one per input, in JSON."""
-    return raw(pipelined(answered))
 
 
 def _sequences(service: Service, inputs: object) -> list[AnyInput]:
