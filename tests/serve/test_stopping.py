@@ -22,7 +22,8 @@ SERVER = """
 import asyncio, logging, sys, threading
 logging.basicConfig()
 logging.getLogger("polyhead.serve").setLevel(logging.INFO)
-from polyhead.serve.run import EndInTime, Listener, bound, serve
+from functools import partial
+from polyhead.serve.run import Listener, bound, end_in_time, serve
 
 def hang(*_):
     event = threading.Event()
@@ -61,7 +62,7 @@ async def answer(scope, receive, send):
 WORK, listening = sys.argv[1], bound("127.0.0.1", 0)
 # Time enough for an answer on a busy machine; little where nothing ever ends.
 SECONDS = 120.0 if WORK == "nothing" else 1.0
-end = EndInTime(SECONDS)
+end = partial(end_in_time, SECONDS)
 ready = lambda: print(listening.getsockname()[1], flush=True)
 asyncio.run(serve([Listener(app=answer, socket=listening)], drain_seconds=SECONDS, ready=ready, stopping=end))
 """

@@ -178,7 +178,7 @@ def run(
 
     from polyhead.serve.app import application
     from polyhead.serve.formats.asking import for_task
-    from polyhead.serve.run import EndInTime, Listener, serve
+    from polyhead.serve.run import Listener, end_in_time, serve
     from polyhead.serve.workers import CountsOfAll
 
     tell_changes(worker)
@@ -200,11 +200,11 @@ def run(
             note(f"{address_of(host, listening)} answers {subject}")
 
     settings = service.settings
-    end = EndInTime(settings.drain_seconds)
 
     def stopping() -> None:
-        service.drain()
-        end()
+        if not service.is_draining:
+            service.drain()
+            end_in_time(settings.drain_seconds)
 
     serving = serve(
         listeners,

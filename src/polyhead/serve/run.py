@@ -84,30 +84,23 @@ def stop_signals() -> Iterator[signal.Signals]:
         yield signal.SIGHUP
 
 
-class EndInTime:
-    """Ends this process a number of seconds after the first call, whatever threads still run.
+def end_in_time(seconds: float) -> None:
+    """Ends this process after so many seconds, whatever threads still run.
 
     Nothing in a bundle depends on them: its files are replaced whole, and what an upload left is removed at the next
     start. A second clock, which needs no turn of Python's, ends the process where the first one gets none.
     """
+    seconds = max(LEAST_DRAIN, seconds)
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._is_begun = max(LEAST_DRAIN, seconds), False
-
-    def __call__(self) -> None:
-        """Begins to count; a later call changes nothing."""
-        if self._is_begun:
-            return
-        self._is_begun = True
-        clock = threading.Timer(self._seconds, self._end)
-        clock.daemon = True
-        clock.start()
-        faulthandler.dump_traceback_later(self._seconds + 1, exit=True)
-
-    def _end(self) -> None:
-        log.warning("the server did not end within %g s; what still ran is left", self._seconds)
+    def end() -> None:
+        log.warning("the server did not end within %g s; what still ran is left", seconds)
         sys.stderr.flush()
         os._exit(0)
+
+    clock = threading.Timer(seconds, end)
+    clock.daemon = True
+    clock.start()
+    faulthandler.dump_traceback_later(seconds + 1, exit=True)
 
 
 async def serve(
