@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from polyhead.engine.compile.compiled import COMPILED
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
-from polyhead.serve.make_changes import Parent
+from polyhead.serve.make_changes import check_parent
 from polyhead.serve.orders import Order, change_reply
 from support.admin_server import add, lines, make, served, upload
 from support.client_server import wait_until
@@ -221,7 +222,7 @@ def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path
 
 def test_where_the_kernel_does_not_end_it_the_end_of_a_pipe_does():
     code = "import sys, threading; from polyhead.serve import make_changes; make_changes.SET_DEATH_SIGNAL = -1\n"
-    code += "make_changes.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
+    code += "make_changes.end_with_parent(int(sys.argv[1])); print('ready', flush=True); threading.Event().wait()"
     alive, held = os.pipe()
     words, environment = [sys.executable, "-c", code, str(alive)], {**os.environ, "PYTHONPATH": str(SOURCE)}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, pass_fds=(alive,), env=environment)
@@ -242,8 +243,8 @@ def test_nothing_is_changed_once_the_server_is_gone(tmp_path):
     upload(tmp_path, "mood", 6)
     (source,) = tmp_path.glob("mood-6-*")
     before, (alive, held) = (root / "bundle.json").read_bytes(), os.pipe()
-    parent = Parent(alive)
-    parent.check()  # it lives
+    check = partial(check_parent, alive)
+    check()  # it lives
     os.close(held)
     for change in (
         Order(operation="put", root=str(root), name="mood", source=str(source)),
@@ -251,7 +252,7 @@ def test_nothing_is_changed_once_the_server_is_gone(tmp_path):
         Order(operation="rollback", root=str(root), name="mood"),
         Order(operation="remove", root=str(root), name="mood"),
     ):
-        answer = json.loads(change_reply(msgspec.json.encode(change), Prover(), parent.check))
+        answer = json.loads(change_reply(msgspec.json.encode(change), Prover(), check))
         assert "has ended" in answer["error"]["message"] and answer["outcome"] is None
         assert (root / "bundle.json").read_bytes() == before
     os.close(alive)

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,35 +25,32 @@ from polyhead.serve.orders import ChangeSettings, change_reply, lower_priority
 SET_DEATH_SIGNAL = 1  # of Linux' prctl
 
 
-class Parent:
-    """The only process with the other end of a pipe: the pipe closes when that process ends, however it ends."""
+def end_with_parent(alive: int) -> None:
+    """Ends this process when its parent ends: by the kernel on Linux, else by a thread.
 
-    def __init__(self, alive: int) -> None:
-        """`alive` is the end to read; nothing is ever written to the other one."""
-        self._alive = alive
+    `alive` is a pipe whose other end the parent alone holds; nothing is ever written there, and it closes with it.
+    """
 
-    def end_with(self) -> None:
-        """Ends this process when the other one ends: by the kernel on Linux, else by a thread."""
-        with contextlib.suppress(OSError, AttributeError):  # not on every system
-            ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-        threading.Thread(target=self._wait, name="polyhead-parent", daemon=True).start()
-
-    def check(self) -> None:
-        """Raises BundleError if the other process has ended: then no caller waits for the change."""
-        if select.select([self._alive], [], [], 0)[0]:
-            raise BundleError("the server that asked for this change has ended", do="ask the server again")
-
-    def _wait(self) -> None:
-        os.read(self._alive, 1)
+    def wait() -> None:
+        os.read(alive, 1)
         os._exit(1)
+
+    with contextlib.suppress(OSError, AttributeError):  # not on every system
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
+    threading.Thread(target=wait, name="polyhead-parent", daemon=True).start()
+
+
+def check_parent(alive: int | None) -> None:
+    """Raises BundleError if the parent with this pipe has ended: then no caller waits for the change."""
+    if alive is not None and select.select([alive], [], [], 0)[0]:
+        raise BundleError("the server that asked for this change has ended", do="ask the server again")
 
 
 def make_changes(orders: BinaryIO, replies: BinaryIO) -> None:
     """Replies with a line of JSON to each line of `orders`: first `ChangeSettings`, then changes to make."""
     settings = msgspec.json.decode(orders.readline(), type=ChangeSettings)
-    parent = None if settings.alive is None else Parent(settings.alive)
-    if parent is not None:
-        parent.end_with()
+    if settings.alive is not None:
+        end_with_parent(settings.alive)
     if settings.processors and hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, settings.processors)
@@ -61,7 +59,7 @@ def make_changes(orders: BinaryIO, replies: BinaryIO) -> None:
     COMPILED.path = None if settings.compiled is None else Path(settings.compiled)
     prover = Prover()
     for order in orders:
-        replies.write(change_reply(order, prover, *(() if parent is None else (parent.check,))) + b"\n")
+        replies.write(change_reply(order, prover, partial(check_parent, settings.alive)) + b"\n")
         replies.flush()
         prover.store()
         trim()
