@@ -64,9 +64,12 @@ class PageFormat(WireFormat):
 
         service.observers.append(count)
         by_file = page_files()
-        pages = [Route(f"/page/{name}", _File(name, body).answer, methods=["GET"]) for name, body in by_file.items()]
-        start = Route("/", _File(START, by_file[START]).answer, methods=["GET"])
-        return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
+        pages = [_file_route(f"/page/{name}", name, body) for name, body in by_file.items()]
+        return [
+            _file_route("/", START, by_file[START]),
+            *pages,
+            Route("/v1/load", partial(_load, load), methods=["GET"]),
+        ]
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each path: the page needs no key, its data do."""
@@ -85,19 +88,18 @@ def page_files() -> dict[str, bytes]:
     }
 
 
-class _File:
-    """Answers with one file, or with 304 to whoever has it."""
+def _file_route(path: str, name: str, body: bytes) -> Route:
+    """A route that answers with one file, or with 304 to whoever has it."""
+    tag = f'"{sha256(body).hexdigest()[:20]}"'
+    headers = {**HEADERS, "Content-Type": MEDIA[PurePosixPath(name).suffix], "ETag": tag}
 
-    def __init__(self, name: str, body: bytes) -> None:
-        self._body, self._tag = body, f'"{sha256(body).hexdigest()[:20]}"'
-        self._headers = {**HEADERS, "Content-Type": MEDIA[PurePosixPath(name).suffix], "ETag": self._tag}
+    async def answer(request: Request) -> Response:
+        held = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+        if tag in held or "*" in held:
+            return Response(status_code=304, headers=headers)
+        return Response(body, headers=headers)
 
-    async def answer(self, request: Request) -> Response:
-        """The file, or that it is the one that the caller has."""
-        held = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-        if self._tag in held or "*" in held:
-            return Response(status_code=304, headers=self._headers)
-        return Response(self._body, headers=self._headers)
+    return Route(path, answer, methods=["GET"])
 
 
 async def _load(load: Load, request: Request) -> Response:
