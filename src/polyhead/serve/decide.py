@@ -74,22 +74,23 @@ class _Questions:
         self._service, self._text, self._loaded, self._compared = service, text, service.loaded, 0
         self._tasks = shown_tasks(self._loaded)
         self._readings = [self._reading(question) for question in questions]
-        self._names = list(dict.fromkeys(each.task for each in self._readings if not isinstance(each, _UNREAD)))
+        self._names = list(dict.fromkeys(each.task for each in self._readings if isinstance(each, AnswerReading)))
         self._words = dict.fromkeys(
             text for each in self._readings if isinstance(each, _Compared) for text in each.words
         )
 
     def _reading(self, question: DecisionQuestion) -> AnswerReading | _Compared | PolyheadError:
+        similarity = self._service.similarity
         try:
             return reading_of(question, self._tasks, self._service.settings.labels)
         except PolyheadError as error:
-            if self._service.similarity is None:
+            if similarity is None:
                 return error
         self._compared += characters_read(question)
         if self._compared > (most := self._service.settings.limits.all_characters):  # before any of them is made
             raise too_many_characters(f"over {most:,}, a question's once for each of its options", most)
         try:
-            return _Compared(question, self._service.similarity)
+            return _Compared(question=question, similarity=similarity, words=words_read(question))
         except PolyheadError as error:
             return error
 
@@ -171,14 +172,12 @@ class _Questions:
         )
 
 
-class _Compared:
+class _Compared(Value, eq=False):
     """A question that is answered by similarity, and the words that are compared."""
 
-    def __init__(self, question: DecisionQuestion, similarity: Similarity) -> None:
-        self.question, self.similarity, self.words = question, similarity, words_read(question)
-
-
-_UNREAD = (_Compared, PolyheadError)
+    question: DecisionQuestion
+    similarity: Similarity
+    words: tuple[str, ...]
 
 
 def _called(words: str) -> str:

@@ -25,14 +25,15 @@ from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.event_loop import LARGE, off_loop
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
+from polyhead.values import Value
 
 
-class Why:
+class Why(Value, eq=False):
     """The answers to inputs, and why."""
 
-    def __init__(self, ticket: Ticket, places: Sequence[int], explanations: list[dict[str, Explanation]]) -> None:
-        """`places` are the inputs' numbers in the ticket, which holds those without a word too."""
-        self.ticket, self.places, self.explanations = ticket, tuple(places), explanations
+    ticket: Ticket
+    places: Sequence[int]  # the inputs' numbers in the ticket, which holds those without a word too
+    explanations: list[dict[str, Explanation]]
 
 
 async def explain_request(
@@ -70,7 +71,7 @@ async def explain_request(
     with errors_of_call(np.repeat(range(len(sizes)), sizes).tolist()):
         ticket = await service.ask(variants.inputs, tasks, words=variant_words, deadline=deadline, is_gone=is_gone)
     explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket, is_over)
-    return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
+    return Why(ticket=ticket, places=np.cumsum([0, *sizes])[:-1].tolist(), explanations=explanations)
 
 
 def _variants(service: Service, inputs: Sequence[AnyInput], tasks: TaskSelection, words: Words) -> Variants:
