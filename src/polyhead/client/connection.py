@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from socket import SHUT_RDWR
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -86,14 +86,10 @@ class Connections:
     def lines(self, path: str, body: bytes, call: Call) -> Generator[bytes]:
         """The answer line by line as it arrives; the time limit applies to each line."""
         response, connection = self._answered("POST", path, body, "application/x-ndjson", call)
-        is_whole = False
-        try:
+        with self._left_after(response, connection, call):
             while line := self._got(response.readline, call):
                 yield line
             self._got(response.read, call)  # reads nothing, but tells http.client that the answer is over
-            is_whole = True
-        finally:
-            self._leave(connection, call, reuse=is_whole and not response.will_close)
 
     def _answered(
         self, method: str, path: str, body: bytes | None, accept: str, call: Call
@@ -123,13 +119,18 @@ class Connections:
                 raise error_of_response(response.status, response_headers, content)
 
     def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
+        with self._left_after(response, connection, call):
+            return self._got(response.read, call)
+
+    @contextmanager
+    def _left_after(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> Iterator[None]:
+        """Around reading all of an answer, after which its connection may be used again."""
         is_whole = False
         try:
-            body = self._got(response.read, call)
+            yield
             is_whole = True
         finally:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
-        return body
 
     def _opened(self, send: Callable[[HTTPConnection], None], call: Call) -> tuple[HTTPResponse, HTTPConnection]:
         """The beginning of an answer. A kept connection that the server has closed is replaced once."""
