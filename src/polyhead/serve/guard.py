@@ -194,14 +194,13 @@ class Paths:
         patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, format_routes in routes:
             access = {(each.path, each.method): each.access for each in wire_format.operations()}
-            by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
             for route in format_routes:
                 if not isinstance(route, Route):
                     raise TypeError(f"wire format '{wire_format.name}' has a route that is no starlette.routing.Route")
                 patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
                 of_path = methods.setdefault(route.path, {})
                 for method in route.methods or ():
-                    needed = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                    needed: Access = access.get((route.path, "GET" if method == "HEAD" else method), "predict")
                     of_path.setdefault(method, (needed, wire_format))
         places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}

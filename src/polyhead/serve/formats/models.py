@@ -104,7 +104,11 @@ class Inference(Value, eq=False):
     def tensors(self, ticket: Ticket) -> list[Tensor]:
         """The tensors of an answered ticket that the request wants."""
         wanted = {output.name for output in self.request.outputs}
-        tensors = _tensors_of_all(ticket) if self.model.is_all else _tensors_of(ticket, self.model.name)
+        name = self.model.name
+        if self.model.is_all:
+            tensors = _tensors_of_all(ticket)
+        else:
+            tensors = _tensors(ticket.loaded.tasks[name], ticket_answers(ticket, name))
         return [tensor for tensor in tensors if not wanted or tensor.facts.name in wanted]
 
     def facts(self, ticket: Ticket) -> dict[str, Any]:
@@ -152,10 +156,6 @@ def _json(text: str, number: int) -> object:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadValue(f"input {number} is not JSON", got=str(error), do="or send the tensor 'text'") from None
-
-
-def _tensors_of(ticket: Ticket, task: str) -> list[Tensor]:
-    return _tensors(ticket.loaded.tasks[task], ticket_answers(ticket, task))
 
 
 @lru_cache(maxsize=4096)
