@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from functools import partial
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,15 @@ TIMEOUT, RETRIES = 30.0, 2
 CALLS = 64  # concurrent calls of an asynchronous client
 Answer = TypeVar("Answer")
 Decoded = TypeVar("Decoded")
+
+
+class PredictOptions(TypedDict, total=False):
+    """What a request says beside its inputs."""
+
+    tasks: Iterable[str] | None  # None: all but those that write texts
+    deadline: float | None  # seconds to answer
+    familiar: bool  # whether answers say which share of the rows known of their task lies as far out as the text
+    none_below: float | Mapping[str, float] | None  # the share below which they say `none_of_these`, of all or by task
 
 
 class AnswerStream:
@@ -94,36 +103,18 @@ class Client:
         self._connections = Connections(url, key=key, timeout=timeout, retries=retries, context=context)
 
     def predict(
-        self,
-        inputs: Iterable[object] | str,
-        *,
-        tasks: Iterable[str] | None = None,
-        deadline: float | None = None,
-        familiar: bool = False,
-        none_below: float | Mapping[str, float] | None = None,
-        call: Call | None = None,
+        self, inputs: Iterable[object] | str, *, call: Call | None = None, **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds to answer.
+        """One result per input.
 
-        `familiar`: whether answers say which share of the rows known of their task lies as far out as the text; below
-        `none_below`, of all tasks or by name, they also say `none_of_these`.
         An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
         single one, except a pair, needs no list.
         """
-        body = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below)
-        return self._request("/v1/predict", Prediction, call, body=body)
+        return self._request("/v1/predict", Prediction, call, body=predict_body(inputs, **options))
 
-    def stream(
-        self,
-        inputs: Iterable[object] | str,
-        *,
-        tasks: Iterable[str] | None = None,
-        deadline: float | None = None,
-        familiar: bool = False,
-        none_below: float | Mapping[str, float] | None = None,
-    ) -> AnswerStream:
+    def stream(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> AnswerStream:
         """The same, with answers of each task as soon as they are available. Close it unless you read all of it."""
-        body, call = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below), Call()
+        body, call = predict_body(inputs, **options), Call()
         return AnswerStream(self._connections.lines("/v1/predict/stream", body, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
@@ -215,31 +206,13 @@ class AsyncClient:
         self._client = Client(url, key=key, timeout=timeout, retries=retries, context=context)
         self._threads = ThreadPoolExecutor(CALLS, "polyhead-client")
 
-    async def predict(
-        self,
-        inputs: Iterable[object] | str,
-        *,
-        tasks: Iterable[str] | None = None,
-        deadline: float | None = None,
-        familiar: bool = False,
-        none_below: float | Mapping[str, float] | None = None,
-    ) -> Prediction:
+    async def predict(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> Prediction:
         """One result per input."""
-        options = {"tasks": tasks, "deadline": deadline, "familiar": familiar, "none_below": none_below}
         return await self._ask(self._client.predict, inputs, **options)
 
-    def stream(
-        self,
-        inputs: Iterable[object] | str,
-        *,
-        tasks: Iterable[str] | None = None,
-        deadline: float | None = None,
-        familiar: bool = False,
-        none_below: float | Mapping[str, float] | None = None,
-    ) -> AsyncStream:
+    def stream(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> AsyncStream:
         """The same, with answers of each task as soon as they are available: `async for part in client.stream(...)`."""
-        stream = self._client.stream(inputs, tasks=tasks, deadline=deadline, familiar=familiar, none_below=none_below)
-        return AsyncStream(self, stream)
+        return AsyncStream(self, self._client.stream(inputs, **options))
 
     async def tasks(self) -> list[TaskInfo]:
         """The tasks of the server."""
@@ -280,8 +253,8 @@ class AsyncClient:
 
 def predict_body(
     inputs: Iterable[object] | str,
-    tasks: Iterable[str] | None,
-    deadline: float | None,
+    tasks: Iterable[str] | None = None,
+    deadline: float | None = None,
     *,
     familiar: bool = False,
     none_below: float | Mapping[str, float] | None = None,
