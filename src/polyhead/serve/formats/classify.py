@@ -189,16 +189,7 @@ async def _vllm(service: Service, request: Request, body: ClassifyRequest) -> Re
 
 def _vllm_response(answered: TaskAnswers) -> Response:
     data = raw(_classes(answered, number) for number in range(len(answered.answers)))
-    return json_content(
-        ClassesAnswer(
-            id=f"classify-{token_hex(16)}",
-            created=int(time()),
-            model=answered.task.name,
-            data=data,
-            usage=_usage(answered),
-            x_receipt=answered.costs,
-        )
-    )
+    return json_content(ClassesAnswer(**_facts(answered, "classify"), data=data))
 
 
 async def _infinity(service: Service, request: Request, body: ClassifyRequest) -> Response:
@@ -211,12 +202,8 @@ async def _infinity(service: Service, request: Request, body: ClassifyRequest) -
 def _infinity_response(answered: TaskAnswers) -> Response:
     return json_content(
         RankedAnswer(
-            id=f"infinity-{token_hex(16)}",
-            created=int(time()),
-            model=answered.task.name,
+            **_facts(answered, "infinity"),
             data=raw(ranked(answered.task, answer) for answer in answered.answers),
-            usage=_usage(answered),
-            x_receipt=answered.costs,
             x_familiar=_of_each(answered, KEY),
             x_none_of_these=_of_each(answered, NONE),
         )
@@ -254,8 +241,16 @@ def _classes(answered: TaskAnswers, number: int) -> Classes:
     )
 
 
-def _usage(answered: TaskAnswers) -> Usage:
-    return Usage(prompt_tokens=answered.costs.tokens, total_tokens=answered.costs.tokens)
+def _facts(answered: TaskAnswers, server: str) -> dict[str, Any]:
+    """The fields that the answers of both servers have, but for the data."""
+    tokens = answered.costs.tokens
+    return {
+        "id": f"{server}-{token_hex(16)}",
+        "created": int(time()),
+        "model": answered.task.name,
+        "usage": Usage(prompt_tokens=tokens, total_tokens=tokens),
+        "x_receipt": answered.costs,
+    }
 
 
 def _no_raw_scores() -> BadValue:
