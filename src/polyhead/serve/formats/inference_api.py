@@ -144,8 +144,12 @@ class InferenceApiFormat(WireFormat):
     name = "inference-api"
 
     def error_response(self, error: Exception) -> Response:
-        """An error of the guard as these clients read it."""
-        return tei_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
+        """An error of the guard as text-embeddings-inference tells it."""
+        if not isinstance(error, PolyheadError):
+            return super().error_response(error)
+        kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
+        kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
+        return json_content({"error": str(error), "error_type": kind}, status_of(error), headers_of(error))
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""
@@ -170,13 +174,6 @@ class InferenceApiFormat(WireFormat):
 _PREDICT, _EMBED = msgspec.json.Decoder(TeiPredictRequest), msgspec.json.Decoder(EmbedRequest)
 _SIMILARITY, _RERANK = msgspec.json.Decoder(SimilarityRequest), msgspec.json.Decoder(RerankRequest)
 _PIPELINE = msgspec.json.Decoder(PipelineRequest)
-
-
-def tei_error(error: PolyheadError) -> Response:
-    """An error as text-embeddings-inference tells it."""
-    kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
-    kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
-    return json_content({"error": str(error), "error_type": kind}, status_of(error), headers_of(error))
 
 
 async def _predict(service: Service, request: Request) -> Response:

@@ -47,7 +47,9 @@ class InferenceProtocol(WireFormat):
 
     def error_response(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
-        return protocol_error(error) if isinstance(error, PolyheadError) else super().error_response(error)
+        if not isinstance(error, PolyheadError):
+            return super().error_response(error)
+        return json_content({"error": str(error)}, status_of(error), headers_of(error))
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route; probes need no key."""
@@ -68,11 +70,6 @@ class InferenceProtocol(WireFormat):
                 post(f"{model}/infer", _infer, "Answers, as tensors.", request=InferRequest, statuses=late),
             ]
         return listed
-
-
-def protocol_error(error: PolyheadError) -> Response:
-    """An error as the protocol tells it."""
-    return json_content({"error": str(error)}, status_of(error), headers_of(error))
 
 
 async def _server(service: Service, request: Request) -> Response:

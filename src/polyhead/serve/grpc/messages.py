@@ -24,6 +24,13 @@ from polyhead.serve.formats.tensors import (
 from polyhead.serve.http import MOST_VALUES
 
 PACKAGE = "inference"
+_TENSOR = (
+    "1 name string",
+    "2 datatype string",
+    "3 shape *int64",
+    "4 parameters *ParametersEntry",
+    "5 contents InferTensorContents",
+)
 # Message -> its fields: number, name, type; "*" is a list. Numbers and types are the protocol's. A map is a list of
 # entries, which has the same bytes; contents of other types than text, which no model reads, are left out.
 FIELDS: Mapping[str, Sequence[str]] = {
@@ -53,13 +60,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
     ),
     "ParametersEntry": ("1 key string", "2 value InferParameter"),
     "InferTensorContents": ("8 bytes_contents *bytes",),
-    "InferInputTensor": (
-        "1 name string",
-        "2 datatype string",
-        "3 shape *int64",
-        "4 parameters *ParametersEntry",
-        "5 contents InferTensorContents",
-    ),
+    "InferInputTensor": _TENSOR,
     "InferRequestedOutputTensor": ("1 name string", "2 parameters *ParametersEntry"),
     "ModelInferRequest": (
         "1 model_name string",
@@ -70,13 +71,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
         "6 outputs *InferRequestedOutputTensor",
         "7 raw_input_contents *bytes",
     ),
-    "InferOutputTensor": (
-        "1 name string",
-        "2 datatype string",
-        "3 shape *int64",
-        "4 parameters *ParametersEntry",
-        "5 contents InferTensorContents",
-    ),
+    "InferOutputTensor": _TENSOR,
     "ModelInferResponse": (
         "1 model_name string",
         "2 model_version string",
