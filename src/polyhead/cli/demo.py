@@ -16,7 +16,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify import Requester, remove_from
 from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
-from polyhead.cli.evaluate_lines import fact_lines
+from polyhead.cli.evaluate_lines import computed_by, fact_lines
 from polyhead.cli.options import Folder
 from polyhead.cli.output import Printer, counted, indented, number, text_table
 from polyhead.engine.session import Session
@@ -64,8 +64,7 @@ def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundl
         scores = [each.evaluation.score for each in scored]
         printer.show("")
         printer.lines(text_table(_scores(scores, session.bundle)))
-        how = {"backend": session.backend.name, "precision": session.backend.precision}
-        printer.lines([line for fact in fact_lines(scored, how) for line in ("", fact)])
+        printer.lines([line for fact in fact_lines(scored, computed_by(session)) for line in ("", fact)])
     heading = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
     printer.lines(["", heading, ""])
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]

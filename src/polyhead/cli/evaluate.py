@@ -16,6 +16,7 @@ from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import (
     cascade_lines,
     comparison_lines,
+    computed_by,
     detail_lines,
     fact_lines,
     label_lines,
@@ -25,7 +26,6 @@ from polyhead.cli.options import BackendOptions, File, LabelledColumns, Optional
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
-from polyhead.engine.session import Session
 from polyhead.errors import DataError, PolyheadError, summary_of
 from polyhead.evaluate.beyond_scores import comparisons, details_of_all
 from polyhead.evaluate.cascade import POINTS_LOST, CascadeChoice, cascade_of
@@ -276,10 +276,6 @@ class _Outcome(Value, eq=False):
             )
 
 
-def _how(session: Session) -> dict[str, str]:
-    return {"backend": session.backend.name, "precision": session.backend.precision}
-
-
 def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None:
     """The folder of a bundle that is to be scored without a project; click's errors for one without a file."""
     if os.path.isdir(project):
@@ -310,7 +306,7 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _S
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
         evaluated.append(EvaluatedTask(evaluation=evaluation, session=session))
-    return _Outcome(rows=rows, scored=evaluated, from_training={}, how=_how(session))
+    return _Outcome(rows=rows, scored=evaluated, from_training={}, how=computed_by(session))
 
 
 def _on_splits(
@@ -349,7 +345,7 @@ def _on_splits(
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
         from_training |= outcome.trained
         reasons += outcome.reasons
-    how = _how(session)
+    how = computed_by(session)
     facts = [] if data is not None else fact_lines(scored, how)
     return _Outcome(
         rows=rows,

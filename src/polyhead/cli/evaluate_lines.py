@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead.cli.output import counted, section, text_table
+from polyhead.engine.session import Session
 from polyhead.evaluate.cascade import CascadeChoice
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details, answer_text
@@ -64,7 +65,7 @@ def cascade_lines(choice: CascadeChoice, cheap: str, deep: str) -> list[str]:
 def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[str]:
     """What to know of scores: who answered rows held out, and where fresh answers are computed as training's were not.
 
-    `how` is the backend and precision of fresh answers.
+    `how` is the backend and precision of fresh answers: see `computed_by`.
     """
     kept, others, lines = dict[tuple[str, str], list[str]](), dict[str, list[str]](), list[str]()
     for each in scored:
@@ -86,6 +87,11 @@ def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[
             f"{_named(names)}: train scored with {computed}, this with {_computed(how)}: scores may differ a little"
         )
     return lines
+
+
+def computed_by(session: Session) -> dict[str, str]:
+    """What computes the answers of a session."""
+    return {"backend": session.backend.name, "precision": session.backend.precision}
 
 
 def _named(tasks: Sequence[str]) -> str:

@@ -27,6 +27,13 @@ class TextInput(Value):
     texts: tuple[str, ...] = ()
     file: str = DASH
 
+    @property
+    def place(self) -> str:
+        """Where the inputs stand, in words."""
+        if self.texts:
+            return "the command line"
+        return "standard input" if self.file == DASH else self.file
+
 
 def given_in(arguments: Sequence[str]) -> TextInput:
     """What the arguments are: one that names a file is that file, alone; others are texts.

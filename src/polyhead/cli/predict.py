@@ -151,7 +151,7 @@ def _answer_lines(
         lines = _without_table(source, bundle, inputs) if form == "auto" else source
         count = _answered(answer, lines, sink, form, shown)
         if not count.lines:
-            raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
+            raise EmptyData(f"{inputs.place} holds no line to answer", do="give text, one input a line")
     _note_counts(count)
 
 
@@ -200,9 +200,9 @@ def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) 
         if number == 0 and not inputs.texts:
             lines = [line for _, line in piece.lines]
             if (columns := columns_of_header(lines)) is not None:
-                raise rows_as_lines(bundle, columns, _place(inputs))
+                raise rows_as_lines(bundle, columns, inputs.place)
             if (columns := columns_of_objects(lines)) is not None:
-                raise objects_as_inputs(bundle, columns, _place(inputs))
+                raise objects_as_inputs(bundle, columns, inputs.place)
         yield piece
 
 
@@ -215,12 +215,6 @@ def _answering(
         return
     with contextlib.closing(Remote(remote.server, key_file=remote.key_file, tasks=names or None, **wanted)) as server:
         yield server.answers
-
-
-def _place(inputs: TextInput) -> str:
-    if inputs.texts:
-        return "the command line"
-    return "standard input" if inputs.file == DASH else inputs.file
 
 
 @dataclass
