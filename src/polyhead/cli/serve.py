@@ -144,8 +144,7 @@ def command(
         named = (settings.default_task, *(task for task, _ in places))
         service.loaded.task_names([task for task in named if task is not None])
         hosts = hosts_of(access.allowed_hosts, host)
-        run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
-    return None
+        return run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
 
 
 def service_of(bundles: Sequence[str], settings: ServeSettings, how: SetOptions) -> Service:
