@@ -175,16 +175,7 @@ class BundleChanges:
 
     def _check(self, old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:
         session, changed = self._session, [*changes.attached, *changes.replaced]
-        backend = session.backend
-        check_new(
-            new,
-            session.bundle,
-            changed,
-            backend=backend.name,
-            precision=backend.precision,
-            pace=self._pace,
-            beside=self._asked(new),
-        )
+        check_new(new, session, changed, pace=self._pace, beside=self._asked(new))
         self._warm(new)
         self._isolation.check(old, new, session.bundle, changed, requested=self._asked)
 

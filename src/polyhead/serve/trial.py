@@ -17,6 +17,7 @@ from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.probes import backend_here, precision_here, readable_probes
 from polyhead.engine.request import Request
+from polyhead.engine.session import Session
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
 from polyhead.serve.event_loop import ALONE, Pace
@@ -116,20 +117,14 @@ def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]
 
 
 def check_new(
-    loaded: LoadedTasks,
-    bundle: Bundle,
-    names: Sequence[str],
-    *,
-    backend: str,
-    precision: str,
-    pace: Pace = ALONE,
-    beside: Sequence[str] = (),
+    loaded: LoadedTasks, session: Session, names: Sequence[str], *, pace: Pace, beside: Sequence[str]
 ) -> None:
     """Raises the error of a new task that cannot answer built-in inputs or 16 of its probes with finite numbers.
 
     In deterministic mode it must answer all of its probes, as its certificate says where that was made under these
     numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
     """
+    bundle, backend = session.bundle, session.backend
     reading = [name for name in names if name in loaded.records]
     requested = built_in(loaded, names)
     trial_outputs(loaded, requested, pace, beside=beside)
@@ -138,11 +133,11 @@ def check_new(
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
-    if not reading or not loaded.deterministic or backend != backend_here():
+    if not reading or not loaded.deterministic or backend.name != backend_here():
         return
     certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, numerics_label())
     for name, (answered, certificate) in certified.items():
-        if answered.probes and precision_here(loaded.records[name], backend) == precision:
+        if answered.probes and precision_here(loaded.records[name], backend.name) == backend.precision:
             _check_digest(name, outputs[name], answered, certificate.name)
 
 
@@ -174,7 +169,7 @@ class Isolation:
         bundle: Bundle,
         changed: Iterable[str],
         *,
-        requested: Callable[[LoadedTasks], Sequence[str]] = lambda loaded: (),
+        requested: Callable[[LoadedTasks], Sequence[str]],
     ) -> None:
         """Raises IsolationError with the tasks outside `changed` whose answers differ.
 
@@ -195,7 +190,7 @@ class Isolation:
             )
         self._known = {name: self._known[name] for name in kept}
 
-    def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
+    def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str], *, beside: Sequence[str]) -> None:
         """Computes the answers of tasks that have none stored."""
         records = {name: bundle.lines[name].record for name in names}
         unknown = {
