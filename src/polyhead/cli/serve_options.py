@@ -173,16 +173,13 @@ def supervise(sockets: list[socket.socket], settings: ServeSettings, *, address:
     from polyhead.serve.workers import Supervisor
 
     tell_changes(None)
-
-    async def supervised() -> int:
-        return await Supervisor(
-            [sys.executable, *sys.orig_argv[1:]],
-            sockets,
-            workers=settings.workers,
-            environment=os.environ,
-            drain_seconds=settings.drain_seconds,
-            ready=lambda: note(f"{address} answers by {settings.workers} workers"),
-        ).run()
-
-    if code := asyncio.run(supervised()):
+    supervisor = Supervisor(
+        [sys.executable, *sys.orig_argv[1:]],
+        sockets,
+        workers=settings.workers,
+        environment=os.environ,
+        drain_seconds=settings.drain_seconds,
+        ready=lambda: note(f"{address} answers by {settings.workers} workers"),
+    )
+    if code := asyncio.run(supervisor.run()):
         sys.exit(code)

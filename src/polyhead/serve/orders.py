@@ -120,7 +120,7 @@ class ChangeReply(Value):
     status: int = 500
 
 
-def perform(order: Order, prover: Prover | None = None, check: Callable[[], None] = lambda: None) -> ChangeResult:
+def perform(order: Order, prover: Prover, check: Callable[[], None]) -> ChangeResult:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
     `check` is called just before anything is changed, and raises if no caller waits any longer. Raises UnknownTask,
@@ -129,8 +129,7 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
     root, name = FilePath(order.root), order.name
     by = Requester(actor=order.actor, prover=prover, check=check)
     if order.operation == "prepare":
-        if prover is not None:
-            prover.prepare(Bundle.open(root, verify=False))
+        prover.prepare(Bundle.open(root, verify=False))
         return ChangeResult(task=name, before=None, after=None, is_changed=False)
     if order.operation == "put":
         return _put(order, root, by)
