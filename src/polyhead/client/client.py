@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from functools import partial
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,15 +30,6 @@ TIMEOUT, RETRIES = 30.0, 2
 CALLS = 64  # concurrent calls of an asynchronous client
 Answer = TypeVar("Answer")
 Decoded = TypeVar("Decoded")
-
-
-class PredictOptions(TypedDict, total=False):
-    """What a request says beside its inputs."""
-
-    tasks: Iterable[str] | None  # None: all but those that write texts
-    deadline: float | None  # seconds to answer
-    familiar: bool  # whether answers say which share of the rows known of their task lies as far out as the text
-    none_below: float | Mapping[str, float] | None  # the share below which they say `none_of_these`, of all or by task
 
 
 class AnswerStream:
@@ -103,18 +94,36 @@ class Client:
         self._connections = Connections(url, key=key, timeout=timeout, retries=retries, context=context)
 
     def predict(
-        self, inputs: Iterable[object] | str, *, call: Call | None = None, **options: Unpack[PredictOptions]
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
+        call: Call | None = None,
     ) -> Prediction:
-        """One result per input.
+        """One result per input. `tasks` None: all but those that write texts. `deadline`: seconds to answer.
 
+        `familiar`: whether answers say which share of the rows known of their task lies as far out as the text; below
+        `none_below`, of all tasks or by name, they also say `none_of_these`.
         An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary; a
         single one, except a pair, needs no list.
         """
-        return self._request("/v1/predict", Prediction, call, body=predict_body(inputs, **options))
+        body = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below)
+        return self._request("/v1/predict", Prediction, call, body=body)
 
-    def stream(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> AnswerStream:
+    def stream(
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
+    ) -> AnswerStream:
         """The same, with answers of each task as soon as they are available. Close it unless you read all of it."""
-        body, call = predict_body(inputs, **options), Call()
+        body, call = predict_body(inputs, tasks, deadline, familiar=familiar, none_below=none_below), Call()
         return AnswerStream(self._connections.lines("/v1/predict/stream", body, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
@@ -206,13 +215,31 @@ class AsyncClient:
         self._client = Client(url, key=key, timeout=timeout, retries=retries, context=context)
         self._threads = ThreadPoolExecutor(CALLS, "polyhead-client")
 
-    async def predict(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> Prediction:
+    async def predict(
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
+    ) -> Prediction:
         """One result per input."""
+        options = {"tasks": tasks, "deadline": deadline, "familiar": familiar, "none_below": none_below}
         return await self._ask(self._client.predict, inputs, **options)
 
-    def stream(self, inputs: Iterable[object] | str, **options: Unpack[PredictOptions]) -> AsyncStream:
+    def stream(
+        self,
+        inputs: Iterable[object] | str,
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        familiar: bool = False,
+        none_below: float | Mapping[str, float] | None = None,
+    ) -> AsyncStream:
         """The same, with answers of each task as soon as they are available: `async for part in client.stream(...)`."""
-        return AsyncStream(self, self._client.stream(inputs, **options))
+        stream = self._client.stream(inputs, tasks=tasks, deadline=deadline, familiar=familiar, none_below=none_below)
+        return AsyncStream(self, stream)
 
     async def tasks(self) -> list[TaskInfo]:
         """The tasks of the server."""
@@ -253,8 +280,8 @@ class AsyncClient:
 
 def predict_body(
     inputs: Iterable[object] | str,
-    tasks: Iterable[str] | None = None,
-    deadline: float | None = None,
+    tasks: Iterable[str] | None,
+    deadline: float | None,
     *,
     familiar: bool = False,
     none_below: float | Mapping[str, float] | None = None,
