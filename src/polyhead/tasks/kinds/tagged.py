@@ -227,19 +227,20 @@ def best_paths(
         for row, i in zip(scores, texts, strict=True):
             row[: len(scored[i])] = scored[i]
         steps = _steps([are_read[i] for i in texts] if transitions else [], first, follows)
-        total = steps(0, len(texts)) + scores[:, 0]
-        before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
+        # The best sum of a path that ends with each label of each word, (texts, words, labels).
+        totals = scores
+        totals[:, 0] += steps(0, len(texts))
         # The number of texts with a word at each place; the texts are sorted, the longest first.
         with_word = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]
         for word in range(1, lengths[0]):
-            through = total[: with_word[word], :, None] + steps(word, with_word[word])  # (texts, from, to)
-            before[: with_word[word], word] = through.argmax(axis=1)
-            total[: with_word[word]] = through.max(axis=1) + scores[: with_word[word], word]
+            several = slice(with_word[word])
+            totals[several, word] += (totals[several, word - 1, :, None] + steps(word, with_word[word])).max(axis=1)
         best_labels = np.zeros(scores.shape[:2], np.int64)
-        best_labels[np.arange(len(texts)), lengths - 1] = total.argmax(axis=1)
-        for word in range(lengths[0] - 1, 0, -1):
-            several = np.arange(with_word[word])
-            best_labels[several, word - 1] = before[several, word, best_labels[several, word]]
+        best_labels[np.arange(len(texts)), lengths - 1] = totals[np.arange(len(texts)), lengths - 1].argmax(axis=1)
+        for word in range(lengths[0] - 1, 0, -1):  # which label led to the best sum is asked of one label a word alone
+            several = slice(with_word[word])
+            to_next = _to(steps(word, with_word[word]), best_labels[several, word])
+            best_labels[several, word - 1] = (totals[several, word - 1] + to_next).argmax(axis=1)
         for i, path, length in zip(texts, best_labels, lengths.tolist(), strict=True):
             paths[i] = path[:length]
     return paths
@@ -265,6 +266,11 @@ def _steps(are_read: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarra
         return np.where(both[:, 0, None], first, bare_first)
 
     return scores
+
+
+def _to(steps: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The steps to one label of each text by the label before, (texts, from); steps are (from, to), or by text."""
+    return steps[:, labels].T if steps.ndim == 2 else steps[np.arange(len(labels)), :, labels]
 
 
 def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
