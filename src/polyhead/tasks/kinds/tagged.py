@@ -19,6 +19,7 @@ from polyhead.text.question import texts_of
 from polyhead.text.words import words_in
 from polyhead.values import Value
 
+ROUNDING = 1e-9  # of sums of log-probabilities
 AT_ONCE = 64  # texts whose best paths are found together
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]
@@ -212,14 +213,20 @@ def best_path(
 def best_paths(
     rows: Sequence[np.ndarray], labels: Sequence[str], transitions: tuple[tuple[float, ...], ...] = ()
 ) -> list[np.ndarray]:
-    """The same for the words of several texts: word after word, of some texts of like length at once."""
+    """The same for the words of several texts: word after word, of some texts of like length at once.
+
+    Texts whose best labels of the single words are certain to form the best sequence are not searched.
+    """
     first, follows = _scores_of(tuple(labels), transitions)
     scored = [_numbers(row, len(labels)) for row in rows]
     are_read = [~np.isnan(row).any(axis=-1) for row in rows] if transitions else []
     paths: list[np.ndarray] = [scores.argmax(axis=-1) for scores in scored]
-    order = sorted((i for i, path in enumerate(paths) if len(path)), key=lambda i: -len(paths[i]))
-    if not transitions:
-        order = [i for i in order if not _is_allowed(paths[i], first, follows)]
+    texts = [i for i, path in enumerate(paths) if len(path) and (not transitions or are_read[i].all())]
+    settled = _are_settled(
+        [scored[i] for i in texts], [paths[i] for i in texts], first, follows, are_learned=bool(transitions)
+    )
+    known = {i for i, is_settled in zip(texts, settled, strict=True) if is_settled}
+    order = sorted((i for i, path in enumerate(paths) if len(path) and i not in known), key=lambda i: -len(paths[i]))
     for begin in range(0, len(order), AT_ONCE):
         texts = order[begin : begin + AT_ONCE]
         lengths = np.array([len(paths[i]) for i in texts])
@@ -279,5 +286,35 @@ def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
     return np.where(np.isnan(numbers).any(axis=-1, keepdims=True), 0.0, numbers)
 
 
-def _is_allowed(path: np.ndarray, first: np.ndarray, follows: np.ndarray) -> bool:
-    return bool(first[path[0]] == 0 and (follows[path[:-1], path[1:]] == 0).all())
+def _are_settled(
+    scored: Sequence[np.ndarray],
+    paths: Sequence[np.ndarray],
+    first: np.ndarray,
+    follows: np.ndarray,
+    *,
+    are_learned: bool,
+) -> np.ndarray:
+    """For each text whether the best labels of its single words are its best sequence for sure, bool (texts,).
+
+    So they are if they are allowed and no transitions were learned, or every other label of a word loses more than the
+    steps to and from it could gain, whatever labels its neighbours have. A step between two other labels is counted for
+    the second word, one back to a best label for the first.
+    """
+    if not len(scored):
+        return np.zeros(0, bool)
+    starts, words = np.cumsum([0, *map(len, paths)])[:-1], np.arange(sum(map(len, paths)))
+    path, scores = np.concatenate(paths), np.concatenate(scored)
+    steps = np.concatenate([[0.0], follows[path[:-1], path[1:]]])  # to the best label of each word
+    steps[starts] = first[path[starts]]
+    are_allowed = np.minimum.reduceat(np.isfinite(steps), starts)
+    if not are_learned:
+        return are_allowed
+    steps = np.where(np.isfinite(steps), steps, 0.0)
+    to_each = np.broadcast_to(follows.max(axis=0), scores.shape).copy()
+    to_each[starts] = first
+    back = np.maximum(follows[:, path[1:]].T - steps[1:, None], 0.0)  # to the best label of the word after
+    back[starts[1:] - 1] = 0.0
+    lead = scores[words, path][:, None] - scores - (to_each - steps[:, None])
+    lead[:-1] -= back
+    lead[words, path] = np.inf
+    return are_allowed & (np.minimum.reduceat(lead.min(axis=1), starts) > ROUNDING)
