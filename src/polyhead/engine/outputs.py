@@ -216,13 +216,14 @@ class Gathered:
         if task in self._per_word:
             bare = self._of_words(task, collected)
             outputs = self._with_words(task, bare)
-            if outputs is not bare:
+            if outputs is not bare and np.isinf(np.concatenate(list(outputs.values))).any():  # NaN: a word is not read
                 self._note_not_finite(task, outputs.rows, np.array([not np.isinf(out).any() for out in outputs.values]))
         else:
             is_separate = task in collected[0][0].texts.separate
             bare = (self._of_pairs if is_separate else self._of_rows)(task, collected)
             outputs = self._with_words(task, bare)
-            if outputs is not bare:
+            values = [outputs.values] if isinstance(outputs.values, np.ndarray) else outputs.values
+            if outputs is not bare and not _are_finite(values):
                 self._note_not_finite(task, outputs.rows, np.array([np.isfinite(of).all() for of in outputs.values]))
         if task not in self._wrong:
             return outputs
