@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds import kind_of, tagged
 from polyhead.tasks.kinds.tagged import (
     UNREAD,
     allowed_transitions,
@@ -65,6 +65,28 @@ def test_with_learned_transitions_too_the_path_is_the_best_of_all():
         assert found.tolist() == list(by_hand(outputs, LABELS, learned)[1])
         changed += found.tolist() != best_path(outputs, LABELS).tolist()
     assert changed > 5
+
+
+def test_texts_that_are_not_searched_have_the_best_path_of_all_too(monkeypatch):
+    """Sure outputs beside unsure ones; the search of every text gives the same."""
+    chance, several = np.random.default_rng(17), []
+    learned = chance.normal(size=(len(LABELS) + 1, len(LABELS)))
+    rows = [
+        chance.normal(scale=scale, size=(length, len(LABELS))) for scale in (1, 4, 9, 30) for length in (1, 2, 4) * 6
+    ]
+    transitions = tuple(map(tuple, learned.tolist()))
+    paths = best_paths(rows, LABELS, transitions)
+    assert [path.tolist() for path in paths] == [list(by_hand(row, LABELS, learned)[1]) for row in rows]
+    are_settled = tagged._are_settled
+
+    def none_settled(*values, are_learned):
+        several.append(are_settled(*values, are_learned=are_learned))
+        return np.zeros_like(several[0])
+
+    monkeypatch.setattr(tagged, "_are_settled", none_settled)
+    searched = best_paths(rows, LABELS, transitions)
+    assert 10 < several[0].sum() < 60  # of 72
+    assert [path.tolist() for path in searched] == [path.tolist() for path in paths]
 
 
 def test_transitions_say_how_much_more_often_a_label_follows_another():

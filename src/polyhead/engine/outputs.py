@@ -14,7 +14,7 @@ from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end
-from polyhead.text.hashing import HashedRows, hashed_in_contexts, hashed_input, hashed_texts
+from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts, hashed_input, hashed_texts
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
@@ -57,7 +57,7 @@ class WordOutputs:
     def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
-        self._hashed: dict[tuple[bytes, int | str], tuple[HashedRows, list[int]]] = {}
+        self._hashed: dict[tuple[bytes, int | str], tuple[HashedRows | HashedContexts, list[int]]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
@@ -75,7 +75,7 @@ class WordOutputs:
             values = [of + added.reshape(of.shape) for of, added in zip(outputs.values, parts, strict=True)]
         return Outputs(rows=outputs.rows, values=values, words=outputs.words)
 
-    def _of_inputs(self, outputs: Outputs, columns: int) -> tuple[HashedRows, list[int]]:
+    def _of_inputs(self, outputs: Outputs, columns: int) -> tuple[HashedRows | HashedContexts, list[int]]:
         """The hashed inputs, or their options, and the first row of each input, the number of rows last."""
         examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
         are_texts = all(isinstance(example, tuple) and len(example) == 1 for example in examples)
@@ -92,7 +92,7 @@ class WordOutputs:
                 self._hashed[key] = rows, [*accumulate(map(len, of_each), initial=0)]
         return self._hashed[key]
 
-    def _of_words(self, outputs: Outputs) -> tuple[HashedRows, list[int]]:
+    def _of_words(self, outputs: Outputs) -> tuple[HashedRows | HashedContexts, list[int]]:
         """The hashed words of all inputs, and the first row of each input, the number of rows last."""
         assert outputs.words is not None
         key = outputs.rows.tobytes(), "words"
@@ -216,13 +216,14 @@ class Gathered:
         if task in self._per_word:
             bare = self._of_words(task, collected)
             outputs = self._with_words(task, bare)
-            if outputs is not bare:
+            if outputs is not bare and np.isinf(np.concatenate(list(outputs.values))).any():  # NaN: a word is not read
                 self._note_not_finite(task, outputs.rows, np.array([not np.isinf(out).any() for out in outputs.values]))
         else:
             is_separate = task in collected[0][0].texts.separate
             bare = (self._of_pairs if is_separate else self._of_rows)(task, collected)
             outputs = self._with_words(task, bare)
-            if outputs is not bare:
+            values = [outputs.values] if isinstance(outputs.values, np.ndarray) else outputs.values
+            if outputs is not bare and not _are_finite(values):
                 self._note_not_finite(task, outputs.rows, np.array([np.isfinite(of).all() for of in outputs.values]))
         if task not in self._wrong:
             return outputs

@@ -85,6 +85,30 @@ class HashedRows(NamedTuple):
         return sums
 
 
+class HashedContexts(NamedTuple):
+    """Words with their neighbours as sparse vectors, in any number of columns (a power of two).
+
+    The features of a word differ by where it stands: before, at or after the word that is asked about.
+    """
+
+    hashes: np.ndarray  # uint32 (rows, FORMS): three rows for each different word, one a place
+    near: np.ndarray  # int64 (words, 3): the rows that each word has, its neighbours' and its own
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """As `HashedRows.sums`, float32 (words, outputs): a row that several words have is summed once."""
+        width = weights.shape[1]
+        columns, values = self.hashes & np.uint32(len(weights) - 1), _word_values(self.hashes)
+        sums, at_once = np.zeros((len(columns), width), np.float32), max(1, BLOCK // (FORMS * max(1, width)))
+        for start in range(0, len(columns), at_once):
+            part = slice(start, start + at_once)
+            products = weights.take(columns[part], axis=0)  # (rows, FORMS, outputs)
+            products *= values[part, :, None]
+            products.sum(axis=1, out=sums[part])
+        before, at, after = sums[self.near.T]
+        total: np.ndarray = before + at + after
+        return total
+
+
 class CountedFeatures(NamedTuple):
     """The features of texts' words and letters: all that is known of them without a number of columns.
 
@@ -199,30 +223,34 @@ def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     NFKC, its first and last 1 to 4 characters, and its shape (`Xx9-` for `Ab12-`). The places beyond both ends of the
     text have features too.
     """
-    rows = hashed_in_contexts([words])
-    return [
-        _in_columns(HashedRows(rows.rows[part], rows.hashes[part], rows.values[part], 1), columns)
-        for part in (slice(start, start + CONTEXT) for start in range(0, len(rows.rows), CONTEXT))
-    ]
+    contexts = hashed_in_contexts([words])
+    hashes = contexts.hashes[contexts.near].reshape(len(words), CONTEXT)
+    rows = np.zeros(CONTEXT, np.int64)
+    return [_in_columns(HashedRows(rows, of, _word_values(of), 1), columns) for of in hashes]
 
 
-def hashed_in_contexts(texts: Sequence[Sequence[str]]) -> HashedRows:
+def hashed_in_contexts(texts: Sequence[Sequence[str]]) -> HashedContexts:
     """The same for the words of several texts, one after the other, in any number of columns.
 
     No text changes another's.
     """
-    flat = array("I")
+    numbers, flat = dict[str, int](), array("q")  # of the different words; "" stands beyond both ends of a text
     for words in texts:
-        for word in ("", *words, ""):
-            flat.extend(_forms(word) if len(word) <= LONGEST else _forms.__wrapped__(word))
-    forms = np.frombuffer(flat, np.uint32).reshape(-1, FORMS)
+        flat.extend(numbers.setdefault(word, len(numbers)) for word in ("", *words, ""))
+    forms = array("I")
+    for word in numbers:
+        forms.extend(_forms(word) if len(word) <= LONGEST else _forms.__wrapped__(word))
+    places = np.arange(3, dtype=np.uint32)
+    hashes = _mixed(np.frombuffer(forms, np.uint32).reshape(-1, 1, FORMS) + places[:, None])
     lengths = [len(words) for words in texts]
-    count = sum(lengths)
-    before = np.arange(count) + np.repeat(2 * np.arange(len(texts)), lengths)  # the place before each word
-    near = np.stack([forms[before + place] + np.uint32(place) for place in range(3)], axis=1)
-    hashes = _mixed(near.ravel())
-    values = signed(hashes >> np.uint32(31), np.full(len(hashes), 1 / math.sqrt(CONTEXT), np.float32))
-    return HashedRows(np.repeat(np.arange(count), CONTEXT), hashes, values, count)
+    before = np.arange(sum(lengths)) + np.repeat(2 * np.arange(len(texts)), lengths)  # the place before each word
+    near = 3 * np.frombuffer(flat, np.int64)[before[:, None] + places] + places
+    return HashedContexts(hashes.reshape(-1, FORMS), near)
+
+
+def _word_values(hashes: np.ndarray) -> np.ndarray:
+    """The values of features with these hashes of words with their neighbours, float32 of the same shape."""
+    return signed(hashes >> np.uint32(31), np.full(hashes.shape, 1 / math.sqrt(CONTEXT), np.float32))
 
 
 @lru_cache(maxsize=2**14)

@@ -19,6 +19,7 @@ from polyhead.text.question import texts_of
 from polyhead.text.words import words_in
 from polyhead.values import Value
 
+ROUNDING = 1e-9  # of sums of log-probabilities
 AT_ONCE = 64  # texts whose best paths are found together
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]
@@ -212,14 +213,20 @@ def best_path(
 def best_paths(
     rows: Sequence[np.ndarray], labels: Sequence[str], transitions: tuple[tuple[float, ...], ...] = ()
 ) -> list[np.ndarray]:
-    """The same for the words of several texts: word after word, of some texts of like length at once."""
+    """The same for the words of several texts: word after word, of some texts of like length at once.
+
+    Texts whose best labels of the single words are certain to form the best sequence are not searched.
+    """
     first, follows = _scores_of(tuple(labels), transitions)
     scored = [_numbers(row, len(labels)) for row in rows]
     are_read = [~np.isnan(row).any(axis=-1) for row in rows] if transitions else []
     paths: list[np.ndarray] = [scores.argmax(axis=-1) for scores in scored]
-    order = sorted((i for i, path in enumerate(paths) if len(path)), key=lambda i: -len(paths[i]))
-    if not transitions:
-        order = [i for i in order if not _is_allowed(paths[i], first, follows)]
+    texts = [i for i, path in enumerate(paths) if len(path) and (not transitions or are_read[i].all())]
+    settled = _are_settled(
+        [scored[i] for i in texts], [paths[i] for i in texts], first, follows, are_learned=bool(transitions)
+    )
+    known = {i for i, is_settled in zip(texts, settled, strict=True) if is_settled}
+    order = sorted((i for i, path in enumerate(paths) if len(path) and i not in known), key=lambda i: -len(paths[i]))
     for begin in range(0, len(order), AT_ONCE):
         texts = order[begin : begin + AT_ONCE]
         lengths = np.array([len(paths[i]) for i in texts])
@@ -227,19 +234,20 @@ def best_paths(
         for row, i in zip(scores, texts, strict=True):
             row[: len(scored[i])] = scored[i]
         steps = _steps([are_read[i] for i in texts] if transitions else [], first, follows)
-        total = steps(0, len(texts)) + scores[:, 0]
-        before = np.zeros(scores.shape, np.int64)  # (texts, words, labels): the best label of the word before
+        # The best sum of a path that ends with each label of each word, (texts, words, labels).
+        totals = scores
+        totals[:, 0] += steps(0, len(texts))
         # The number of texts with a word at each place; the texts are sorted, the longest first.
         with_word = [int(np.searchsorted(-lengths, -word)) for word in range(lengths[0])]
         for word in range(1, lengths[0]):
-            through = total[: with_word[word], :, None] + steps(word, with_word[word])  # (texts, from, to)
-            before[: with_word[word], word] = through.argmax(axis=1)
-            total[: with_word[word]] = through.max(axis=1) + scores[: with_word[word], word]
+            several = slice(with_word[word])
+            totals[several, word] += (totals[several, word - 1, :, None] + steps(word, with_word[word])).max(axis=1)
         best_labels = np.zeros(scores.shape[:2], np.int64)
-        best_labels[np.arange(len(texts)), lengths - 1] = total.argmax(axis=1)
-        for word in range(lengths[0] - 1, 0, -1):
-            several = np.arange(with_word[word])
-            best_labels[several, word - 1] = before[several, word, best_labels[several, word]]
+        best_labels[np.arange(len(texts)), lengths - 1] = totals[np.arange(len(texts)), lengths - 1].argmax(axis=1)
+        for word in range(lengths[0] - 1, 0, -1):  # which label led to the best sum is asked of one label a word alone
+            several = slice(with_word[word])
+            to_next = _to(steps(word, with_word[word]), best_labels[several, word])
+            best_labels[several, word - 1] = (totals[several, word - 1] + to_next).argmax(axis=1)
         for i, path, length in zip(texts, best_labels, lengths.tolist(), strict=True):
             paths[i] = path[:length]
     return paths
@@ -267,11 +275,46 @@ def _steps(are_read: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarra
     return scores
 
 
+def _to(steps: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The steps to one label of each text by the label before, (texts, from); steps are (from, to), or by text."""
+    return steps[:, labels].T if steps.ndim == 2 else steps[np.arange(len(labels)), :, labels]
+
+
 def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
     """The outputs as float64 (words, labels), 0 for NaN words."""
     numbers = np.asarray(outputs, np.float64).reshape(-1, labels)
     return np.where(np.isnan(numbers).any(axis=-1, keepdims=True), 0.0, numbers)
 
 
-def _is_allowed(path: np.ndarray, first: np.ndarray, follows: np.ndarray) -> bool:
-    return bool(first[path[0]] == 0 and (follows[path[:-1], path[1:]] == 0).all())
+def _are_settled(
+    scored: Sequence[np.ndarray],
+    paths: Sequence[np.ndarray],
+    first: np.ndarray,
+    follows: np.ndarray,
+    *,
+    are_learned: bool,
+) -> np.ndarray:
+    """For each text whether the best labels of its single words are its best sequence for sure, bool (texts,).
+
+    So they are if they are allowed and no transitions were learned, or every other label of a word loses more than the
+    steps to and from it could gain, whatever labels its neighbours have. A step between two other labels is counted for
+    the second word, one back to a best label for the first.
+    """
+    if not len(scored):
+        return np.zeros(0, bool)
+    starts, words = np.cumsum([0, *map(len, paths)])[:-1], np.arange(sum(map(len, paths)))
+    path, scores = np.concatenate(paths), np.concatenate(scored)
+    steps = np.concatenate([[0.0], follows[path[:-1], path[1:]]])  # to the best label of each word
+    steps[starts] = first[path[starts]]
+    are_allowed = np.minimum.reduceat(np.isfinite(steps), starts)
+    if not are_learned:
+        return are_allowed
+    steps = np.where(np.isfinite(steps), steps, 0.0)
+    to_each = np.broadcast_to(follows.max(axis=0), scores.shape).copy()
+    to_each[starts] = first
+    back = np.maximum(follows[:, path[1:]].T - steps[1:, None], 0.0)  # to the best label of the word after
+    back[starts[1:] - 1] = 0.0
+    lead = scores[words, path][:, None] - scores - (to_each - steps[:, None])
+    lead[:-1] -= back
+    lead[words, path] = np.inf
+    return are_allowed & (np.minimum.reduceat(lead.min(axis=1), starts) > ROUNDING)
