@@ -99,12 +99,12 @@ def _of_changes(service: Service) -> Metric:
 
 
 def _of_requests(metrics: Metrics) -> Iterator[Metric]:
-    requests = [((route, str(status)), number) for (route, status), number in metrics.requests.items()]
+    requests = [((route, str(status)), number) for (route, status), number in list(metrics.requests.items())]
     yield _counter("polyhead_requests", "Requests that were answered", ("route", "status"), requests)
-    seconds = [((route,), histogram) for route, histogram in metrics.seconds.items()]
+    seconds = [((route,), histogram) for route, histogram in list(metrics.seconds.items())]
     text = "From a request's headers to the end of its answer"
     yield _histogram("polyhead_request_seconds", text, ("route",), seconds)
-    refused = [((str(status),), number) for status, number in metrics.refused.items()]
+    refused = [((str(status),), number) for status, number in list(metrics.refused.items())]
     text = "Connections that were closed for their limits"
     yield _counter("polyhead_connections_refused", text, ("status",), refused)
 
