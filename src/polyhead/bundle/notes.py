@@ -13,7 +13,8 @@ import numpy as np
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
 from polyhead.bundle.format import CARD, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, SEEN, TASKS
 from polyhead.bundle.manifest import Live, TaskRecord
-from polyhead.bundle.versions import versions_in
+from polyhead.bundle.owners import owner_named
+from polyhead.bundle.versions import on_disk
 from polyhead.errors import ConfigError, CorruptFile
 from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
@@ -110,7 +111,8 @@ class LiveVersions(ABC):
 
     def versions(self, name: str) -> list[str]:
         """All versions of a task on disk, oldest first."""
-        return versions_in(self.root.joinpath(*self._place(name)[:2]))
+        self._live(name)
+        return on_disk(self.root, owner_named(name))
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""

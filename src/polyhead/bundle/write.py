@@ -28,8 +28,8 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, tasks_text, titled
 from polyhead.bundle.versions import (
+    NewVersion,
     TakenNames,
-    Writer,
     add_versions,
     check_known,
     live_owned,
@@ -212,14 +212,6 @@ class Draft(Value, eq=False):
         return digest
 
 
-class NewVersion(Value, eq=False):
-    """A version to write: the arrays it gives, the arrays it needs, and what writes it."""
-
-    owned: Owned
-    write: Writer
-    pinned: bool = False
-
-
 def add_tasks(
     root: FilePath, drafts: Sequence[Draft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
 ) -> dict[str, str]:
@@ -232,26 +224,8 @@ def add_tasks(
     names = [draft.task.name for draft in drafts]
     with writing_bundle(root, f"{tasks_text(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
-        versions = new_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
+        versions = add_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
     return {name: versions[owner_named(name)] for name in names}
-
-
-def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersion]) -> dict[str, str]:
-    """Writes a new version of each owner, and makes all live by one replacement of bundle.json.
-
-    Returns the versions' names by owner. Call it under the bundle's lock; what did not become live is removed.
-    """
-    if not new:
-        return {}
-    gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
-
-    def publish(written: Mapping[str, Live]) -> None:
-        pinned = {owner: msgspec.structs.replace(live, pinned=new[owner].pinned) for owner, live in written.items()}
-        lines = {**bundle.lines, **pinned}
-        replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
-
-    writers = {owner: version.write for owner, version in new.items()}
-    return add_versions(root, writers, read_live=lambda: read_bundle_file(root).lines, publish=publish)
 
 
 def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[str, str | None] | None = None) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
-from polyhead.bundle.format import TASKS
 from polyhead.bundle.journal import StartedOperation, finish
 from polyhead.bundle.merge import copy_tasks, taken_of
+from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.versions import made_with, next_version
@@ -90,7 +90,7 @@ def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by
             "update",
             copy,
             arguments=[f"{other} {name} {theirs[other].record}" for other, name in called.items()],
-            wanted=lambda: {name: next_version(root / TASKS / name) for name in called.values()},
+            wanted=lambda: {name: next_version(root, owner_named(name)) for name in called.values()},
             changing=list(called.values()),
             actor=by.actor,
             prover=by.prover,

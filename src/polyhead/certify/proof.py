@@ -16,7 +16,7 @@ from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import all_on_disk
+from polyhead.bundle.versions import on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.certify.prover import KEPT_BYTES, Prover
 from polyhead.engine.compile.compiled import COMPILED
@@ -168,7 +168,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             others=others,
             content=content,
             sha256=bundle_hash(root),
-            versions=all_on_disk(root, content),
+            versions={owner: on_disk(root, owner) for owner in content.lines},
             ledger=Ledger(root),
             numerics=numerics_label(),
             prover=prover,
