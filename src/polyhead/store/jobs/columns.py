@@ -17,7 +17,8 @@ from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells, calibrated_of
+from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells
+from polyhead.tasks.calibration import KEY as CALIBRATED
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of
@@ -229,7 +230,7 @@ class Answers(Value):
             cells.append(None if answer is None else few_digits(kind_of(task).cell_of(answer)))
             if self.scores and kind_of(task).score_cell is not None:
                 cells.append(None if answer is None else few_digits(answer["scores"]))
-            choice = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
+            choice = None if answer is None else answer[CALIBRATED] if name in self.calibrations else {}
             cells += [None if choice is None else few_digits(cell.read(choice)) for cell in self._calibrated(name)]
             cells += [None if answer is None else few_digits(answer.get(key)) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]
