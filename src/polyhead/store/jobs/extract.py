@@ -294,10 +294,8 @@ class _Extraction:
         The `packer` encodes values of a batch by their codecs while the trunk reads the next. Yields the finished share
         of the chunk's tokens, batch by batch.
         """
-        entries = range(len(encodings.row))
-        lengths = [
-            encodings.lengths if self._is_every(path) else np.ones(len(entries), np.int64) for path in self._paths
-        ]
+        single = np.ones(len(encodings.row), np.int64)
+        lengths = [encodings.lengths if path.pool.positions == "all" else single for path in self._paths]
         starts = [starts_of(each) for each in lengths]
         columns, done = self._store.schema.features, 0
         packed = [
@@ -381,10 +379,6 @@ class _Extraction:
         distinct = list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
-
-    @staticmethod
-    def _is_every(path: Path) -> bool:
-        return path.pool.positions == "all"
 
 
 def check_source(location: str, stored: dict[str, str], wanted: dict[str, str]) -> None:

@@ -267,10 +267,7 @@ def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
 
 
 def _object(line: bytes) -> dict[str, object] | None:
-    try:
-        value = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return None
+    value = _value(line)
     return value if isinstance(value, dict) else None
 
 
