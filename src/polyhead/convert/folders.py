@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,11 +29,10 @@ from polyhead.convert.scan import (
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound, WrongTrunk
 from polyhead.files import read_plain
+from polyhead.progress import Show
 from polyhead.project.pretrained import find_encoder
 from polyhead.text.tokenizer_file import LARGEST
 from polyhead.values import Value
-
-Show = Callable[[str], None]
 
 
 class FoundFolder(Value):

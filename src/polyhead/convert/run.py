@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -40,10 +40,9 @@ from polyhead.engine.probes import recorded_precision
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.plan import Path
+from polyhead.progress import Show
 from polyhead.text.question import TaskInput
 from polyhead.values import Value
-
-Show = Callable[[str], None]
 
 
 class Imported(Value):

@@ -8,17 +8,16 @@ Paths in it are relative to its folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from polyhead.errors import StoreError
 from polyhead.files import LARGEST_CONFIG, read_plain, replace_file
+from polyhead.progress import Show
 from polyhead.store.jobs.compare import StoreComparison, check_agreement, check_whole_store, compare
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import Value, from_json, to_json
 
 FORMAT = 1
-Show = Callable[[str], None]
 
 
 class StoreBundle(Value):
