@@ -94,7 +94,7 @@ class Scan(Value):
 
 
 def scan_folders(
-    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
+    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show = lambda text: None
 ) -> Scan:
     """Compares folders written by `save_pretrained` with each other, and with `base` (a name for `load_trunk`).
 
@@ -102,21 +102,20 @@ def scan_folders(
     Raises an error that names the folder it cannot read.
     """
     check_distinct(folders)
-    tell = show or (lambda text: None)
     bases = BaseEncoders(base)
     base = bases.first(folders)
     if base is not None:
-        tell(f"reading {base}")
+        show(f"reading {base}")
     origin = read_base(base) if base is not None else None
     against = scanned(origin) if origin is not None else None
     models = []
     for i, folder in enumerate(folders):
-        tell(f"reading {folder} ({i + 1} of {len(folders)})")
+        show(f"reading {folder} ({i + 1} of {len(folders)})")
         if against is not None and is_adapter(folder):
             models.append(_found_adapter(folder, against, bases))
         else:
-            models.append(_read_folder(folder, origin, against, tell))
-    tell("")
+            models.append(_read_folder(folder, origin, against, show))
+    show("")
     encoders = [model.scanned for model in models if model.is_compared]
     by_name = {encoder.name: encoder for encoder in encoders}
     grouped = groups_of_models(encoders, against)
