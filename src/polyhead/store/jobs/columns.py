@@ -12,7 +12,7 @@ from typing import Any
 
 from polyhead.arguments import twice_in
 from polyhead.data.columns import no_column
-from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
+from polyhead.data.tables import Chunk, NewColumn, Survey, Word
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY
 from polyhead.engine.inputs import InputType, input_of, input_types_of
@@ -90,14 +90,15 @@ class Roles(Value):
         """The input of each row of a chunk, or the error of a row without one."""
         inputs: list[RowInput | BadValue] = []
         for row in chunk.rows(self.wanted):
+            if isinstance(row, BadValue):
+                inputs.append(row)
+                continue
+            where = f"{chunk.name} row {row.number}"
             try:
-                inputs.append(row if isinstance(row, BadValue) else self._of_row(row, chunk))
+                inputs.append(self.row_input(row.values, where=where, from_cells=chunk.has_cells))
             except BadValue as error:
                 inputs.append(error)
         return inputs
-
-    def _of_row(self, row: Row, chunk: Chunk) -> RowInput:
-        return self.row_input(row.values, where=f"{chunk.name} row {row.number}", from_cells=chunk.has_cells)
 
     def _checked(self, role: str, column: str, value: object, where: str) -> object:
         if role in LISTS:
