@@ -216,19 +216,16 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
     bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
     for name in names:
         check_known(bundle, name)
-        owner, versions_there = owner_named(name), on_disk(root, owner_named(name))
-        earlier = (
-            versions_there[: versions_there.index(bundle.tasks[name].version)]
-            if bundle.tasks[name].version in versions_there
-            else []
-        )
+        owner, live = owner_named(name), bundle.tasks[name].version
+        versions_there = on_disk(root, owner)
+        earlier = versions_there[: versions_there.index(live)] if live in versions_there else []
         needed = {facts.needs[owner] for facts in known.values() if owner in facts.needs}
         if needed:
             fitting = [v for v in versions_there if _fits(owned(root, owner, v), needed, known)]
             problem = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
         else:
             fitting = [version] if version is not None and not chosen else earlier
-            problem = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
+            problem = f"task '{name}' has no version before {live}, the live one"
         if not fitting:
             raise BundleError(problem, allowed=versions_there)
         chosen[name] = fitting[-1]

@@ -170,9 +170,7 @@ class Draft(Value, eq=False):
     probes: Sequence[Mapping[str, Any]]
     card: str
     seen: bytes | None = None  # the summary of its rows, where it is kept
-    pinned: bool = (
-        False  # as the line of bundle.json: a person went back to this version, or to the one that it calibrates
-    )
+    pinned: bool = False  # as in bundle.json: a person went back to this version, or to the one that it calibrates
 
     @property
     def task(self) -> Task:

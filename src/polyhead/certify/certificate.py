@@ -48,9 +48,7 @@ class Certificate(Value):
     # Written only if known, since earlier readers do not know these keys.
     actor: str | msgspec.UnsetType = msgspec.UNSET  # the person who requested the operation
     at: str | msgspec.UnsetType = msgspec.UNSET  # when the certificate was written: ISO 8601 in UTC, to the second
-    answers_left_out: dict[str, int] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # of `answers_changed`, which would be too large
+    answers_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET  # of `answers_changed`, too large with them
 
     @property
     def unproven(self) -> tuple[str, ...]:
