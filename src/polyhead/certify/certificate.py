@@ -169,9 +169,7 @@ class Ledger:
         It gets its number and digests, and leaves out changed answers that would make it too large to be read.
         """
         last = self.files[0] if self.files else None
-        previous = ""
-        if last is not None:
-            previous = hash_inside(self.root, CERTIFICATES, last)
+        previous = hash_inside(self.root, CERTIFICATES, last) if last else ""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         certificate = msgspec.structs.replace(
             _with_room(certificate), number=number_of(last) + 1 if last else 1, previous=previous, sha256="", at=now
