@@ -31,8 +31,6 @@ BLOCK_BYTES = 2**20  # float32 numbers, and one task's pooled values: half of a 
 # positions that a pool reads and a store keeps; the first two give one vector per text
 _STORED = ("first", "mean", "attention")
 LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is not a subnormal number
-_Documents = Callable[[int], int]
-_Activate = Callable[[np.ndarray], np.ndarray]
 
 
 class PackedTask(Value, eq=False):
@@ -166,7 +164,7 @@ class _Scratch:
         return self._pooled[: documents * heads].reshape(documents, heads, self._wide)
 
 
-def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int, np.ndarray]]:
+def _by_length(lengths: np.ndarray, documents: Callable[[int], int]) -> Iterator[tuple[int, np.ndarray]]:
     """Rows of one length, in blocks; those without tokens are skipped."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
@@ -225,7 +223,7 @@ def _relu(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(values, np.float32(0)))
 
 
-_ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
+_ACTIVATIONS: Mapping[Activation, Callable[[np.ndarray], np.ndarray]] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
 
 
 def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
