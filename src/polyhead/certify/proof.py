@@ -99,7 +99,7 @@ def certified_once(
                 if not started.is_done(read_bundle_file(root).tasks):  # it was restored
                     finish(root, started)
             raise
-    changed = {name: (started.before[name].version, new) for name, new in started.wanted.items()}
+    changed: dict[str, Versions] = {name: (started.before[name].version, new) for name, new in started.wanted.items()}
     return BundleChange(changed=changed, certificate=certificate, started=started, is_repeated=is_repeated)
 
 

@@ -25,7 +25,7 @@ class CalibratedCell(Value, eq=False):
 
     end: str  # suffix of its name, after the task's
     form: CellForm
-    read: Callable[[Mapping[str, Any]], object]  # content of its cell, from an answer's `calibrated`
+    read: Callable[[Any], object]  # content of its cell, from an answer's `calibrated`
     fields: tuple[str, ...] = ()
 
 
