@@ -18,7 +18,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
@@ -91,15 +91,13 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
     return total.hexdigest()
 
 
-@contextmanager
-def replacing(path: Path, *, within: Path | None = None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, within: Path | None = None) -> AbstractContextManager[IO[bytes]]:
     """A file to write, which replaces the old one once it is whole; if the block fails, it is removed.
 
     A link under the name is replaced, not followed. Until it is whole, the file lies `within` a folder on the same
     disk, by default that of `path`.
     """
-    with _naming(path, within or path.parent, os.replace) as file:
-        yield file
+    return _naming(path, within or path.parent, os.replace)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+Show = Callable[[str], None]
+"""Shows a line of progress."""
 UNIT_SECONDS = 10.0  # that a unit of work takes, so that a stop loses little
 FIRST_ROWS = 64  # of the first unit, whose time nobody knows yet
 SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them

@@ -13,7 +13,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import Live, TaskRecord, read_bundle_file, renamed
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import put_back, sweep_bundle, unlist
-from polyhead.bundle.versions import all_on_disk
+from polyhead.bundle.versions import on_disk
 from polyhead.bundle.write import set_versions
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
@@ -142,7 +142,7 @@ def test_sweeping_leaves_what_is_no_task_of_ours(bundle, tmp_path):
 
 def test_put_back_undoes_adding_replacing_and_unlisting(bundle):
     before, raw = read_bundle_file(bundle.root), (bundle.root / "bundle.json").read_bytes()
-    there = all_on_disk(bundle.root, before)
+    there = {owner: on_disk(bundle.root, owner) for owner in before.lines}
     add(bundle, "fourth")
     add(bundle, "second", shift=1, replace=True)
     unlist(bundle.root, ["first"])
@@ -155,7 +155,7 @@ def test_put_back_undoes_adding_replacing_and_unlisting(bundle):
 
 def test_put_back_keeps_what_another_writer_changed_after(bundle):
     before = read_bundle_file(bundle.root)
-    there = all_on_disk(bundle.root, before)
+    there = {owner: on_disk(bundle.root, owner) for owner in before.lines}
     add(bundle, "second", shift=1, replace=True)
     after = read_bundle_file(bundle.root)
     add(bundle, "foreign")

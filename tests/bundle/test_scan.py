@@ -11,7 +11,6 @@ from polyhead.bundle.owners import owner_named
 from polyhead.convert.scan import (
     group_of,
     groups_of_models,
-    merged,
     over,
     pairs,
     scanned,
@@ -23,7 +22,7 @@ from polyhead.convert.scan import (
 )
 from polyhead.errors import TrunkError
 from polyhead.evaluate.report.tree import tree
-from polyhead.plan import Head, Layers, Pool
+from polyhead.plan import Head, Layers, Pool, merge
 from polyhead.testing import tiny_tokenizer, tiny_trunk
 from support.cases import cases
 
@@ -171,7 +170,7 @@ def test_models_that_share_nothing_cost_the_same_merged():
 def test_the_merged_plan_runs_the_trunk_once_and_each_models_own_layers():
     models = {m.name: m for m in (after("a", 3), after("b", 3), after("c", 4), after("d", 0))}
     group = over(scanned(encoder("base")), list(models.values()))
-    plan = merged(group, models, trunk="t" * 64)
+    plan = merge({name: models[name].path(tap, trunk="t" * 64) for name, tap in group.taps.items()})
     assert [(n.start, n.stop, n.weights) for n in plan.path("c").layers if n.weights != "trunk"] == []
     own = {
         name: sum(n.stop - n.start for n in plan.path(name).layers if n.weights == f"task:{name}") for name in models

@@ -50,7 +50,7 @@ from polyhead.values import Value, ValueT, from_json
 VERSION = re.compile(r"v\d{4,9}")  # the name of a version's folder
 
 
-class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
+class Live(Value, omit_defaults=True):
     """The live version of a task, and the SHA-256 of its task.json."""
 
     version: str
@@ -59,7 +59,7 @@ class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
     owns_model: bool = False  # of an earlier version: its record is of an encoder-decoder, which is no longer read
 
 
-class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
+class BundleFile(Value, omit_defaults=True):
     """bundle.json: the only file that ever changes."""
 
     format: int
@@ -86,7 +86,7 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, tasks=tasks, families=families, removed=removed)
 
 
-class TrunkRecord(Value, frozen=True, kw_only=True):
+class TrunkRecord(Value):
     """trunk.json: all of a trunk but its arrays and tokenizer, whose digests it holds."""
 
     name: str
@@ -97,7 +97,7 @@ class TrunkRecord(Value, frozen=True, kw_only=True):
     tokenizer: str  # SHA-256 of tokenizer.json
 
 
-class TaskRecord(Value, frozen=True, kw_only=True):
+class TaskRecord(Value):
     """task.json: the task, its path to an answer, and the digests of all its parts.
 
     Pass `task`, `path`, `trunk` and `trained_with`; empty fields are filled in when the task is added,
@@ -122,29 +122,21 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     path = root / BUNDLE
     if not root.is_dir() or not (path.is_file() or path.is_symlink()):
         raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
-    content = read_list(path, BundleFile, again="write the bundle again")
-    for owner in content.families:
-        check_family(owner)
-    check_lines(path, content.lines, content.removed)
-    check_digest(path, content.trunk)
-    return content
-
-
-def read_list(path: FilePath, kind: type[ValueT], *, again: str) -> ValueT:
-    """A list of live versions, its format number looked at first; raises UnknownFormat for another one.
-
-    `again` says how the list is made anew.
-    """
-    raw = read_inside(path.parent, path.name, limit=LARGEST_JSON)
+    raw = read_inside(root, BUNDLE, limit=LARGEST_JSON)
     written = decoded(raw, _Numbered, path).format
     if written != FORMAT:
         raise UnknownFormat(
             f"{path} was written by another version of polyhead",
             got=f"format {written}",
             allowed=[f"format {FORMAT}"],
-            do=f"install the version that wrote it, or {again}",
+            do="install the version that wrote it, or write the bundle again",
         )
-    return decoded(raw, kind, path)
+    content = decoded(raw, BundleFile, path)
+    for owner in content.families:
+        check_family(owner)
+    check_lines(path, content.lines, content.removed)
+    check_digest(path, content.trunk)
+    return content
 
 
 def check_lines(path: FilePath, lines: Mapping[str, Live], removed: Collection[str]) -> None:

@@ -36,9 +36,8 @@ from polyhead.bundle.format import (
 from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_bundle_file, read_trunk_record, renamed
 from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import TakenNames, live_owned, replace_lines
+from polyhead.bundle.versions import NewVersion, TakenNames, add_versions, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
-from polyhead.bundle.write import NewVersion, new_versions
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.files import sync_folder, write_file
 from polyhead.values import to_json
@@ -115,7 +114,7 @@ def copy_tasks(
         bundle = read_bundle_file(root)
         _check_names(owners, source, root, bundle, replace=replace)
         owned = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
-        versions = new_versions(root, bundle, _copies(taken, owners, owned))
+        versions = add_versions(root, bundle, _copies(taken, owners, owned))
     return {name: versions[owner_named(name)] for name in task_names(owners.values())}
 
 
@@ -229,7 +228,7 @@ def _write(root: FilePath, chosen: Sequence[Bundle]) -> None:
     with writing_bundle(root, f"{root} cannot be written"):
         empty = BundleFile(format=FORMAT, trunk=chosen[0].digest, tasks={})
         replace_lines(root, empty, {})
-        new_versions(root, empty, new)
+        add_versions(root, empty, new)
 
 
 def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owned | None]) -> dict[str, NewVersion]:

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
-from polyhead.bundle.format import (
-    CARD,
-    CODEC,
-    LARGEST_CARD,
-    LARGEST_TEXT,
-    MOST_PROBES,
-    PROBES,
-    SCORES,
-    SEEN,
-    TASK,
-    TASKS,
-)
+from polyhead.bundle.files import check_hash, hash_inside, read_inside
+from polyhead.bundle.format import CARD, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, SEEN, TASKS
 from polyhead.bundle.manifest import Live, TaskRecord
-from polyhead.bundle.versions import versions_in
-from polyhead.errors import BundleError, ConfigError, CorruptFile
-from polyhead.files import sync_folder, write_file
+from polyhead.bundle.owners import owner_named
+from polyhead.bundle.versions import on_disk
+from polyhead.errors import ConfigError, CorruptFile
 from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput
-from polyhead.values import Value, digested, to_json
+from polyhead.values import digested
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -92,56 +80,6 @@ class ScoreNotes(msgspec.Struct, frozen=True):
 Decoded = TypeVar("Decoded")
 
 
-class NotesDraft(Value, eq=False):
-    """Scores, probes and card of a version to write."""
-
-    scores: Mapping[str, Any]
-    probes: Sequence[Mapping[str, Any]]
-    card: str
-
-    def write(
-        self,
-        folder: FilePath,
-        task: str,
-        arrays: tuple[str, Mapping[str, np.ndarray]],
-        record: Callable[[dict[str, str]], bytes],
-        *,
-        files: Mapping[str, bytes] | None = None,
-    ) -> str:
-        """Writes all files of one version into a new folder; returns the SHA-256 of its task.json, written last.
-
-        `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions may
-        share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the
-        card. Raises BundleError for notes that JSON cannot hold or that could not be read again.
-        """
-        try:
-            probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
-            contents = {SCORES: to_json(self.scores), PROBES: probes}
-            msgspec.json.decode(contents[SCORES], type=ScoreNotes)  # a number that is not finite is null in JSON
-            card = self.card.encode()
-            folder.mkdir()
-            hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
-            for name, content in (files or {}).items():
-                # A table is named by what it holds and never changes; any other file is a version's own.
-                hashes[name] = (
-                    write_shared(folder / name, content) if name == CODEC else write_file(folder / name, [content])
-                )
-            hashes |= {name: write_file(folder / name, [content]) for name, content in contents.items()}
-            write_file(folder / CARD, [card])  # people may edit the card, so it has no hash
-            digest = write_file(folder / TASK, [record(hashes)])
-        except (TypeError, UnicodeEncodeError) as error:
-            raise BundleError(
-                f"task '{task}' holds something that JSON cannot hold", got=error, do="give plain values"
-            ) from None
-        except msgspec.ValidationError as error:
-            do = "leave out what was not measured"
-            raise BundleError(
-                f"task '{task}' has scores that could not be read again", got=error, allowed="finite numbers", do=do
-            ) from None
-        sync_folder(folder)
-        return digest
-
-
 class LiveVersions(ABC):
     """Reads the live versions of tasks of a bundle, by name; `root` is the bundle's folder."""
 
@@ -173,7 +111,8 @@ class LiveVersions(ABC):
 
     def versions(self, name: str) -> list[str]:
         """All versions of a task on disk, oldest first."""
-        return versions_in(self.root.joinpath(*self._place(name)[:2]))
+        self._live(name)
+        return on_disk(self.root, owner_named(name))
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""

@@ -335,14 +335,11 @@ class Bundle(LiveVersions):
         if name not in self._records:
             live, shape = self._whole.tasks[name], self.architecture
             record = read_task(self.root, name, live, trunk=self.digest, shape=shape)
-            self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
+            place, table = (TASKS, name, live.version, CODEC), record.path.pool.codec.arrays
+            if not is_known(table):  # the arrays that the task's path names, for all that run it
+                take_table(read_inside(self.root, *place, limit=LARGEST_TEXT), table, self.root.joinpath(*place))
             self._records[name] = record
         return self._records[name]
-
-    def _take_codec(self, place: tuple[str, ...], digest: str) -> None:
-        """The arrays that the task's path names, for all that run it."""
-        if not is_known(digest):
-            take_table(read_inside(self.root, *place, limit=LARGEST_TEXT), digest, self.root.joinpath(*place))
 
     def _check_codec(self, name: str) -> None:
         if CODEC in self.record(name).files:

@@ -34,12 +34,8 @@ class Seen(Value, eq=False):
     def take(self, rows: np.ndarray) -> Seen:
         """Some of the rows."""
         far = None if self.far is None else self.far[rows]
-        return Seen(
-            vectors=self.vectors[rows],
-            lengths=self.lengths[rows],
-            scores=self.scores[rows],
-            centres=self.centres,
-            far=far,
+        return msgspec.structs.replace(
+            self, vectors=self.vectors[rows], lengths=self.lengths[rows], scores=self.scores[rows], far=far
         )
 
     def beside(self, centres: np.ndarray | None) -> Seen:

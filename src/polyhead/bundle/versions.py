@@ -29,20 +29,27 @@ from polyhead.bundle.owners import (
 )
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.files import is_temporary, make_folder, remove_leftovers, replace_file, sync_folder, temporary_name
-from polyhead.values import to_json
-
-Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; returns the SHA-256 of its record
+from polyhead.values import Value, to_json
 
 
-def versions_in(folder: FilePath) -> list[str]:
-    """All versions in a folder, oldest first; none where the folder does not exist."""
+class NewVersion(Value, eq=False):
+    """A version to write: the arrays it gives, the arrays it needs, and what writes it."""
+
+    owned: Owned
+    write: Callable[[FilePath], str]  # fills a new folder with the version's files; returns the SHA-256 of its record
+    pinned: bool = False
+
+
+def on_disk(root: FilePath, owner: str) -> list[str]:
+    """Versions of a task or family on disk, oldest first, the live one included."""
+    folder = root.joinpath(*place_of(owner))
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     return sorted((name for name in names if VERSION.fullmatch(name)), key=lambda name: int(name[1:]))
 
 
-def next_version(folder: FilePath) -> str:
-    """The name of the version after the newest one."""
-    versions = versions_in(folder)
+def next_version(root: FilePath, owner: str) -> str:
+    """The name of the version after the newest one of a task or family."""
+    versions = on_disk(root, owner)
     return f"v{int(versions[-1][1:]) + 1 if versions else 1:04d}"
 
 
@@ -51,36 +58,31 @@ def version_on_disk(root: FilePath, name: str, version: str, live: Live) -> Live
 
     Raises BundleError for a version that does not exist.
     """
-    known = versions(root, name)
+    known = on_disk(root, owner_named(name))
     if version not in known:
         raise BundleError(f"task '{name}' has no version {version}", allowed=known)
     record = hash_inside(root, TASKS, name, version, TASK)
     return msgspec.structs.replace(live, version=version, record=record, pinned=version != known[-1])
 
 
-def add_versions(
-    root: FilePath,
-    writers: Mapping[str, Writer],
-    *,
-    read_live: Callable[[], Mapping[str, Live]],
-    publish: Callable[[Mapping[str, Live]], None],
-) -> dict[str, str]:
-    """Writes a new version of each owner, then lets `publish` make all of them live in one step.
+def add_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersion]) -> dict[str, str]:
+    """Writes a new version of each owner, and makes all live by one replacement of bundle.json.
 
-    Call it under the bundle's lock. `read_live` reads the live versions by owner: when something fails, new versions
-    that are not live are removed. Returns the names of the new versions by owner.
+    Returns the versions' names by owner. Call it under the bundle's lock; what did not become live is removed.
     """
-    versions: dict[str, str] = {}
+    if not new:
+        return {}
+    gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
+    lines, versions = bundle.lines, dict[str, str]()
     try:
         _sweep(root)
-        folders = {owner: _versions_folder(root, owner) for owner in writers}
+        folders = {owner: _versions_folder(root, owner) for owner in new}
         temporary: dict[str, str] = {}
-        lines: dict[str, Live] = {}
-        for owner, write in writers.items():
-            versions[owner] = next_version(folders[owner])
+        for owner, version in new.items():
+            versions[owner] = next_version(root, owner)
             temporary[owner] = temporary_name(versions[owner])
-            record = write(folders[owner] / temporary[owner])
-            lines[owner] = Live(version=versions[owner], record=record)
+            record = version.write(folders[owner] / temporary[owner])
+            lines[owner] = Live(version=versions[owner], record=record, pinned=version.pinned)
         # All versions are complete before the first gets its name: only a kill between these names and the list of
         # live versions leaves a version that was never live.
         for owner, folder in folders.items():
@@ -89,9 +91,9 @@ def add_versions(
         for section in dict.fromkeys(folder.parent for folder in folders.values()):
             sync_folder(section)
         sync_folder(root)
-        publish(lines)
+        replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
     except BaseException:
-        _undo(root, versions, read_live)
+        _undo(root, versions)
         raise
     return versions
 
@@ -143,10 +145,10 @@ def _versions_folder(root: FilePath, owner: str) -> FilePath:
     return folder
 
 
-def _undo(root: FilePath, versions: Mapping[str, str], read_live: Callable[[], Mapping[str, Live]]) -> None:
+def _undo(root: FilePath, versions: Mapping[str, str]) -> None:
     """Removes versions that did not become live; live ones are kept, even if their last flush failed."""
     try:
-        lines = read_live()
+        lines = read_bundle_file(root).lines
     except (BundleError, OSError):
         return
     for owner, version in versions.items():
@@ -160,26 +162,11 @@ def _undo(root: FilePath, versions: Mapping[str, str], read_live: Callable[[], M
                 folder.rmdir()
 
 
-def versions(root: FilePath, name: str) -> list[str]:
-    """Versions of a task on disk, oldest first, the live one included."""
-    return on_disk(root, owner_named(name))
-
-
-def on_disk(root: FilePath, owner: str) -> list[str]:
-    """Versions of a task or family on disk, oldest first, the live one included."""
-    return versions_in(root.joinpath(*place_of(owner)))
-
-
 def families_on_disk(root: FilePath) -> list[str]:
     """Families that have a folder, whether bundle.json names them or not."""
     folder = root / FAMILIES
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     return [owner_at(FAMILIES, name) for name in names if not is_temporary(name)]
-
-
-def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
-    """The versions on disk of every owner that bundle.json names."""
-    return {owner: on_disk(root, owner) for owner in bundle.lines}
 
 
 def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
@@ -229,19 +216,16 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
     bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
     for name in names:
         check_known(bundle, name)
-        owner, versions_there = owner_named(name), versions(root, name)
-        earlier = (
-            versions_there[: versions_there.index(bundle.tasks[name].version)]
-            if bundle.tasks[name].version in versions_there
-            else []
-        )
+        owner, live = owner_named(name), bundle.tasks[name].version
+        versions_there = on_disk(root, owner)
+        earlier = versions_there[: versions_there.index(live)] if live in versions_there else []
         needed = {facts.needs[owner] for facts in known.values() if owner in facts.needs}
         if needed:
             fitting = [v for v in versions_there if _fits(owned(root, owner, v), needed, known)]
             problem = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
         else:
             fitting = [version] if version is not None and not chosen else earlier
-            problem = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
+            problem = f"task '{name}' has no version before {live}, the live one"
         if not fitting:
             raise BundleError(problem, allowed=versions_there)
         chosen[name] = fitting[-1]

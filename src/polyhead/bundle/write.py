@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing_bundle
-from polyhead.bundle.format import CODEC, FAMILY, PART, SEEN, TASK, TASKS
+from polyhead.bundle.files import check_hash, read_arrays, write_arrays, write_shared, writing_bundle
+from polyhead.bundle.format import CARD, CODEC, FAMILY, PART, PROBES, SCORES, SEEN, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -24,11 +25,11 @@ from polyhead.bundle.manifest import (
     read_task,
     read_trunk_record,
 )
-from polyhead.bundle.notes import NotesDraft
+from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, tasks_text, titled
 from polyhead.bundle.versions import (
+    NewVersion,
     TakenNames,
-    Writer,
     add_versions,
     check_known,
     live_owned,
@@ -160,15 +161,16 @@ def check_all_read(family: FamilyDraft, records: Sequence[TaskRecord], shape: Ar
     check_arrays(family.arrays, read, owner=titled(family.family))
 
 
-class Draft(NotesDraft, eq=False):
+class Draft(Value, eq=False):
     """A task to write; see `Bundle.add_task`."""
 
     record: TaskRecord
     arrays: Mapping[str, np.ndarray]
+    scores: Mapping[str, Any]
+    probes: Sequence[Mapping[str, Any]]
+    card: str
     seen: bytes | None = None  # the summary of its rows, where it is kept
-    pinned: bool = (
-        False  # as the line of bundle.json: a person went back to this version, or to the one that it calibrates
-    )
+    pinned: bool = False  # as in bundle.json: a person went back to this version, or to the one that it calibrates
 
     @property
     def task(self) -> Task:
@@ -176,24 +178,36 @@ class Draft(NotesDraft, eq=False):
         return self.record.task
 
     def write_version(self, folder: FilePath) -> str:
-        """Writes all files of one version; the SHA-256 of its task.json."""
-        arrays = self.record.path.pool.codec.arrays
-        files = {CODEC: table_bytes(arrays)} if arrays else {}
-        return self.write(
-            folder,
-            self.record.task.name,
-            (PART, self.arrays),
-            lambda hashes: to_json(msgspec.structs.replace(self.record, files=hashes)),
-            files=files if self.seen is None else {**files, SEEN: self.seen},
-        )
+        """Writes all files of one version into a new folder; the SHA-256 of its task.json, which is written last.
 
-
-class NewVersion(Value, eq=False):
-    """A version to write: the arrays it gives, the arrays it needs, and what writes it."""
-
-    owned: Owned
-    write: Writer
-    pinned: bool = False
+        Raises BundleError for notes that JSON cannot hold or that could not be read again.
+        """
+        name, table = self.task.name, self.record.path.pool.codec.arrays
+        try:
+            scores, probes = to_json(self.scores), b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
+            msgspec.json.decode(scores, type=ScoreNotes)  # a number that is not finite is null in JSON
+            card = self.card.encode()
+            folder.mkdir()
+            hashes = {PART: write_arrays(folder / PART, self.arrays)}
+            if table:  # which is named by what it holds and never changes: several versions may share it
+                hashes[CODEC] = write_shared(folder / CODEC, table_bytes(table))
+            if self.seen is not None:
+                hashes[SEEN] = write_file(folder / SEEN, [self.seen])
+            hashes[SCORES] = write_file(folder / SCORES, [scores])
+            hashes[PROBES] = write_file(folder / PROBES, [probes])
+            write_file(folder / CARD, [card])  # people may edit the card, so it has no hash
+            digest = write_file(folder / TASK, [to_json(msgspec.structs.replace(self.record, files=hashes))])
+        except (TypeError, UnicodeEncodeError) as error:
+            raise BundleError(
+                f"task '{name}' holds something that JSON cannot hold", got=error, do="give plain values"
+            ) from None
+        except msgspec.ValidationError as error:
+            do = "leave out what was not measured"
+            raise BundleError(
+                f"task '{name}' has scores that could not be read again", got=error, allowed="finite numbers", do=do
+            ) from None
+        sync_folder(folder)
+        return digest
 
 
 def add_tasks(
@@ -208,26 +222,8 @@ def add_tasks(
     names = [draft.task.name for draft in drafts]
     with writing_bundle(root, f"{tasks_text(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
-        versions = new_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
+        versions = add_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
     return {name: versions[owner_named(name)] for name in names}
-
-
-def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersion]) -> dict[str, str]:
-    """Writes a new version of each owner, and makes all live by one replacement of bundle.json.
-
-    Returns the versions' names by owner. Call it under the bundle's lock; what did not become live is removed.
-    """
-    if not new:
-        return {}
-    gone = without_reader(root, bundle, {owner: version.owned for owner, version in new.items()})
-
-    def publish(written: Mapping[str, Live]) -> None:
-        pinned = {owner: msgspec.structs.replace(live, pinned=new[owner].pinned) for owner, live in written.items()}
-        lines = {**bundle.lines, **pinned}
-        replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
-
-    writers = {owner: version.write for owner, version in new.items()}
-    return add_versions(root, writers, read_live=lambda: read_bundle_file(root).lines, publish=publish)
 
 
 def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[str, str | None] | None = None) -> None:

@@ -4,22 +4,18 @@
 connecting both are in the bundle.
 """
 
-from polyhead.certify.certificate import Certificate, Operation
-from polyhead.certify.changes import BundleChange, Requester, add_from, remove_from, roll_back, update_from
-from polyhead.certify.proof import certified
+from polyhead.certify.certificate import Certificate
+from polyhead.certify.changes import Requester, add_from, remove_from, roll_back, update_from
+from polyhead.certify.proof import BundleChange, certified
 from polyhead.certify.prover import Prover
-from polyhead.certify.verification import Discrepancy, Verification, checked, verify
+from polyhead.certify.verification import Verification, checked, verify
 from polyhead.engine.probes import ProbeAnswers, ProbeRunner, numerics_label
-from polyhead.tasks.agreement import AnswerChange
 
 __all__ = [
-    "AnswerChange",
     "ProbeAnswers",
     "ProbeRunner",
     "BundleChange",
     "Certificate",
-    "Discrepancy",
-    "Operation",
     "Prover",
     "Requester",
     "Verification",

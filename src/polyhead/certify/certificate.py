@@ -48,9 +48,7 @@ class Certificate(Value):
     # Written only if known, since earlier readers do not know these keys.
     actor: str | msgspec.UnsetType = msgspec.UNSET  # the person who requested the operation
     at: str | msgspec.UnsetType = msgspec.UNSET  # when the certificate was written: ISO 8601 in UTC, to the second
-    answers_left_out: dict[str, int] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # of `answers_changed`, which would be too large
+    answers_left_out: dict[str, int] | msgspec.UnsetType = msgspec.UNSET  # of `answers_changed`, too large with them
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -171,9 +169,7 @@ class Ledger:
         It gets its number and digests, and leaves out changed answers that would make it too large to be read.
         """
         last = self.files[0] if self.files else None
-        previous = ""
-        if last is not None:
-            previous = hash_inside(self.root, CERTIFICATES, last)
+        previous = hash_inside(self.root, CERTIFICATES, last) if last else ""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         certificate = msgspec.structs.replace(
             _with_room(certificate), number=number_of(last) + 1 if last else 1, previous=previous, sha256="", at=now

@@ -5,42 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
-from polyhead.bundle.format import TASKS
-from polyhead.bundle.journal import StartedOperation, finish
 from polyhead.bundle.merge import copy_tasks, taken_of
+from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.versions import made_with, next_version
 from polyhead.bundle.write import set_versions
-from polyhead.certify.certificate import Certificate, Ledger
-from polyhead.certify.proof import RepeatableChange, Versions, certified, certified_once
+from polyhead.certify.certificate import Ledger
+from polyhead.certify.proof import BundleChange, certified, certified_once
 from polyhead.certify.prover import Prover
 from polyhead.values import Value
-
-
-class BundleChange(Value):
-    """The versions of tasks before and after a change; None if the task does not exist."""
-
-    changed: dict[str, Versions]
-    certificate: Certificate
-    started: StartedOperation | None = None  # of a command that acts once
-    is_repeated: bool = False  # an interrupted run of the same command had done it
-
-    @classmethod
-    def once(cls, change: RepeatableChange) -> BundleChange:
-        """The change of a command that is executed once."""
-        before, wanted = change.started.before, change.started.wanted
-        return cls(
-            changed={name: (before[name].version, new) for name, new in wanted.items()},
-            certificate=change.certificate,
-            started=change.started,
-            is_repeated=change.is_repeated,
-        )
-
-    def reported(self, root: FilePath) -> None:
-        """Marks the change as reported: the same command then acts again."""
-        if self.started is not None:
-            finish(root, self.started)
 
 
 class Requester(Value, eq=False):
@@ -84,17 +58,15 @@ def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by
         renamed = {other: name for other, name in called.items() if other != name}
         copy_tasks(source, list(called), ours, replace=True, called=renamed)
 
-    return BundleChange.once(
-        certified_once(
-            root,
-            "update",
-            copy,
-            arguments=[f"{other} {name} {theirs[other].record}" for other, name in called.items()],
-            wanted=lambda: {name: next_version(root / TASKS / name) for name in called.values()},
-            changing=list(called.values()),
-            actor=by.actor,
-            prover=by.prover,
-        )
+    return certified_once(
+        root,
+        "update",
+        copy,
+        arguments=[f"{other} {name} {theirs[other].record}" for other, name in called.items()],
+        wanted=lambda: {name: next_version(root, owner_named(name)) for name in called.values()},
+        changing=list(called.values()),
+        actor=by.actor,
+        prover=by.prover,
     )
 
 
@@ -122,15 +94,13 @@ def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, 
         records = Ledger(root).records()
         set_versions(root, wanted, records={name: records.get((name, new)) for name, new in wanted.items()})
 
-    return BundleChange.once(
-        certified_once(
-            root,
-            "rollback",
-            act,
-            arguments=[*names, version or ""],
-            wanted=lambda: made_with(root, names, version),
-            changing=names,
-            actor=by.actor,
-            prover=by.prover,
-        )
+    return certified_once(
+        root,
+        "rollback",
+        act,
+        arguments=[*names, version or ""],
+        wanted=lambda: made_with(root, names, version),
+        changing=names,
+        actor=by.actor,
+        prover=by.prover,
     )

@@ -16,7 +16,7 @@ from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.versions import all_on_disk
+from polyhead.bundle.versions import on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.certify.prover import KEPT_BYTES, Prover
 from polyhead.engine.compile.compiled import COMPILED
@@ -52,12 +52,18 @@ def certified(
         return _certified(_State.of(root, changing, used), operation, act, actor=actor)
 
 
-class RepeatableChange(Value):
-    """An operation that is executed once per request: its proof and its goal, for `bundle.journal.finish`."""
+class BundleChange(Value):
+    """The versions of tasks before and after a change; None if the task does not exist."""
 
+    changed: dict[str, Versions]
     certificate: Certificate
-    started: StartedOperation
-    is_repeated: bool  # an interrupted run of the same command had done it
+    started: StartedOperation | None = None  # of a command that acts once
+    is_repeated: bool = False  # an interrupted run of the same command had done it
+
+    def reported(self, root: FilePath) -> None:
+        """Marks the change as reported: the same command then acts again."""
+        if self.started is not None:
+            finish(root, self.started)
 
 
 def certified_once(
@@ -70,7 +76,7 @@ def certified_once(
     changing: Sequence[str],
     actor: str = "",
     prover: Prover | None = None,
-) -> RepeatableChange:
+) -> BundleChange:
     """Like `certified` for an operation that makes `wanted` versions live, but at most once per command.
 
     If the same command was interrupted after the change, the change is proven now, and not repeated. `wanted` is called
@@ -93,7 +99,8 @@ def certified_once(
                 if not started.is_done(read_bundle_file(root).tasks):  # it was restored
                     finish(root, started)
             raise
-    return RepeatableChange(certificate=certificate, started=started, is_repeated=is_repeated)
+    changed: dict[str, Versions] = {name: (started.before[name].version, new) for name, new in started.wanted.items()}
+    return BundleChange(changed=changed, certificate=certificate, started=started, is_repeated=is_repeated)
 
 
 @contextmanager
@@ -168,7 +175,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             others=others,
             content=content,
             sha256=bundle_hash(root),
-            versions=all_on_disk(root, content),
+            versions={owner: on_disk(root, owner) for owner in content.lines},
             ledger=Ledger(root),
             numerics=numerics_label(),
             prover=prover,

@@ -53,8 +53,7 @@ def _looks_like_labels(table: Table, name: str) -> bool:
     if any(isinstance(item, (dict, list)) for item in items) or not items:
         return False
     different = len({str(item) for item in items})
-    is_named = lower in LABELS or lower in LIKE_LABELS or "label" in lower
-    if is_named:
+    if lower in LABELS or lower in LIKE_LABELS or "label" in lower:
         return all(map(is_number, items)) or looks_like_labels(items)
     is_fraction = any(isinstance(item, float) and not item.is_integer() for item in items)
     return different <= MOST_VALUES and len(items) >= OFTEN * different and not is_fraction and looks_like_labels(items)

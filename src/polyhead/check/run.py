@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +11,12 @@ from polyhead.check.part import TRAIN, Finding, SplitRows, by_task
 from polyhead.data.guess_columns import table_of
 from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
+from polyhead.progress import Show
 from polyhead.project.tables import DataFile, TaskEntry
-
-Show = Callable[[str], None]
-
-
-def _silent(_: str) -> None:
-    """Shows no progress."""
 
 
 def read_parts(
-    entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent
+    entries: Sequence[TaskEntry], folder: Path, *, show: Show = lambda text: None
 ) -> tuple[list[SplitRows], list[Finding]]:
     """Every split of every task, and a finding for each file that its task cannot read.
 
@@ -47,7 +42,7 @@ def read_parts(
     return parts, findings
 
 
-def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = _silent) -> list[Finding]:
+def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = lambda text: None) -> list[Finding]:
     """All findings about the rows, faults first; `limit` is the maximum number of tokens that the encoder reads."""
     findings = list[Finding]()
     for task in by_task(parts):

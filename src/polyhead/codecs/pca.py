@@ -94,10 +94,7 @@ class Components(FeatureCodec):
         flat = np.clip(values, -LARGEST, LARGEST).astype(np.float64)
         mean = flat.mean(axis=0)
         flat -= mean
-        variance, vectors = np.linalg.eigh(flat.T @ flat / len(flat))
-        variance, basis = np.maximum(variance[::-1], 0), vectors[:, ::-1].T
-        heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
-        basis = basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
+        variance, basis = principal(flat.T @ flat / len(flat))
         least = max(np.abs(mean).max() / LARGEST_SPAN, np.abs(flat).max() / LARGEST_SPAN, np.finfo(np.float32).tiny)
         bits = allocated(np.where(variance > least**2, variance, 0), self.mean_bits * values.shape[-1])
         basis, bits = basis[bits > 0], bits[bits > 0]
@@ -123,6 +120,14 @@ class Components(FeatureCodec):
                 do="fix them from training features with `calibrate`",
             )
         return code
+
+
+def principal(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Variances and components (components, width) of a matrix of second moments, the largest first."""
+    variance, vectors = np.linalg.eigh(moments)
+    basis = vectors[:, ::-1].T
+    heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
+    return np.maximum(variance[::-1], 0), basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
 
 
 def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs.base import NO_TOKEN, Affine, Constants, TokenCodec
-from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack_bits, planes
+from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack_bits, planes, principal
 from polyhead.codecs.tables import Table, table_named
 from polyhead.errors import StoreError
 
@@ -135,7 +135,7 @@ class Token1(TokenCodec):
         flat -= mean.astype(np.float32)
         named = _with_rows(tokens, len(words))
         means, residuals = _of_tokens(flat, tokens, words, named)
-        variance, basis = _components(residuals)
+        variance, basis = principal(_products(residuals) / len(residuals))
         largest = max(np.abs(mean).max(), np.abs(residuals).max(), np.abs(means).max())
         least = max(largest / LARGEST_SPAN, np.finfo(np.float32).tiny)
         useful = np.where(variance > least**2, variance, 0)
@@ -257,14 +257,6 @@ def _predicted(words: np.ndarray, total: np.ndarray, count: np.ndarray) -> np.nd
     return np.asarray(words @ matrix.astype(np.float32))
 
 
-def _components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Second moments and principal components (components, width), float64, the largest first."""
-    variance, basis = np.linalg.eigh(_products(vectors) / len(vectors))
-    variance, basis = np.maximum(variance[::-1], 0), basis[:, ::-1].T
-    heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
-    return variance, basis * np.where(heaviest < 0, -1.0, 1.0)  # one of v and -v
-
-
 def _without_bits(centred: np.ndarray, residuals: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """Components without bits (any, width) that the token predicts, the largest first; they lie in the span of `basis`.
 
@@ -272,7 +264,8 @@ def _without_bits(centred: np.ndarray, residuals: np.ndarray, basis: np.ndarray)
     """
     if not len(basis):
         return basis
-    variance, turn = _components((centred - residuals) @ basis.T.astype(np.float32))
+    told = (centred - residuals) @ basis.T.astype(np.float32)
+    variance, turn = principal(_products(told) / len(told))
     untold = np.cumsum(variance[::-1])[::-1] > LEFT_OUT * np.trace(_products(centred)) / len(centred)
     return np.asarray(turn[untold] @ basis)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,11 +29,10 @@ from polyhead.convert.scan import (
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound, WrongTrunk
 from polyhead.files import read_plain
+from polyhead.progress import Show
 from polyhead.project.pretrained import find_encoder
 from polyhead.text.tokenizer_file import LARGEST
 from polyhead.values import Value
-
-Show = Callable[[str], None]
 
 
 class FoundFolder(Value):
@@ -95,7 +94,7 @@ class Scan(Value):
 
 
 def scan_folders(
-    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
+    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show = lambda text: None
 ) -> Scan:
     """Compares folders written by `save_pretrained` with each other, and with `base` (a name for `load_trunk`).
 
@@ -103,21 +102,20 @@ def scan_folders(
     Raises an error that names the folder it cannot read.
     """
     check_distinct(folders)
-    tell = show or (lambda text: None)
     bases = BaseEncoders(base)
     base = bases.first(folders)
     if base is not None:
-        tell(f"reading {base}")
+        show(f"reading {base}")
     origin = read_base(base) if base is not None else None
     against = scanned(origin) if origin is not None else None
     models = []
     for i, folder in enumerate(folders):
-        tell(f"reading {folder} ({i + 1} of {len(folders)})")
+        show(f"reading {folder} ({i + 1} of {len(folders)})")
         if against is not None and is_adapter(folder):
             models.append(_found_adapter(folder, against, bases))
         else:
-            models.append(_read_folder(folder, origin, against, tell))
-    tell("")
+            models.append(_read_folder(folder, origin, against, show))
+    show("")
     encoders = [model.scanned for model in models if model.is_compared]
     by_name = {encoder.name: encoder for encoder in encoders}
     grouped = groups_of_models(encoders, against)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -40,10 +40,9 @@ from polyhead.engine.probes import recorded_precision
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.plan import Path
+from polyhead.progress import Show
 from polyhead.text.question import TaskInput
 from polyhead.values import Value
-
-Show = Callable[[str], None]
 
 
 class Imported(Value):
@@ -75,7 +74,7 @@ class ImportResult(Value):
 
 
 def import_folders(
-    wanted: ImportRequest, out: FilePath, inputs: Sequence[AnyInput] | None = None, *, show: Show | None = None
+    wanted: ImportRequest, out: FilePath, inputs: Sequence[AnyInput] | None = None, *, show: Show = lambda text: None
 ) -> ImportResult:
     """Writes every folder as a task into `out`, a new bundle or one with the trunk that the folders share.
 
@@ -84,27 +83,26 @@ def import_folders(
     Raises TrunkError for a folder that shares nothing with the trunk or answers differently, WrongTrunk for an adapter
     of another encoder, BadName for a name that is taken.
     """
-    tell = show or (lambda text: None)
     check_distinct(wanted.folders)
     existing = _existing(out)
     bases = BaseEncoders(wanted.base)
-    models = _read(wanted, existing, bases, tell)
+    models = _read(wanted, existing, bases, show)
     texts = proof_texts([model.task for model in models], inputs)
-    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
+    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, show)
     digest = trunk.digest
     paths = {model.folder: foreign_path(model, digest, group.taps[model.folder]) for model in models}
     problem = f"the import into {out} cannot be proven"
     nearest = next(parent for parent in out.resolve().parents if parent.is_dir())  # on the disk of the bundle
     with workspace(nearest / f"{PROOF}{out.resolve().name}", problem) as place:
-        trial = _trial(place, trunk, models, paths, texts, tell)
+        trial = _trial(place, trunk, models, paths, texts, show)
         session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {
-            model.folder: parity(session, model.task, model.folder, texts[model.task.name], lora=model.lora, show=tell)
+            model.folder: parity(session, model.task, model.folder, texts[model.task.name], lora=model.lora, show=show)
             for model in models
         }
-        tell("writing the bundle")
+        show("writing the bundle")
         certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None, actor=wanted.actor)
-    tell("")
+    show("")
     bundle = Bundle.open(out)
     return ImportResult(
         bundle=str(out),

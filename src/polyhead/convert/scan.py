@@ -192,11 +192,6 @@ def groups_of_models(models: Sequence[ScannedEncoder], base: ScannedEncoder | No
     return result
 
 
-def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "") -> Plan:
-    """The plan that `polyhead import` makes of a group; `trunk` is the trunk's digest, if it exists yet."""
-    return merge({name: models[name].path(tap, trunk=trunk) for name, tap in group.taps.items()})
-
-
 def separate_cost(models: Sequence[ScannedEncoder], tokens: int) -> ScanTotals:
     """Cost of the models if each runs its own encoder."""
     plans = [(merge({each.name: each.path(len(each.layers), trunk=each.root)}), each.architecture) for each in models]
@@ -208,7 +203,8 @@ def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tok
     plans = []
     for group in grouped:
         any_of_them = models[next(iter(group.taps))]
-        plans.append((merged(group, models), any_of_them.architecture.first_layers(group.depth)))
+        plan = merge({name: models[name].path(tap, trunk="") for name, tap in group.taps.items()})
+        plans.append((plan, any_of_them.architecture.first_layers(group.depth)))
     return _totals(plans, tokens)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from polyhead.data.tables import (
 )
 from polyhead.data.tables.documents import HEAD_RECORDS
 from polyhead.errors import BadValue, DataError, EmptyData, PolyheadError
+from polyhead.progress import Show
 from polyhead.tasks.limits import SHORTEN, too_long
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
@@ -37,7 +38,6 @@ from polyhead.text.tokenize import lone_surrogates
 OTHERS = (".conll", ".conllu", ".iob", ".bio", ".spacy", "lines with __label__", "a folder of texts")
 HEAD = 2**12  # bytes examined to recognize a format of annotated texts
 SHOW_EVERY = 100_000  # rows
-Show = Callable[[str], None]
 
 
 class Rows:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
 import numpy as np
 
 from polyhead.codecs.base import Affine
@@ -32,8 +31,6 @@ BLOCK_BYTES = 2**20  # float32 numbers, and one task's pooled values: half of a 
 # positions that a pool reads and a store keeps; the first two give one vector per text
 _STORED = ("first", "mean", "attention")
 LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is not a subnormal number
-_Documents = Callable[[int], int]
-_Activate = Callable[[np.ndarray], np.ndarray]
 
 
 class PackedTask(Value, eq=False):
@@ -167,7 +164,7 @@ class _Scratch:
         return self._pooled[: documents * heads].reshape(documents, heads, self._wide)
 
 
-def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int, np.ndarray]]:
+def _by_length(lengths: np.ndarray, documents: Callable[[int], int]) -> Iterator[tuple[int, np.ndarray]]:
     """Rows of one length, in blocks; those without tokens are skipped."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
@@ -226,16 +223,11 @@ def _relu(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(values, np.float32(0)))
 
 
-_ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
+_ACTIVATIONS: Mapping[Activation, Callable[[np.ndarray], np.ndarray]] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
 
 
 def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     """A task's pooler and head, folded with each other and with the codec of its column."""
-    words = np.asarray(task.arrays[WORD_WEIGHTS]) if task.path.head.words else None
-    return msgspec.structs.replace(_dense_head(task, column), words=words)
-
-
-def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     path = task.path
     owned = {path.head.part: task.arrays, **task.others}
     head, hidden, pooler = (
@@ -247,12 +239,11 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     affine = column.codec.format.affine(column.codec)
     shift = np.tile(affine.shift * np.ones(column.width), column.layers)
     if path.pool.layers == "beside":
-        side_by_side = _packed_task(path, slot, first=slot.first, bias=slot.first_bias)
-        return msgspec.structs.replace(side_by_side, beside=column)
+        return _packed_task(task, slot, first=slot.first, bias=slot.first_bias, beside=column)
     if slot.scores is None or slot.values is None:
         matrix = np.tile(slot.first.astype(np.float64), (shares, 1)) / shares
         first = _numbered(matrix.T, affine, column).T
-        return _packed_task(path, slot, first=first, bias=slot.first_bias + shift @ matrix)
+        return _packed_task(task, slot, first=first, bias=slot.first_bias + shift @ matrix)
     scores = _numbered(np.tile(slot.scores.T.astype(np.float64), (1, shares)) / shares, affine, column)  # (heads, L n)
     values = np.tile(slot.values.astype(np.float64), (1, shares, 1)) / shares  # (heads, L d, d / heads)
     first = slot.first.astype(np.float64)
@@ -263,12 +254,12 @@ def _dense_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     is_bounded = _is_bounded(scores, affine, column)
     if heads * first.shape[1] <= len(first) + first.shape[1] / wide * len(first):  # fewer products than in two steps
         whole = np.einsum("hxi,hio->hxo", values, by_head).reshape(heads * wide, -1)
-        return _packed_task(path, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
-    return _packed_task(path, slot, first=first, bias=bias, scores=scores, values=values, is_bounded=is_bounded)
+        return _packed_task(task, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
+    return _packed_task(task, slot, first=first, bias=bias, scores=scores, values=values, is_bounded=is_bounded)
 
 
 def _packed_task(
-    path: Path,
+    task: LoadedTask,
     slot: Slot,
     *,
     first: np.ndarray,
@@ -276,8 +267,10 @@ def _packed_task(
     scores: np.ndarray | None = None,
     values: np.ndarray | None = None,
     is_bounded: bool = False,
+    beside: FeatureColumn | None = None,
 ) -> PackedTask:
     """The task in float32, with the rest of its head as in the slot."""
+    head = task.path.head
 
     def small(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else np.ascontiguousarray(array, np.float32)
@@ -290,9 +283,11 @@ def _packed_task(
         first_bias=bias.astype(np.float32),
         second=slot.second,
         second_bias=slot.second_bias,
-        activation=path.head.activation,
-        norm=path.head.norm,
+        activation=head.activation,
+        norm=head.norm,
         is_bounded=is_bounded,
+        words=np.asarray(task.arrays[WORD_WEIGHTS]) if head.words else None,
+        beside=beside,
     )
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from polyhead.encoder.families.base import TWO_MAPS, EncoderFamily, classifier_forms, register_encoder_family
 
-KEYS = {
+SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
     "feed_forward": "intermediate_size",
     "vocabulary": "vocab_size",
     "positions": "max_position_embeddings",
-    "segments": "type_vocab_size",
-    "norm_epsilon": "layer_norm_eps",
-    "activation": "hidden_act",
 }
+KEYS = SIZES | {"segments": "type_vocab_size", "norm_epsilon": "layer_norm_eps", "activation": "hidden_act"}
 DEFAULTS = {"positions": 512, "segments": 2, "norm_epsilon": 1e-12, "activation": "gelu"}
 ONLY = {
     "position_embedding_type": ("absolute",),

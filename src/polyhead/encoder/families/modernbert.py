@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polyhead.encoder.families.base import ClassifierForm, EncoderConfig, EncoderFamily, register_encoder_family
+from polyhead.encoder.families.bert import SIZES
+from polyhead.encoder.families.gte import ATTENTION
 from polyhead.encoder.shape import Architecture, Rotary
 
 POOLING = {"cls": "first", "mean": "mean"}  # of classifiers
@@ -83,16 +85,7 @@ register_encoder_family(
         name="modernbert",
         model_types=("modernbert",),
         prefix="model",
-        keys={
-            "layers": "num_hidden_layers",
-            "width": "hidden_size",
-            "heads": "num_attention_heads",
-            "feed_forward": "intermediate_size",
-            "vocabulary": "vocab_size",
-            "positions": "max_position_embeddings",
-            "norm_epsilon": "norm_eps",
-            "activation": "hidden_activation",
-        },
+        keys=SIZES | {"norm_epsilon": "norm_eps", "activation": "hidden_activation"},
         defaults={"positions": 8192, "norm_epsilon": 1e-5, "activation": "gelu"},
         fixed={"segments": 0, "position_table": False, "norm_first": True, "first_norm": False, "gated": True},
         more=_more,
@@ -100,10 +93,7 @@ register_encoder_family(
             ("embeddings.tok_embeddings", "embeddings.word"),
             ("embeddings.norm", "embeddings.norm"),
             ("layers.{}.attn_norm", "layers.{}.attention.norm"),
-            (
-                "layers.{}.attn.Wqkv",
-                ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value"),
-            ),
+            ("layers.{}.attn.Wqkv", ATTENTION),
             ("layers.{}.attn.Wo", "layers.{}.attention.output"),
             ("layers.{}.mlp_norm", "layers.{}.feed_forward.norm"),
             # The first half passes the activation.

@@ -4,15 +4,7 @@
 weights. The counts follow the papers (Du et al. 2020, Stickland and Murray 2019, and others).
 """
 
-from polyhead.plan.cost.arrays import (
-    WORD_WEIGHTS,
-    OwnedArray,
-    arrays_of,
-    arrays_of_path,
-    arrays_of_plan,
-    parameters,
-    part_arrays,
-)
+from polyhead.plan.cost.arrays import WORD_WEIGHTS, arrays_of, arrays_of_path, arrays_of_plan, parameters, part_arrays
 from polyhead.plan.cost.total import (
     Cost,
     OwnerCost,
@@ -28,7 +20,6 @@ from polyhead.plan.cost.work import flops, layer_evaluations
 
 __all__ = [
     "Cost",
-    "OwnedArray",
     "OwnerCost",
     "WORD_WEIGHTS",
     "added",

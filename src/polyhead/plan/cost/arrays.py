@@ -258,16 +258,11 @@ def layer_form(node: Layers, index: int, shape: Architecture) -> LayerForm:
         form,
         closing_norm=form.closing_norm or (node.closed is True and index == node.stop - 1),
         heads=node.heads or shape.heads,
-        feed_forward=feed_forward_of(node, shape),
+        feed_forward=shape.feed_forward if node.feed_forward is None else node.feed_forward,
         attention=node.attention,
         residual=node.residual,
         hidden_layers=node.hidden_layers,
     )
-
-
-def feed_forward_of(node: Layers, shape: Architecture) -> int:
-    """Inner width of the feed-forward half, 0 for none."""
-    return shape.feed_forward if node.feed_forward is None else node.feed_forward
 
 
 def delta_hidden(delta: Delta) -> int:

@@ -26,7 +26,7 @@ def arrow_schema(pa: Any, schema: Schema) -> Any:
 
 def rows_table(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
     """Documents as a table: ids (rows, 16) uint8, and per feature column tokens and one binary value per row."""
-    columns = {"id": pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])}
+    columns = {"id": ids_column(pa, ids)}
     for name in schema.names:
         rows = features[name]
         offsets = np.ascontiguousarray(rows.offsets * schema.item_bytes(name))
@@ -34,6 +34,11 @@ def rows_table(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, 
         columns[f"tokens_{name}"] = pa.array(rows.lengths.astype(np.uint32))
         columns[f"features_{name}"] = pa.Array.from_buffers(pa.large_binary(), len(ids), buffers)
     return pa.table(columns, schema=arrow_schema(pa, schema))
+
+
+def ids_column(pa: Any, ids: np.ndarray) -> Any:
+    """Ids (rows, 16) uint8 as an array, not copied."""
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
 
 
 def id_array(column: Any) -> np.ndarray:
@@ -44,11 +49,16 @@ def id_array(column: Any) -> np.ndarray:
     return raw[start : start + len(array) * ID_BYTES].reshape(-1, ID_BYTES)
 
 
+def binary_values(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A column of binary values as their offsets, int64 (rows + 1,), and their bytes, uint8, one after another."""
+    array = column.combine_chunks()
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+    return offsets, np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+
+
 def packed_rows(lengths: Any, features: Any, token_bytes: int) -> PackedRows | None:
     """Columns of tokens and features as rows, without a copy if they are contiguous; None if they do not match."""
-    array = features.combine_chunks()
-    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
-    raw = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    offsets, raw = binary_values(features)
     tokens = lengths.to_numpy().astype(np.int64)
     if not np.array_equal(tokens * token_bytes, np.diff(offsets)):
         return None

@@ -39,7 +39,6 @@ from polyhead.store.corpus.base import (
 from polyhead.store.corpus.ids import IdIndex
 from polyhead.store.corpus.joining import gone_since
 from polyhead.store.corpus.lance_files import (
-    FORMAT,
     LanceFragment,
     bring_tables,
     changed,
@@ -48,6 +47,7 @@ from polyhead.store.corpus.lance_files import (
     fragments_in,
     is_conflict,
     is_fault,
+    make_dataset,
     metadata_of,
     modules,
     put_tables,
@@ -86,13 +86,8 @@ class LanceStore(CorpusStore):
         try:
             store = cls.open(location)
         except NoStore:
-            put_tables(lance, arrow, location, (column.codec.arrays for column in schema.features), format=FORMAT)
-            try:
-                lance.write_dataset(empty, location, mode="create", data_storage_version=FORMAT)
-            except OSError as error:
-                if "already exists" not in str(error):  # created by another process meanwhile
-                    do = "give a place that can be written"
-                    raise StoreError(f"{location}: the store cannot be made", got=error, do=do) from None
+            put_tables(lance, arrow, location, (column.codec.arrays for column in schema.features))
+            make_dataset(lance, empty, location, location=location)
             store = cls.open(location)
         check_schema(store.schema, schema, location)
         return store

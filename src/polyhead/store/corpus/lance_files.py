@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.codecs.tables import RESTORE, is_known, table_bytes, take_table
 from polyhead.errors import CorruptFile, MissingExtra, PolyheadError, StoreError
 from polyhead.plugins import unregistered
-from polyhead.store.corpus.arrow import id_array, plain_array
+from polyhead.store.corpus.arrow import binary_values, id_array, plain_array
 from polyhead.store.corpus.base import Schema
 from polyhead.values import Value, from_json, to_json
 
@@ -44,16 +44,21 @@ def is_fault(error: BaseException) -> bool:
     )
 
 
-def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *, format: str) -> None:
+def make_dataset(lance: Any, content: Any, place: str, *, location: str) -> None:
+    """Writes a dataset of the store at `location`, unless it is there: another process may make it meanwhile."""
+    try:
+        lance.write_dataset(content, place, mode="create", data_storage_version=FORMAT)
+    except OSError as error:
+        if "already exists" not in str(error):
+            do = "give a place that can be written"
+            raise StoreError(f"{location}: the store cannot be made", got=error, do=do) from None
+
+
+def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str]) -> None:
     """Writes each named table that is not there yet; "" is skipped."""
     for digest in set(digests) - {""}:
         content = arrow.table({"content": arrow.array([table_bytes(digest)], arrow.large_binary())})
-        try:
-            lance.write_dataset(content, _place(location, digest), mode="create", data_storage_version=format)
-        except OSError as error:
-            if "already exists" not in str(error):
-                do = "give a place that can be written"
-                raise StoreError(f"{location}: the store cannot be made", got=error, do=do) from None
+        make_dataset(lance, content, _place(location, digest), location=location)
 
 
 def bring_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
@@ -215,9 +220,8 @@ def _parts(column: Any) -> Iterator[np.ndarray]:
     if pyarrow.types.is_fixed_size_binary(column.type):
         yield id_array(column)
     elif pyarrow.types.is_large_binary(column.type):
-        array = column.combine_chunks()
-        offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+        offsets, raw = binary_values(column)
         yield np.diff(offsets)
-        yield np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+        yield raw
     else:
         yield plain_array(pyarrow, column.combine_chunks())

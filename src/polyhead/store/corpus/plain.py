@@ -41,6 +41,7 @@ from polyhead.files import (
     read_plain,
     refuse_links,
     remove_files,
+    replace_file,
     sync_folder,
     write_file,
 )
@@ -51,9 +52,11 @@ from polyhead.store.corpus.base import (
     PackedRows,
     ResultFacts,
     Schema,
+    check_column_name,
     check_results,
     check_schema,
     checked_schema,
+    is_name,
 )
 from polyhead.store.corpus.ids import ID_BYTES, IdIndex
 from polyhead.store.corpus.joining import gone_since
@@ -64,17 +67,15 @@ from polyhead.store.corpus.plain_files import (
     disk_errors,
     forget,
     is_forgotten,
-    is_older,
     mapped,
     memory,
     named_files,
     numbers_in,
     packed_texts,
-    put_facts,
     put_schema,
     read_schema,
+    read_sealed,
     read_version,
-    results_facts,
     sealed,
     unpacked_texts,
     unreadable,
@@ -211,11 +212,16 @@ class PlainStore(CorpusStore):
 
     def describe(self, column: str, facts: ResultFacts) -> None:
         """Stores facts about a column of results, replacing earlier ones."""
-        put_facts(self._folder, column, facts)
+        check_column_name(column, "a column of results")
+        path = self._folder / "results" / f"{column}.json"
+        with disk_errors(path, "facts about a column cannot be written"):
+            replace_file(path, sealed(facts))
 
     def described(self) -> dict[str, ResultFacts]:
         """The facts from `describe`, by column."""
-        return results_facts(self._folder)
+        folder = self._folder / "results"
+        names = sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json"))
+        return {name: read_sealed(folder / f"{name}.json", ResultFacts) for name in names if is_name(name)}
 
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
@@ -240,7 +246,7 @@ class PlainStore(CorpusStore):
 
         def is_left(place: tuple[str, str], entry: os.DirEntry[str]) -> bool:
             patience = age if place in known else max(age, PATIENCE)
-            return place not in needed and is_older(entry, now - patience)
+            return place not in needed and entry.stat(follow_symlinks=False).st_mtime <= now - patience
 
         for entry in os.scandir(self._folder / "fragments"):
             if entry.is_dir(follow_symlinks=False) and is_left(("", entry.name), entry):

@@ -21,7 +21,7 @@ from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
 from polyhead.machine import MappedFile
 from polyhead.plugins import unregistered
-from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, is_name
+from polyhead.store.corpus.base import Schema, is_name
 from polyhead.values import Value, to_json, to_value
 
 FORMAT = 1
@@ -110,21 +110,6 @@ def numbers_in(folder: Path) -> list[int]:
     return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
 
 
-def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
-    """Writes facts about a column of results."""
-    check_column_name(column, "a column of results")
-    path = folder / "results" / f"{column}.json"
-    with disk_errors(path, "facts about a column cannot be written"):
-        replace_file(path, sealed(facts))
-
-
-def results_facts(folder: Path) -> dict[str, ResultFacts]:
-    """The facts about all columns of results, by column."""
-    names = sorted(name[:-5] for name in os.listdir(folder / "results") if name.endswith(".json"))
-    files = {name: folder / "results" / f"{name}.json" for name in names if is_name(name)}
-    return {name: read_sealed(path, ResultFacts) for name, path in files.items()}
-
-
 def is_forgotten(path: Path) -> bool:
     """True if a version was emptied by `forget`."""
     return path.lstat().st_size == 0
@@ -153,11 +138,6 @@ def named_files(versions: Sequence[Path]) -> set[tuple[str, str]]:
                 raise
     results = {(column, file) for each in fragments for column, (file, _) in each.results.items()}
     return results | {("", each.name) for each in fragments}
-
-
-def is_older(entry: os.DirEntry[str], before: float) -> bool:
-    """Whether a file or folder was last changed before a time."""
-    return entry.stat(follow_symlinks=False).st_mtime <= before
 
 
 def damaged(path: Path, why: str) -> StoreError:

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.errors import MissingExtra, StoreError
 from polyhead.plan.coding import decode
-from polyhead.store.corpus.arrow import array_of, arrow_schema, rows_table
+from polyhead.store.corpus.arrow import array_of, arrow_schema, ids_column, rows_table
 from polyhead.store.corpus.base import CorpusStore, Fragment, ResultFacts, Schema
 from polyhead.store.corpus.ids import ID_BYTES
 
@@ -42,7 +42,7 @@ def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> 
 
     def batches() -> Iterator[Any]:
         for fragment in fragments:
-            arrays = [_ids(pa, store.ids(fragment.name))]
+            arrays = [ids_column(pa, store.ids(fragment.name))]
             for name in chosen:
                 answers = _column(pa, store, fragment, name, facts.get(name))
                 if more := set(answers) - set(types[name]):
@@ -76,7 +76,7 @@ def features_of(store: CorpusStore, digest: str, *, rows: int = ROWS) -> Any:
                 tokens = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), numbers)
                 lists = pa.ListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int32)), tokens)
                 lengths = pa.array(np.diff(offsets).astype(np.uint32))
-                yield pa.record_batch([_ids(pa, ids[start : start + rows]), lengths, lists], schema=schema)
+                yield pa.record_batch([ids_column(pa, ids[start : start + rows]), lengths, lists], schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -150,10 +150,6 @@ _NAMED: dict[str, Callable[[Any, np.ndarray, Sequence[str]], Any]] = {
     "scores": _scores,
     "set": _labels,
 }
-
-
-def _ids(pa: Any, ids: np.ndarray) -> Any:
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
 
 
 def _arrow() -> Any:

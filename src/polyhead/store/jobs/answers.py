@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from polyhead.store.corpus.base import CorpusStore, ResultFacts
 from polyhead.tasks.calibration import KEY, Calibration, decided, in_set, rule_of
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import base, kind_of
-from polyhead.tasks.task import Answer, CellForm, RowKind, Task
+from polyhead.tasks.task import CellForm, RowKind, Task
 from polyhead.values import Value
 
 
@@ -24,7 +25,7 @@ class CalibratedCell(Value, eq=False):
 
     end: str  # suffix of its name, after the task's
     form: CellForm
-    read: Callable[[Mapping[str, Any]], object]  # content of its cell, from an answer's `calibrated`
+    read: Callable[[Any], object]  # content of its cell, from an answer's `calibrated`
     fields: tuple[str, ...] = ()
 
 
@@ -45,20 +46,20 @@ def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> t
     """The columns of a task: label or labels, confidence, set and interval, as far as it has them."""
     kind, has_sets = kind_of(task), rule_of(calibration) is not None
     if kind.scores == "range":
-        return (CalibratedCell(end=".interval", form="numbers", read=_of("interval")),) if has_sets else ()
+        return (CalibratedCell(end=".interval", form="numbers", read=itemgetter("interval")),) if has_sets else ()
     cells = []
     if kind.scores == "sigmoid":
-        cells.append(CalibratedCell(end=f".{KEY}", form="texts", read=_of("labels")))
+        cells.append(CalibratedCell(end=f".{KEY}", form="texts", read=itemgetter("labels")))
     else:
         form: CellForm = "number" if kind.per_option else "text"
-        cells.append(CalibratedCell(end=f".{KEY}", form=form, read=_of("index" if kind.per_option else "label")))
+        cells.append(CalibratedCell(end=f".{KEY}", form=form, read=itemgetter("index" if kind.per_option else "label")))
         cells.append(CalibratedCell(end=".probability", form="number", read=probability_of))
-        cells.append(CalibratedCell(end=".unsure", form="flag", read=_of("unsure")))
+        cells.append(CalibratedCell(end=".unsure", form="flag", read=itemgetter("unsure")))
     if has_sets:
-        cells.append(CalibratedCell(end=".set", form="places" if kind.per_option else "texts", read=_of("set")))
+        cells.append(CalibratedCell(end=".set", form="places" if kind.per_option else "texts", read=itemgetter("set")))
     if scores and kind.score_cell is not None:
         end = f".{KEY}.scores"
-        cells.append(CalibratedCell(end=end, form=kind.score_cell, read=_of("scores"), fields=task.labels))
+        cells.append(CalibratedCell(end=end, form=kind.score_cell, read=itemgetter("scores"), fields=task.labels))
     return tuple(cells)
 
 
@@ -67,12 +68,6 @@ def probability_of(calibrated: Mapping[str, Any]) -> float:
     scores, chosen = calibrated["scores"], calibrated["label" if "label" in calibrated else "index"]
     each = scores.values() if isinstance(scores, dict) else scores
     return float(max(each) if chosen is None else scores[chosen])
-
-
-def calibrated_of(answer: Answer) -> Mapping[str, Any]:
-    """The calibrated answer in a task's answer."""
-    calibrated: Mapping[str, Any] = answer[KEY]
-    return calibrated
 
 
 def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,18 +100,6 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
             "unsure": ~is_sure,
         }
     return arrays if rule is None else {**arrays, "set": in_set(task, calibration, rule, logarithms)}
-
-
-def bare(calibration: Calibration) -> Calibration:
-    """The calibration without its measurements, which answers do not need."""
-    return msgspec.structs.replace(calibration, measured={})
-
-
-def _of(key: str) -> Callable[[Mapping[str, Any]], object]:
-    def read(calibrated: Mapping[str, Any]) -> object:
-        return calibrated[key]
-
-    return read
 
 
 ALL = "_scores"  # suffix of the name of a column with all labels' scores
@@ -159,7 +142,8 @@ def answer_columns(
     if all_scores:
         columns.append(msgspec.structs.replace(answers, name=name + ALL, all_scores=True))
     if calibration is not None:
-        columns.append(msgspec.structs.replace(answers, name=name + CALIBRATED, calibration=bare(calibration)))
+        bare = msgspec.structs.replace(calibration, measured={})  # answers do not need its measurements
+        columns.append(msgspec.structs.replace(answers, name=name + CALIBRATED, calibration=bare))
     if familiar:
         columns.append(msgspec.structs.replace(answers, name=name + FAMILIAR, familiar=True))
     return tuple(columns)
@@ -198,7 +182,7 @@ def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict
 
 def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
     """The content of a column, for a reader who has only the store."""
-    row_arrays = column_arrays(column, task, _outputs(column, task, 1, 0.0))
+    row_arrays = column_arrays(column, task, _outputs(column, task, 0.0))
     return ResultFacts(
         task=column.task,
         kind=task.kind,
@@ -214,7 +198,7 @@ def row_bytes(column: ResultColumn, task: Task) -> int:
     """Bytes of one document in the column."""
     if isinstance(task.generation, GenerationRules) and column.is_answer:
         return TOKEN_BYTES * task.generation.tokens
-    arrays = column_arrays(column, task, _outputs(column, task, 1, 0.0))
+    arrays = column_arrays(column, task, _outputs(column, task, 0.0))
     return sum(array.nbytes for array in arrays.values())
 
 
@@ -228,15 +212,15 @@ def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]])
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
     """The column's arrays for so many documents without an answer."""
-    row_arrays = column_arrays(column, task, _outputs(column, task, 1, np.nan))
+    row_arrays = column_arrays(column, task, _outputs(column, task, np.nan))
     return {name: np.repeat(array, rows, axis=0) for name, array in row_arrays.items()}
 
 
-def _outputs(column: ResultColumn, task: Task, rows: int, value: float) -> np.ndarray:
-    """Outputs of a task that are all this number; of one that writes, empty texts."""
+def _outputs(column: ResultColumn, task: Task, value: float) -> np.ndarray:
+    """Outputs of a task for one document that are all this number; of one that writes, an empty text."""
     if kind_of(task).generates and column.is_answer:
-        return np.full(rows, "", object)
-    return np.full((rows, kind_of(task).width(task)), value, np.float32)
+        return np.full(1, "", object)
+    return np.full((1, kind_of(task).width(task)), value, np.float32)
 
 
 def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -22,7 +22,7 @@ from polyhead.engine.loaded import loaded
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.machine import processors
 from polyhead.plan import Path
-from polyhead.progress import progress_line, stopped_with
+from polyhead.progress import Show, progress_line, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
@@ -36,7 +36,6 @@ from polyhead.values import Value
 
 MANY = 100_000  # minimum documents for which starting several processes pays
 UNIT_ROWS, WRITTEN_ROWS = 2**15, 2**6  # documents that a worker answers, or writes, at once; a lost worker loses these
-Show = Callable[[str], None]
 
 
 class BackfillRequest(Value):

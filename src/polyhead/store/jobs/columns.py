@@ -12,12 +12,13 @@ from typing import Any
 
 from polyhead.arguments import twice_in
 from polyhead.data.columns import no_column
-from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
+from polyhead.data.tables import Chunk, NewColumn, Survey, Word
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells, calibrated_of
+from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells
+from polyhead.tasks.calibration import KEY as CALIBRATED
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of
@@ -89,14 +90,15 @@ class Roles(Value):
         """The input of each row of a chunk, or the error of a row without one."""
         inputs: list[RowInput | BadValue] = []
         for row in chunk.rows(self.wanted):
+            if isinstance(row, BadValue):
+                inputs.append(row)
+                continue
+            where = f"{chunk.name} row {row.number}"
             try:
-                inputs.append(row if isinstance(row, BadValue) else self._of_row(row, chunk))
+                inputs.append(self.row_input(row.values, where=where, from_cells=chunk.has_cells))
             except BadValue as error:
                 inputs.append(error)
         return inputs
-
-    def _of_row(self, row: Row, chunk: Chunk) -> RowInput:
-        return self.row_input(row.values, where=f"{chunk.name} row {row.number}", from_cells=chunk.has_cells)
 
     def _checked(self, role: str, column: str, value: object, where: str) -> object:
         if role in LISTS:
@@ -229,7 +231,7 @@ class Answers(Value):
             cells.append(None if answer is None else few_digits(kind_of(task).cell_of(answer)))
             if self.scores and kind_of(task).score_cell is not None:
                 cells.append(None if answer is None else few_digits(answer["scores"]))
-            choice = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
+            choice = None if answer is None else answer[CALIBRATED] if name in self.calibrations else {}
             cells += [None if choice is None else few_digits(cell.read(choice)) for cell in self._calibrated(name)]
             cells += [None if answer is None else few_digits(answer.get(key)) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from polyhead.errors import StoreError
-from polyhead.progress import counted, progress_line
+from polyhead.progress import Show, counted, progress_line
 from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
@@ -19,7 +19,6 @@ from polyhead.tasks.agreement import AnswerChange, is_close, wilson
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
-Show = Callable[[str], None]
 _Arrays = dict[str, np.ndarray]
 _Flip = tuple[float, bytes, _Arrays, _Arrays]
 """How sure both sides are, the id, and the answers of both."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,13 +10,13 @@ import numpy as np
 
 from polyhead.data.rows import Rows, open_rows
 from polyhead.errors import BadValue
+from polyhead.progress import Show
 from polyhead.store.corpus.base import FILE_KEYS
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.text.tokenize import Input, lone_surrogates
 
 PIECE_ROWS = 8192  # rows read at a time
-Show = Callable[[str], None]
 
 
 def file_of_texts(source: str, columns: Mapping[str, str]) -> dict[str, str]:

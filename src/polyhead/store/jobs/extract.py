@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Literal
@@ -26,7 +26,7 @@ from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore
 from polyhead.machine import one_blas_thread, processors
 from polyhead.plan import Path
 from polyhead.plan.coding import encode
-from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
+from polyhead.progress import UNIT_SECONDS, Show, UnitSize, progress_line, stopped_with
 from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
@@ -55,7 +55,6 @@ APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the current unit: 30
 WAITING = 2  # batches that wait for their codecs
 SAMPLE_ROWS = 4  # rows sampled for each text that calibrates a codec, since some are empty or repeated
 ROLES = ("text", "text_b", "tokens")  # roles of columns that make a document
-Show = Callable[[str], None]
 
 
 class ExtractRequest(Value):
@@ -294,10 +293,8 @@ class _Extraction:
         The `packer` encodes values of a batch by their codecs while the trunk reads the next. Yields the finished share
         of the chunk's tokens, batch by batch.
         """
-        entries = range(len(encodings.row))
-        lengths = [
-            encodings.lengths if self._is_every(path) else np.ones(len(entries), np.int64) for path in self._paths
-        ]
+        single = np.ones(len(encodings.row), np.int64)
+        lengths = [encodings.lengths if path.pool.positions == "all" else single for path in self._paths]
         starts = [starts_of(each) for each in lengths]
         columns, done = self._store.schema.features, 0
         packed = [
@@ -381,10 +378,6 @@ class _Extraction:
         distinct = list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
-
-    @staticmethod
-    def _is_every(path: Path) -> bool:
-        return path.pool.positions == "all"
 
 
 def check_source(location: str, stored: dict[str, str], wanted: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.engine.familiar import KEY
 from polyhead.errors import ConfigError
+from polyhead.progress import Show
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import documents_of
@@ -20,7 +21,6 @@ from polyhead.values import Value
 AT_ONCE = 2**16  # documents looked up at once
 TEXTS = ("text", "text_b")  # columns of a document's text or pair
 ID, SCORE = "id", ".score"  # the column of the id, and the suffix for each task's score
-Show = Callable[[str], None]
 
 
 class LabelRequest(Value):

@@ -167,10 +167,6 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
             return InputLine(input=(text,))
         do = "fix it, or write the text as a JSON string"
         raise BadValue(f"line {number} is not JSON", got=error, do=do) from None
-    return _of_json(row, number)
-
-
-def _of_json(row: object, number: int) -> InputLine:
     read, words = input_of(row, where=f"line {number}")
     return InputLine(input=read, words=words, id=without_surrogates(row.get("id")) if isinstance(row, dict) else None)
 
@@ -267,10 +263,7 @@ def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
 
 
 def _object(line: bytes) -> dict[str, object] | None:
-    try:
-        value = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return None
+    value = _value(line)
     return value if isinstance(value, dict) else None
 
 

@@ -8,17 +8,16 @@ Paths in it are relative to its folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from polyhead.errors import StoreError
 from polyhead.files import LARGEST_CONFIG, read_plain, replace_file
+from polyhead.progress import Show
 from polyhead.store.jobs.compare import StoreComparison, check_agreement, check_whole_store, compare
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import Value, from_json, to_json
 
 FORMAT = 1
-Show = Callable[[str], None]
 
 
 class StoreBundle(Value):
@@ -85,7 +84,7 @@ def switch(
     path, new = Path(path), StoredAnswers(store, bundle)
     place = _place(path, new)
     if not os.path.lexists(path):
-        _write(path, Pointer(format=FORMAT, current=place))
+        replace_file(path, to_json(Pointer(format=FORMAT, current=place)))
         return None
     current = read_pointer(path).current
     comparison = compare(_opened(path, current), new, show=show)
@@ -94,7 +93,7 @@ def switch(
     if at_least is not None:
         check_agreement(comparison, at_least)
     if place != current:
-        _write(path, Pointer(format=FORMAT, current=place, previous=current))
+        replace_file(path, to_json(Pointer(format=FORMAT, current=place, previous=current)))
     return comparison
 
 
@@ -105,7 +104,7 @@ def switch_back(path: Path | str) -> Pointer:
         raise StoreError(f"{path} named nothing before", do="switch to a store and a bundle")
     _opened(path, pointer.previous)
     back = Pointer(format=FORMAT, current=pointer.previous, previous=pointer.current)
-    _write(path, back)
+    replace_file(path, to_json(back))
     return back
 
 
@@ -137,7 +136,3 @@ def _relative(path: Path, name: str) -> str:
     if place.exists() and place.samefile(name):
         return relative
     return os.path.relpath(os.path.realpath(name), os.path.realpath(path.parent))  # the folder is reached by a link
-
-
-def _write(path: Path, pointer: Pointer) -> None:
-    replace_file(path, to_json(pointer))

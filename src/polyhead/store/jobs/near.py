@@ -7,7 +7,7 @@ by the same trunk and codec, so that it is comparable with the stored documents.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path as FilePath
 
@@ -25,7 +25,7 @@ from polyhead.engine.scale_files import scales_for
 from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.plan import Path
 from polyhead.plan.coding import through
-from polyhead.progress import progress_line
+from polyhead.progress import Show, progress_line
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import FILE_KEYS, CorpusStore, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import ID_BYTES
@@ -39,7 +39,6 @@ from polyhead.values import Value
 
 TOP = 10  # reported documents
 AT_ONCE = 2**14  # documents with vectors in memory at once
-Show = Callable[[str], None]
 
 
 class NearRequest(Value):

@@ -125,7 +125,7 @@ class Pieces:
     """The pieces of one job, under its lock."""
 
     def __init__(self, target: Path) -> None:
-        self.target, self.folder = target, folder_of(target)
+        self.target, self.folder = target, target.with_name(f".{target.name}.pieces")
         self.done: list[PieceRecord] = []  # in order
         self.counts = ScoreCounts()  # of the finished pieces
         self._total = 0
@@ -304,11 +304,6 @@ def _changed(path: Path, got: object) -> DataError:
         allowed="what was written, with its counts",
         do="run the same command again: it answers these rows anew",
     )
-
-
-def folder_of(target: Path) -> Path:
-    """The folder of the pieces of the job that writes `target`."""
-    return target.with_name(f".{target.name}.pieces")
 
 
 def _added(first: Any, second: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from polyhead.data.rows import open_rows
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
+from polyhead.progress import Show
 from polyhead.store.corpus.base import CorpusStore
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.answers import ResultColumn, answers_at
@@ -22,7 +23,6 @@ from polyhead.text.tokenize import Input
 from polyhead.values import Value
 
 SAMPLE = 200  # documents of a sample
-Show = Callable[[str], None]
 
 
 class SampleAgreement(Value):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
-from polyhead.data.rows import Rows, Show, open_file
+from polyhead.data.rows import Rows, open_file
 from polyhead.data.tables import TABLES, Chunk, Writer, file_endings
 from polyhead.engine.familiar import check_none_below, reported_keys
 from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
-from polyhead.progress import counted, progress_line, stopped_with
+from polyhead.progress import Show, counted, progress_line, stopped_with
 from polyhead.store.jobs.answers import calibrations_of
 from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
