@@ -85,8 +85,11 @@ def test_texts_of_a_table_are_calibrated_on(bundle, tmp_path):
 def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts, tmp_path):
     said = {}
     words = ("--texts", texts, "--rows", "8", "--bound", "100", *LOOSE)
-    rows = home / "data" / "messages-test.jsonl"
-    for name, data in (("project", [home / "polyhead.toml"]), ("rows", [rows, "--label", "names=tags"])):
+    rows, array = home / "data" / "messages-test.jsonl", tmp_path / "messages.json"
+    array.write_text(json.dumps([json.loads(line) for line in rows.read_text().splitlines()]))
+    labelled = {"rows": rows, "array": array}  # the array was read as a project file
+    given = {name: [file, "--label", "names=tags"] for name, file in labelled.items()}
+    for name, data in {"project": [home / "polyhead.toml"], **given}.items():
         done = run("tasks", "quantize", bundle, *words, "--data", *data, "--json", tmp_path / name)
         assert done.code == 0, done.err
         said[name] = json.loads((tmp_path / name).read_text())["tasks"]
@@ -95,6 +98,7 @@ def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts
     for name in scored:
         for key in ("metric", "float32", "int8"):
             assert said["rows"][name][key] == said["project"][name][key], (name, key)
+            assert said["array"][name][key] == said["project"][name][key], (name, key)
     run("tasks", "quantize", bundle, *words, "--data", home / "polyhead.toml", "--label", "mood").refuses(
         "its own columns", code=2
     )

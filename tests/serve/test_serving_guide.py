@@ -13,6 +13,8 @@ import polyhead.testing as tiny
 from polyhead.bundle.create import write_bundle
 from polyhead.plan import Pool
 from polyhead.project.tables import read_project
+from polyhead.serve.formats.asking import LATE
+from polyhead.serve.formats.inference_protocol import PACKED
 from polyhead.serve.formats.page import page_files
 from polyhead.serve.http import STATUS
 from polyhead.testing.strategies import add_tiny
@@ -80,8 +82,10 @@ def test_answers_have_the_form_that_is_shown(client):
 
 
 def test_statuses_in_the_table_are_those_of_errors():
-    listed = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
+    cells = re.findall(r"^\| (\d+(?:, \d+)*) \|", PAGE, re.MULTILINE)
+    listed = {int(number) for cell in cells for number in cell.split(", ")}
     assert {404, 422, 429, 503} <= listed & set(STATUS.values())
+    assert {*LATE, *PACKED} <= listed
 
 
 def test_the_size_of_the_page_is_told():

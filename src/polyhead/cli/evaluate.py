@@ -104,7 +104,7 @@ def command(
     project: str = option(default="polyhead.toml", type=click.Path(), metavar="[PROJECT | BUNDLE]"),
     *,
     tasks: Tasks = option("Score these tasks only, with commas between them."),
-    data: File = option("Score on the rows of this file: .csv, .tsv, .jsonl or .parquet."),
+    data: File = option("Score on the labelled rows of this file, in any form that `polyhead init` reads."),
     columns: LabelledColumns,
     bundle: OptionalFolder = option("Read this bundle instead of the project's."),
     split: Literal["test", "validation"] = option(

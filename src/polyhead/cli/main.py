@@ -38,7 +38,7 @@ GROUPS = {
         "evaluate": "Score tasks on labelled rows, with baselines and a report.",
         "compare": "Train tasks in every way of sharing: scores and costs.",
         "advise": "Choose each task's way of sharing within a budget.",
-        "calibrate": "Make a task say how sure it is, as it is right.",
+        "calibrate": "Make a task's probabilities mean what they say.",
         "drift": "Show which tasks see other texts than they learned from.",
     },
     "Corpus": {

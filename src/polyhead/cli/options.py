@@ -82,7 +82,7 @@ def _checked_name(context: click.Context, parameter: click.Parameter, value: str
 
 Folder = Annotated[str, click.Path(file_okay=False)]
 TaskArguments = Annotated[tuple[str, ...], option(callback=names_of)]
-Store = Annotated[str, option(metavar="STORE", type=store_named)]  # or a file of `migrate switch` that names one
+Store = Annotated[str, option(metavar="STORE", type=store_named)]  # or a file of `features switch` that names one
 Column = Annotated[str | None, option(metavar="COLUMN")]
 OptionalFolder = Annotated[str | None, click.Path(file_okay=False)]
 DataFile = Annotated[str, option(metavar="FILE", type=InputFile())]

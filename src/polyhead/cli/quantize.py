@@ -24,9 +24,7 @@ from polyhead.machine import processor
 from polyhead.project.tables import read_project
 from polyhead.store.jobs.lines import read_texts
 
-ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
-"""Endings of files of labelled rows."""
-
+PROJECT = ".toml"  # ending of a project file; every other file holds labelled rows
 SLOW = (
     "note: int8 saves memory on this processor, not time: it has no VNNI. Measured without VNNI, int8 had 0.7 of the "
     "speed of float32 (docs/guides/engine.md, Processors)"
@@ -49,8 +47,8 @@ def command(
         type=click.Choice([name for name, kind in BACKENDS.items() if kind.compiles]),
     ),
     data: File = option(
-        "Also score tasks, in float32 and in int8: on labelled rows (.csv, .tsv, .jsonl or .parquet), or on the "
-        "test or validation files of a project file (.toml).",
+        "Also score tasks, in float32 and in int8: on the labelled rows of this file, or on the test or validation "
+        "files of a project file (.toml).",
         type=click.Path(dir_okay=False, exists=True),
     ),
     labels: Labels = (),
@@ -110,7 +108,7 @@ def _measured(
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    if data.lower().endswith(ROWS):
+    if not data.lower().endswith(PROJECT):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
         return labelled_sources(tasks, (), data, LabelledColumns(labels=labels))
     if labels:

@@ -39,6 +39,12 @@ class RetrainOptions(Value):
     ] = False
 
 
+EFFORT = (
+    "Heads to try: linear ones (quick), with torch also one that learns in steps (default), or several of these and "
+    "branches (best)."
+)
+
+
 @verb("train", again="the same command goes on from there")
 def command(
     project: str = option(default="polyhead.toml", type=click.Path(dir_okay=False)),
@@ -51,8 +57,8 @@ def command(
     ),
     bundle: OptionalFolder = option("Write to this bundle instead of the project's."),
     seed: int | None = option("Use this seed instead of the project's."),
-    effort: Effort | None = option("Try linear heads alone, one trained in steps too, or several and branches."),
-    minutes: float | None = option("Begin nothing that --effort best would not end within these minutes a task."),
+    effort: Effort | None = option(EFFORT),
+    minutes: float | None = option("Minutes a task for --effort best: what would end later is not begun."),
     cache: OptionalFolder = option("Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle."),
     events: Output = option("Append one JSON line for each event to FILE."),
     tensorboard: OptionalFolder = option(

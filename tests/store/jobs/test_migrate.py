@@ -475,3 +475,9 @@ def test_another_version_over_the_same_encoder_is_compared_in_one_store(tmp_path
     (mood,) = compare(side, StoredAnswers(tmp_path / "store", other)).tasks
     assert mood.old.column != mood.new.column and mood.compared == 30
     assert len(open_corpus(tmp_path / "store").fragments[0].results) == 2
+
+
+def test_a_file_of_a_switch_that_cannot_be_read_names_the_command_that_writes_one(tmp_path):
+    """A folder in its place; the message named a command of an earlier version."""
+    with pytest.raises(StoreError, match="polyhead features switch"):
+        read_pointer(tmp_path)

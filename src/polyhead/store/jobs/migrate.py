@@ -43,7 +43,9 @@ def read_pointer(path: Path | str) -> Pointer:
     except FileNotFoundError:
         raise StoreError(f"no file at {path}", do="write it with `polyhead features switch`") from None
     except OSError as error:
-        raise StoreError(f"cannot read {path}", got=error.strerror, do="name the file of `migrate switch`") from None
+        raise StoreError(
+            f"cannot read {path}", got=error.strerror, do="name the file of `polyhead features switch`"
+        ) from None
     pointer = from_json(content, Pointer, source=str(path))
     if pointer.format != FORMAT:
         got, allowed = f"format {pointer.format}", f"format {FORMAT}"
