@@ -14,7 +14,6 @@ from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_sp
 from polyhead.advise.prices import Corrections, seconds_of
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
-from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.deep.prices import Sizes, sizes_of
 from polyhead.deep.rates import rates_of
@@ -222,16 +221,6 @@ class Comparing:
         if not self.settings.keep_bundles and bundle.is_relative_to(self.folder.resolve()):
             shutil.rmtree(bundle, ignore_errors=True)
         return row
-
-    def time_again(self) -> None:
-        """Counts and times the ways again whose bundles were kept."""
-        for way in self.ways:
-            for seed in self.settings.seeds:
-                roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
-                if all((root / BUNDLE).exists() for root in roots):
-                    self.keep_costs(way, roots)
-                    self.events.line(f"{way.name}: timed again")
-                    break
 
     def known_costs(self, way: Way) -> WayCosts | None:
         """The cost of the way over this trunk and these texts, if known."""
