@@ -70,9 +70,8 @@ def train_project(
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
     load: Callable[[], TrunkData] = partial(load_any_trunk, project, folder)
-    store = None
     if features is None:
-        load = cached(load)
+        load, store = cached(load), None
         prepared = with_decoders(prepared, load())
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
