@@ -71,9 +71,7 @@ class HeldAnswers(Value, eq=False):
                 places[row_place] = number
             else:
                 moved.append((number, key))
-        unused = {
-            key: iter([place for place in key_places if place not in places]) for key, key_places in by_key.items()
-        }
+        unused = {key: iter([place for place in equal if place not in places]) for key, equal in by_key.items()}
         for number, key in moved:
             like = next(unused.get(key, iter(())), None)
             if like is not None:
