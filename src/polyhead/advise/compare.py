@@ -17,7 +17,6 @@ from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_fi
 from polyhead.bundle.read import Bundle
 from polyhead.deep.prices import Sizes, sizes_of
 from polyhead.deep.rates import rates_of
-from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file
 from polyhead.machine import Clock, processor
@@ -116,7 +115,8 @@ class Comparing:
         """Makes the missing runs, the cheapest first and seed by seed, within the limit of minutes."""
         clock, runs = Clock(), self.runs()
         missing = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
-        corrections = self._corrections(runs)
+        names = {way.name for way in self.ways}
+        corrections = Corrections((r.way, r.estimated, r.seconds) for r in self.kept.rows() if r.way in names)
         for line in self.price_lines(runs, missing, corrections):
             self.events.line(line)
         for number, run in enumerate(missing, 1):
@@ -240,7 +240,7 @@ class Comparing:
         counted = counted_costs(roots, self.tokens, self.settings.counts, apart=apart)
         if not self.settings.timed:
             return counted
-        inputs = {p.task.name: _inputs(p) for p in self.prepared(way)}
+        inputs = {p.task.name: (p.test or p.validation).examples.inputs for p in self.prepared(way)}
         speeds, label = measured_speed(
             roots, inputs, counts=self.settings.counts, apart=apart, backend=self.settings.backend, say=self.events.line
         )
@@ -270,11 +270,6 @@ class Comparing:
             refused=self.refused,
             seconds=round(sum(row.seconds for way_rows in rows.values() for row in way_rows), 1),
         )
-
-    def _corrections(self, runs: Sequence[Run]) -> Corrections:
-        known = {run.way.name: run.estimated for run in runs}
-        done = [(row.way, row.estimated, row.seconds) for row in self.kept.rows() if row.way in known]
-        return Corrections(done)
 
 
 def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
@@ -320,9 +315,3 @@ def with_frontier(ways: Sequence[Compared]) -> tuple[Compared, ...]:
         marked.append(msgspec.structs.replace(way, on_frontier=way.costs is not None and way.quality > best))
         best = max(best, way.quality)
     return tuple(marked)
-
-
-def _inputs(prepared: Prepared) -> list[AnyInput]:
-    """Texts for timing, as a session takes them."""
-    split = prepared.test or prepared.validation
-    return list(split.examples.inputs)
