@@ -148,8 +148,8 @@ class Kept:
 
     def path(self, strategy: Pooled, task: Task) -> TaskPath:
         """A task's path over the trunk; what is kept of it is float32."""
-        extractor = self.extractor
-        return strategy.path(task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name=EXACT))
+        facts = self.extractor.facts
+        return strategy.path(task, trunk=facts.digest, shape=facts.architecture, codec=Codec(name=EXACT))
 
     def fill(self, strategies: Sequence[Pooled]) -> None:
         """Encodes the texts of every task once, for all that is kept of them."""

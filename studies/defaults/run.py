@@ -380,7 +380,7 @@ def vectors(ready: Prepared, split: Split, extractor: Extractor) -> Vectors:
 
     strategy = Pooled(layers="last", positions="mean", hidden=0)
     path = strategy.path(
-        ready.task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name="float16")
+        ready.task, trunk=extractor.facts.digest, shape=extractor.data.architecture, codec=Codec(name="float16")
     )
     own = msgspec.structs.replace(ready, train=split, validation=split, test=None)
     extractor.fill(wanted(own, path, extractor)[:4])

@@ -148,7 +148,7 @@ def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
     bare = candidate_paths(ready, extractor, strategy.feature_codec()[0])[0]
     codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
     shape = extractor.data.architecture
-    return strategy.path(ready.task, trunk=extractor.digest, shape=shape, codec=codec)
+    return strategy.path(ready.task, trunk=extractor.facts.digest, shape=shape, codec=codec)
 
 
 def cosine(extractor: Extractor) -> dict[str, object]:

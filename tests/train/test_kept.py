@@ -149,7 +149,7 @@ def test_keys_alone_stand_in_for_a_texts_states():
     data = tiny_trunk()
     trunk = Trunk.from_data(data)
     ids, mask = torch.randint(0, 14, (2, 5)), torch.ones(2, 5, dtype=torch.bool)
-    prompts = trunk.embed_prompts(torch.randn(3, data.architecture.width))
+    prompts = trunk.embeddings.of_prompts(torch.randn(3, data.architecture.width))
     whole = trunk.beside(trunk(ids, mask), prompts, sizes=[2, 1])
     found = trunk.beside(trunk.keys(ids, mask), prompts, sizes=[2, 1])
     assert found.depth == whole.depth == data.architecture.layers

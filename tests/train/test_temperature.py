@@ -1,4 +1,4 @@
-"""The scale at which probabilities are right, against the temperature that `calibrate` finds by another way."""
+"""The scale at which probabilities are right, against the temperature that `calibrate` finds."""
 
 import numpy as np
 import pytest

@@ -14,11 +14,9 @@ from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_sp
 from polyhead.advise.prices import Corrections, seconds_of
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
-from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.deep.prices import Sizes, sizes_of
 from polyhead.deep.rates import rates_of
-from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file
 from polyhead.machine import Clock, processor
@@ -117,7 +115,8 @@ class Comparing:
         """Makes the missing runs, the cheapest first and seed by seed, within the limit of minutes."""
         clock, runs = Clock(), self.runs()
         missing = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
-        corrections = self._corrections(runs)
+        names = {way.name for way in self.ways}
+        corrections = Corrections((r.way, r.estimated, r.seconds) for r in self.kept.rows() if r.way in names)
         for line in self.price_lines(runs, missing, corrections):
             self.events.line(line)
         for number, run in enumerate(missing, 1):
@@ -223,16 +222,6 @@ class Comparing:
             shutil.rmtree(bundle, ignore_errors=True)
         return row
 
-    def time_again(self) -> None:
-        """Counts and times the ways again whose bundles were kept."""
-        for way in self.ways:
-            for seed in self.settings.seeds:
-                roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
-                if all((root / BUNDLE).exists() for root in roots):
-                    self.keep_costs(way, roots)
-                    self.events.line(f"{way.name}: timed again")
-                    break
-
     def known_costs(self, way: Way) -> WayCosts | None:
         """The cost of the way over this trunk and these texts, if known."""
         return self.kept.costs(way.name, self._key(way))
@@ -251,7 +240,7 @@ class Comparing:
         counted = counted_costs(roots, self.tokens, self.settings.counts, apart=apart)
         if not self.settings.timed:
             return counted
-        inputs = {p.task.name: _inputs(p) for p in self.prepared(way)}
+        inputs = {p.task.name: (p.test or p.validation).examples.inputs for p in self.prepared(way)}
         speeds, label = measured_speed(
             roots, inputs, counts=self.settings.counts, apart=apart, backend=self.settings.backend, say=self.events.line
         )
@@ -281,11 +270,6 @@ class Comparing:
             refused=self.refused,
             seconds=round(sum(row.seconds for way_rows in rows.values() for row in way_rows), 1),
         )
-
-    def _corrections(self, runs: Sequence[Run]) -> Corrections:
-        known = {run.way.name: run.estimated for run in runs}
-        done = [(row.way, row.estimated, row.seconds) for row in self.kept.rows() if row.way in known]
-        return Corrections(done)
 
 
 def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
@@ -331,9 +315,3 @@ def with_frontier(ways: Sequence[Compared]) -> tuple[Compared, ...]:
         marked.append(msgspec.structs.replace(way, on_frontier=way.costs is not None and way.quality > best))
         best = max(best, way.quality)
     return tuple(marked)
-
-
-def _inputs(prepared: Prepared) -> list[AnyInput]:
-    """Texts for timing, as a session takes them."""
-    split = prepared.test or prepared.validation
-    return list(split.examples.inputs)

@@ -13,7 +13,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.owners import TASK_OF, owner_named
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.plan import TRUNK, Embed, Path, Prompt, cost, owners_of
+from polyhead.plan import TRUNK, Path, Prompt, cost, owners_of
 
 
 def copy_name(number: int) -> str:
@@ -57,7 +57,7 @@ def _path_of(records: Sequence[TaskRecord], base: int, number: int, count: int) 
     path = records[base].path
     owner = owner_named(records[base].task.name)
     embed = path.embed
-    if len(embed.prompts) > 1 or (embed.prompts and not embed.isolated):
+    if len(embed.prompts) > 1 or is_group(path):
         shared = [prompt for prompt in embed.prompts if not prompt.part.startswith(TASK_OF)]
         rows = next(prompt.rows for prompt in embed.prompts if prompt.part == owner)
         prompts = [Prompt(part=owner_named(copy_name(copy)), rows=rows) for copy in range(count)]
@@ -77,5 +77,4 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 def is_group(path: Path) -> bool:
     """Whether the path's prompts share an input with others that the text sees."""
-    node = path.nodes[0]
-    return isinstance(node, Embed) and bool(node.prompts) and not node.isolated
+    return bool(path.embed.prompts) and not path.embed.isolated

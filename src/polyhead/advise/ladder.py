@@ -132,7 +132,8 @@ class Ladder:
         if way is None:
             self.left_out.append("branches: the budget has no room for a private layer")
         while way is not None and not self._has_time(way):
-            way = self._halving(self._depth_of(way) - 1) if way.strategy.is_undecided else None
+            deepest = int(getattr(way.strategy, "most", None) or self.depth)
+            way = self._halving(deepest - 1) if way.strategy.is_undecided else None
             if way is None:
                 self.left_out.append("branches: they would take longer than the minutes given")
         if way is None:
@@ -245,10 +246,6 @@ class Ladder:
             for p, entry in zip(self.prepared, self._project(way).tasks, strict=True)
         ]
         return seconds_of(way, prepared, self.sizes, self.rates, self.data.architecture)
-
-    def _depth_of(self, way: Way) -> int:
-        """The deepest branch of a search."""
-        return int(getattr(way.strategy, "most", None) or self.depth)
 
     def _has_time(self, way: Way) -> bool:
         if self.budget.minutes is None:

@@ -99,8 +99,8 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[
             moved = offset_copy(axes.transData, figure, right, up, units="points")
             text.set(ha=aligned, transform=moved)
             box = text.get_window_extent()
-            lost = sum(_area(_common(box, other)) for other in (*marks, *names))
-            lost += _area(box) - _area(_common(box, axes.bbox))  # outside the plot
+            lost = sum(_shared_area(box, other) for other in (*marks, *names))
+            lost += float(box.width * box.height) - _shared_area(box, axes.bbox)  # outside the plot
             if best is None or lost < best[0]:
                 best = lost, number, box, moved
         assert best is not None
@@ -114,10 +114,6 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[
     return names
 
 
-def _common(box: Bbox, other: Bbox) -> Bbox | None:
-    shared: Bbox | None = type(box).intersection(box, other)
-    return shared
-
-
-def _area(box: Bbox | None) -> float:
-    return 0.0 if box is None else float(box.width * box.height)
+def _shared_area(box: Bbox, other: Bbox) -> float:
+    shared = type(box).intersection(box, other)
+    return 0.0 if shared is None else float(shared.width * shared.height)

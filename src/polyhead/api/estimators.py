@@ -7,7 +7,7 @@ kept for the life of the process, for other fits and for the process's workers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Number
 from typing import Any, Self
 
@@ -156,14 +156,8 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
             faults["no visible text"].append(number)
     for fault, numbers in faults.items():
         if numbers:
-            shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
-            raise _BadRows(
-                f"X has {fault} in {len(numbers):,} of {len(rows):,} rows",
-                got=f"rows {shown}",
-                allowed="texts",
-                do="leave these rows out, or fill them with a text",
-                rows=tuple(numbers),
-            )
+            do = "leave these rows out, or fill them with a text"
+            raise _bad_rows(f"X has {fault}", numbers, len(rows), allowed="texts", do=do)
 
 
 def _is_sparse(y: object) -> bool:
@@ -173,6 +167,13 @@ def _is_sparse(y: object) -> bool:
 
 class _BadRows(BadValue, ValueError):
     """An error for unusable rows that is both a PolyheadError and a ValueError, as scikit-learn's tools expect."""
+
+
+def _bad_rows(problem: str, rows: Sequence[int], count: int, *, do: str, allowed: str | None = None) -> _BadRows:
+    """The error for these of `count` rows, of which the first ten are named."""
+    shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    problem = f"{problem} in {len(rows):,} of {count:,} rows"
+    return _BadRows(problem, got=f"rows {shown}", allowed=allowed, do=do, rows=tuple(rows))
 
 
 class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
@@ -287,13 +288,7 @@ def _check_labelled(y: Any) -> None:
         return
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
-        shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-        raise _BadRows(
-            f"y has no label in {len(missing):,} of {len(values):,} rows",
-            got=f"rows {shown}",
-            do="leave these rows out",
-            rows=tuple(missing),
-        )
+        raise _bad_rows("y has no label", missing, len(values), do="leave these rows out")
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]

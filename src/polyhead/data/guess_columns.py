@@ -122,19 +122,18 @@ def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
 
 
 def _tokens(table: Table) -> str | None:
-    fitting = [name for name, values in table.values.items() if name.lower() in TOKENS and _are_lists(values, str)]
-    return fitting[0] if fitting else None
+    return next(
+        (name for name, values in table.values.items() if name.lower() in TOKENS and _are_lists(values, str)), None
+    )
 
 
 def _choices(table: Table, kind: str | None) -> str | None:
     if kind not in (None, CHOICE):
         return None
-    fitting = [
-        name
-        for name, values in table.values.items()
-        if name.lower() in CHOICES and _are_lists(values, str) and all(len(value) >= 2 for value in values)
-    ]
-    return fitting[0] if fitting else None
+    for name, values in table.values.items():
+        if name.lower() in CHOICES and _are_lists(values, str) and all(len(value) >= 2 for value in values):
+            return name
+    return None
 
 
 def _are_lists(values: Sequence[Any], of: type) -> bool:

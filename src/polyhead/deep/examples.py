@@ -219,11 +219,9 @@ def module_outputs(
 
 
 @torch.inference_mode()
-def module_outputs_of_each(
-    module: Callable[..., Tensor], examples: LengthSorted[TrainingBatch], *, batch: int = 256
-) -> list[np.ndarray]:
+def module_outputs_of_each(module: Callable[..., Tensor], examples: LengthSorted[TrainingBatch]) -> list[np.ndarray]:
     """Like `module_outputs`, with an output for each window."""
-    return outputs_of_each(partial(_answered, module), examples, batch=batch)
+    return outputs_of_each(partial(_answered, module), examples)
 
 
 def _answered(module: Callable[..., Tensor], piece: TrainingBatch) -> np.ndarray:

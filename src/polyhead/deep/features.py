@@ -16,7 +16,6 @@ from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
-from polyhead.text.words import first_subtokens
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.kept import KeptExamples, options_in
 from polyhead.train.data.prepare import single_inputs
@@ -84,8 +83,7 @@ def tap_examples(
     words = windows.tokens if isinstance(windows, WordWindows) else None
     if windows is None and kind_of(prepared.task).per_word:
         assert split.examples.words is not None
-        encoded = extractor.tokenizer.encode(read_alone(split.examples.inputs))
-        words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
+        words = extractor.first_subtokens(read_alone(split.examples.inputs), split.examples.words)
     examples = KeptExamples(
         features[0],
         split.examples.taught,

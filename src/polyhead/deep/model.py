@@ -259,7 +259,7 @@ class MultiTaskModel(nn.Module):
         for group in [prompts] if self._stacked else [[prompt] for prompt in prompts]:
             sizes = [prompt.rows for prompt in group]
             rows = torch.cat([self._prompt(prompt, learns) for prompt in group])
-            embedded = self.trunk.embed_prompts(rows.expand(len(text.mask), -1, -1))
+            embedded = self.trunk.embeddings.of_prompts(rows.expand(len(text.mask), -1, -1))
             last = self.trunk.beside(text, embedded, sizes=sizes).last
             by_prompt |= dict(zip(group, torch.split(last, sizes, dim=1), strict=True))
         return by_prompt

@@ -343,8 +343,8 @@ def _of_numbers(
     together: Sequence[Hashable] | None,
 ) -> Calibration:
     """Only intervals: a number has no probability that a temperature could change."""
-    if wish.goal is not None or wish.unsure_below is not None:
-        _check(False, task, "a number has no probability", "leave out --goal and --unsure-below")
+    is_plain = wish.goal is None and wish.unsure_below is None
+    _check(is_plain, task, "a number has no probability", "leave out --goal and --unsure-below")
     far = [_off(*pair) for pair in ((outputs, targets), *([check] if check is not None else []))]
     if check is None:
         first = halved([0] * len(targets), wish.seed, together)

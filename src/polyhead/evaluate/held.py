@@ -58,7 +58,25 @@ class HeldAnswers(Value, eq=False):
 
     def places(self, examples: Examples) -> dict[int, int]:
         """The index of the outputs for each held-out example: by the row's number, else the first equal row."""
-        return _places(self, examples)
+        keys = _keys(examples)
+        by_key: dict[bytes, list[int]] = {}
+        for place, key in enumerate(keys):
+            by_key.setdefault(key, []).append(place)
+        by_row = {row: place for place, row in enumerate(examples.rows)}
+        places: dict[int, int] = {}
+        moved = []
+        for number, (row, key) in enumerate(zip(self.rows, self.keys, strict=True)):
+            row_place = by_row.get(row)
+            if row_place is not None and keys[row_place] == key:
+                places[row_place] = number
+            else:
+                moved.append((number, key))
+        unused = {key: iter([place for place in equal if place not in places]) for key, equal in by_key.items()}
+        for number, key in moved:
+            like = next(unused.get(key, iter(())), None)
+            if like is not None:
+                places[like] = number
+        return places
 
     def unlearned(self, examples: Examples) -> list[int] | None:
         """The examples that the version answered, or can answer, without having learned from them; None: not known."""
@@ -168,29 +186,6 @@ def _with_rows(answered: SplitOutputs, rows: set[int]) -> SplitOutputs:
     places = [place for place, row in enumerate(answered.examples.rows) if row in rows]
     outputs = [answered.outputs[place] for place in places]
     return msgspec.structs.replace(answered, examples=answered.examples.take(places), outputs=outputs)
-
-
-def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
-    """The index of the outputs for each held-out example: by the row's number, else the first equal row."""
-    keys = _keys(examples)
-    by_key: dict[bytes, list[int]] = {}
-    for place, key in enumerate(keys):
-        by_key.setdefault(key, []).append(place)
-    by_row = {row: place for place, row in enumerate(examples.rows)}
-    places: dict[int, int] = {}
-    moved = []
-    for number, (row, key) in enumerate(zip(held.rows, held.keys, strict=True)):
-        row_place = by_row.get(row)
-        if row_place is not None and keys[row_place] == key:
-            places[row_place] = number
-        else:
-            moved.append((number, key))
-    unused = {key: iter([place for place in key_places if place not in places]) for key, key_places in by_key.items()}
-    for number, key in moved:
-        like = next(unused.get(key, iter(())), None)
-        if like is not None:
-            places[like] = number
-    return places
 
 
 def _keys(examples: Examples) -> list[bytes]:

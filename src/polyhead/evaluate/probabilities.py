@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import ceil, floor
 from typing import Literal
 
@@ -117,19 +118,24 @@ def best_temperature(rows: LabelledOutputs) -> float:
         calibration = Calibration(scale=(float(np.exp(-logarithm)),))
         return log_loss(rows, calibration.probabilities(rows.task, rows.logarithms))
 
-    low, high, ratio = np.log(COLDEST), np.log(HOTTEST), (np.sqrt(5) - 1) / 2
+    return float(np.exp(golden_minimum(loss, np.log(COLDEST), np.log(HOTTEST), steps=STEPS)))
+
+
+def golden_minimum(function: Callable[[float], float], low: float, high: float, *, steps: int) -> float:
+    """The place between `low` and `high` where a function with one minimum is least, by golden-section search."""
+    ratio = (np.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
-    losses = loss(left), loss(right)
-    for _ in range(STEPS):
-        if losses[0] <= losses[1]:
+    values = function(left), function(right)
+    for _ in range(steps):
+        if values[0] <= values[1]:
             high, right = right, left
             left = high - ratio * (high - low)
-            losses = loss(left), losses[0]
+            values = function(left), values[0]
         else:
             low, left = left, right
             right = low + ratio * (high - low)
-            losses = losses[1], loss(right)
-    return float(np.exp((low + high) / 2))
+            values = values[1], function(right)
+    return (low + high) / 2
 
 
 def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:

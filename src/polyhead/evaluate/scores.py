@@ -41,16 +41,14 @@ def intervals(recount: Recount, rows: int, *, seed: int = 0, resamples: int = RE
     return {name: _middle(values) for name, values in _resampled(recount, rows, seed, resamples).items()}
 
 
-def differences(
-    recount: Recount, other: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Interval]:
+def differences(recount: Recount, other: Recount, rows: int) -> dict[str, Interval]:
     """The interval of each metric minus that of other answers to the same rows (paired bootstrap)."""
 
     def less(counts: np.ndarray) -> dict[str, np.ndarray]:
         ours, theirs = recount(counts), other(counts)
         return {name: values - theirs[name] for name, values in ours.items() if name in theirs}
 
-    return intervals(less, rows, seed=seed, resamples=resamples)
+    return intervals(less, rows)
 
 
 def mcnemar(first_only: int, second_only: int) -> float:

@@ -260,12 +260,12 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     ConfigError for two files of the same split.
     """
     groups: dict[tuple[Path, str], dict[str, Any]] = {}
-    single_files: list[dict[str, Any]] = []
+    single_files: list[str] = []
     for path in data:
         file_name = SHARD.sub("", Path(path).name)
         part = SPLIT.search(file_name)
         if len(data) == 1 or is_address(path) or part is None:
-            single_files.append({"name": None, "data": path, "validation": None, "test": None})
+            single_files.append(path)
             continue
         split, rest = SPLITS[part[1].lower()], file_name[: part.start()] + file_name[part.end() :]
         group = groups.setdefault((Path(path).parent, rest), {})
@@ -281,5 +281,5 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
             splits = {"validation": group.get("validation"), "test": group.get("test")}
             whole.append({"name": clean_name(first), "data": group["train"], **splits})
         else:
-            single_files += [{"name": None, "data": path, "validation": None, "test": None} for path in group.values()]
-    return [*whole, *single_files]
+            single_files += group.values()
+    return whole + [{"name": None, "data": path, "validation": None, "test": None} for path in single_files]

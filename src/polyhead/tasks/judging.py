@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from polyhead.tasks.metrics import matthews_of, ratio
+from polyhead.tasks.metrics import matthews_of, ranks, ratio
 from polyhead.values import Value
 
 Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -106,16 +106,10 @@ def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
 
     def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
         linear = np.array([_correlation(centred[0], centred[1], each) for each in counts])
-        ranked = np.array([_correlation(_ranks(places[0], each), _ranks(places[1], each), each) for each in counts])
+        ranked = np.array([_correlation(ranks(places[0], each), ranks(places[1], each), each) for each in counts])
         return {"pearson": linear, "spearman": ranked}
 
     return recounted
-
-
-def _ranks(place: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Ranks (rows,) of rows with these multiplicities; equal numbers, those with one `place`, share their mean rank."""
-    of_each = np.bincount(place, weights=counts)
-    return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[place])
 
 
 def _correlation(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> float:

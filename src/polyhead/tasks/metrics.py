@@ -92,7 +92,8 @@ def pearson(targets: np.ndarray, predictions: np.ndarray) -> float:
 def spearman(targets: np.ndarray, predictions: np.ndarray) -> float:
     """Correlation of ranks; equal values share their mean rank."""
     targets, predictions = _checked(targets, predictions)
-    return pearson(_ranks(targets), _ranks(predictions))
+    places = (np.unique(values, return_inverse=True)[1] for values in (targets, predictions))
+    return pearson(*(ranks(place, np.ones(len(place))) for place in places))
 
 
 class WordSpan(Value):
@@ -141,16 +142,21 @@ def normalised(answer: str) -> str:
 
 
 def _best_of(targets: Sequence[Sequence[str]], predictions: Sequence[str], score: Callable[[str, str], float]) -> float:
-    if len(targets) != len(predictions):
-        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
-    if not len(targets):
-        raise EmptyData("a split without rows has no score")
+    check_rows(targets, predictions)
     total = 0.0
     for answers, predicted in zip(targets, predictions, strict=True):
         wanted = [answer for answer in map(normalised, answers) if answer] or [""]
         normal = normalised(predicted)
         total += max(score(answer, normal) for answer in wanted)
     return total / len(targets)
+
+
+def check_rows(targets: Sequence[object], predictions: Sequence[object]) -> None:
+    """Raises DataError if there are not as many predictions as targets, EmptyData if there are none."""
+    if len(targets) != len(predictions):
+        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
 
 
 def _words_f1(reference: str, answer: str) -> float:
@@ -219,10 +225,10 @@ def _centred(values: np.ndarray) -> np.ndarray:
     return np.asarray(values - values.mean())
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[codes], np.float64)
+def ranks(place: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Ranks (rows,) of rows with these multiplicities; equal numbers, those with one `place`, share their mean rank."""
+    of_each = np.bincount(place, weights=counts)
+    return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[place])
 
 
 def bins_of(confidence: np.ndarray, bins: int = BINS) -> np.ndarray:

@@ -20,6 +20,7 @@ from polyhead.text.tokenize import Input
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureSource, Per, value_key
+from polyhead.train.data.stored import StoredFeatures
 
 COLUMNS, COLUMNS_A_ROW = (2**12, 2**16), 64
 WORDS_A_ROW = 4  # words with features of their own that need as many columns as a text
@@ -137,8 +138,8 @@ def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> 
     return [candidate_path(candidate, prepared, source, codec) for candidate in candidates(prepared, source)]
 
 
-def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
-    """The task with the columns of a store that its heads read; raises StoreError if the store has none of them.
+def with_columns(prepared: Prepared, source: StoredFeatures) -> Prepared:
+    """The task with the columns of a store that its heads read; raises StoreError if it has none of them.
 
     Raises MissingExtra if it has those of heads that need torch alone, which is missing.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache as cached
 from functools import partial
 from pathlib import Path as FilePath
 
@@ -67,9 +69,9 @@ def train_project(
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
-    load, store = partial(load_any_trunk, project, folder), None
+    load: Callable[[], TrunkData] = partial(load_any_trunk, project, folder)
     if features is None:
-        load = partial(_same, load())
+        load, store = cached(load), None
         prepared = with_decoders(prepared, load())
     else:
         store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
@@ -111,20 +113,6 @@ def _with_report(run: TrainingRun, outcome: TrainingResult) -> TrainingResult:
             return outcome
         run.events.line(f"report: {file}")
     return msgspec.structs.replace(outcome, report=str(file))
-
-
-def _same(data: TrunkData) -> TrunkData:
-    return data
-
-
-def _check_from_store(project: Project) -> None:
-    """Raises ConfigError for settings that a store cannot support."""
-    if not isinstance(project.recipe, Frozen):
-        raise ConfigError(
-            "features of a store are those of a frozen trunk",
-            got=f"recipe '{project.recipe.__struct_config__.tag}'",
-            do="train without --features",
-        )
 
 
 def _bundle_training(run: TrainingRun) -> BundleTraining:
@@ -185,5 +173,7 @@ def _check(
     if unknown := sorted(set(only) - set(names)):
         raise UnknownTask("the project declares no such task", got=unknown, allowed=names)
     options.check(names, only)
-    if from_store:
-        _check_from_store(project)
+    if from_store and kind != "frozen":
+        raise ConfigError(
+            "features of a store are those of a frozen trunk", got=f"recipe '{kind}'", do="train without --features"
+        )

@@ -66,7 +66,7 @@ class Branches:
         tap = self.strategy.tap if tap is None else tap
         tap = shape.layers - layers if tap is None else tap
         return branch_path(
-            self.prepared.task, self.strategy, trunk=self.extractor.digest, shape=shape, tap=tap, layers=layers
+            self.prepared.task, self.strategy, trunk=self.extractor.facts.digest, shape=shape, tap=tap, layers=layers
         )
 
     def teacher(self, layers: int, *, seed: int | None = None) -> TrainedBranch:

@@ -80,10 +80,6 @@ class Trunk(nn.Module):
         )
         return out
 
-    def embed_prompts(self, prompts: Tensor) -> Tensor:
-        """Prompts in the form of `embed` before a text: (..., prompt rows, embedding width) to the trunk's width."""
-        return self.embeddings.of_prompts(prompts)
-
     def start(
         self,
         ids: Tensor,
@@ -163,8 +159,8 @@ class Trunk(nn.Module):
         `states` are the text's own, at least of layers `start` to `stop` - 1, from the plain pass: they are read and
         not computed again, and neither are keys and values that the pass kept, which replace a layer's state.
         `prompts`, (prompt rows, width) or one such matrix per row, is the prompts' state `start` (at 0
-        `embed_prompts`), prompts of `sizes` rows concatenated. `stop` None: as deep as the text. Returns the prompt
-        rows' states `start` to `stop`, each (rows, prompt rows, width).
+        `Embeddings.of_prompts`), prompts of `sizes` rows concatenated. `stop` None: as deep as the text. Returns the
+        prompt rows' states `start` to `stop`, each (rows, prompt rows, width).
 
         A prompt's states are those of one input [prompt, text] in which the text's rows see only the text. With other
         `sizes` in the batch their last bits may differ; with equal ones no bit depends on the other prompts.
@@ -292,7 +288,7 @@ class Embeddings(nn.Module):
         return self._ended(hidden)
 
     def of_prompts(self, prompts: Tensor) -> Tensor:
-        """Prompts alone, in the form of `forward` before a text."""
+        """Prompts alone, as before a text: (..., prompt rows, embedding width) to the trunk's width."""
         return self._ended(self._typed(prompts.to(self.word.weight.dtype)))
 
     def _typed(self, prompts: Tensor) -> Tensor:

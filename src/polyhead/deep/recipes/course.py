@@ -356,11 +356,9 @@ def _over_frozen_trunk(
     return JointCourse(prepared, paths, course.data, recipe, **of_course, **named, frozen=True)
 
 
-def course_scores(
-    course: JointCourse, prepared: Prepared, module: JointModel | None = None
-) -> dict[str, dict[str, float]]:
-    """One task's metrics on its whole validation and test splits, with the course's module now, or `module`."""
-    return prepared.scores(split_outputs(course, prepared, module or course.module))
+def course_scores(course: JointCourse, prepared: Prepared) -> dict[str, dict[str, float]]:
+    """One task's metrics on its whole validation and test splits, with the course's module now."""
+    return prepared.scores(split_outputs(course, prepared, course.module))
 
 
 def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:

@@ -23,16 +23,12 @@ def tree(plan: Plan) -> list[str]:
             lines.append(f"{plan.steps[root].tasks[0]}  {ARROW.join(_way(plan, root))}")
             continue
         lines.append(_shared(plan, root))
-        _below(plan, root, "", lines)
+        _branches(plan, [*plan.children(root)], "", lines)
     if beside:
         trunk = plan.path(plan.steps[beside[0]].tasks[0]).embed.trunk
         lines.append(f"Beside the text of trunk {trunk[:12]}, which is run once")
         _branches(plan, beside, "", lines)
     return lines
-
-
-def _below(plan: Plan, index: int, indent: str, lines: list[str]) -> None:
-    _branches(plan, list(plan.children(index)), indent, lines)
 
 
 def _branches(plan: Plan, children: list[int], indent: str, lines: list[str]) -> None:
@@ -48,7 +44,7 @@ def _branches(plan: Plan, children: list[int], indent: str, lines: list[str]) ->
             lines.append(f"{indent}{mark}{name}  {ARROW.join(padded)}".rstrip())
         else:
             lines.append(f"{indent}{mark}{_shared(plan, child)}")
-            _below(plan, child, indent + ("   " if is_last else "│  "), lines)
+            _branches(plan, [*plan.children(child)], indent + ("   " if is_last else "│  "), lines)
 
 
 def _widths(ways: list[list[str]]) -> list[int]:

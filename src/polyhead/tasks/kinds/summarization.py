@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead.errors import DataError, EmptyData, MissingExtra
+from polyhead.errors import MissingExtra
 from polyhead.tasks.kinds import base
+from polyhead.tasks.metrics import check_rows
 from polyhead.tasks.task import Answer, Arrays, Example, Kind, Task
 from polyhead.text.tokenize import repair
 
@@ -64,10 +65,7 @@ def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
         raise MissingExtra("rouge-score", "summarization", "ROUGE") from None
-    if len(targets) != len(predictions):
-        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
-    if not len(targets):
-        raise EmptyData("a split without rows has no score")
+    check_rows(targets, predictions)
     names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
     scorer = RougeScorer(list(names.values()), use_stemmer=True)
     rows = [

@@ -76,11 +76,6 @@ class Extractor(FeatureSource):
     def _width(self) -> int | None:
         return self.data.architecture.width if self.backend.packs else None
 
-    @property
-    def digest(self) -> str:
-        """The trunk's digest."""
-        return self.facts.digest
-
     def keeps(self, path: Path, *, is_named: bool) -> bool:
         """Always true: missing values are encoded."""
         return True

@@ -14,7 +14,6 @@ import numpy as np
 from polyhead import plan as planning
 from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import stored_layers
-from polyhead.errors import StoreError
 from polyhead.plan import Path
 from polyhead.progress import counted, in_bytes, pace
 from polyhead.store.corpus.ids import document_id
@@ -125,14 +124,6 @@ class FeatureSource(ABC):
         """`text.words.first_subtokens` of the words of each input."""
         encoded = self.tokenizer.encode(inputs)
         return [first_subtokens(encoding, spans) for encoding, spans in zip(encoded, words, strict=True)]
-
-    def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
-        """Digests of the columns of a store that these paths read; () if features are computed from texts."""
-        return ()
-
-    def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
-        """The error for a task that reads a path without available features."""
-        return StoreError(f"no features of the path of task '{task}' can be had", got=path.stored().pool)
 
     def has_words(self, task: Task) -> bool:
         """Whether a head of this task that reads words can be answered from where the features come from."""

@@ -41,7 +41,6 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     rows: np.ndarray  # int64: the examples, all unless their vectors take more than a gibibyte
     outputs: np.ndarray  # float32 (rows, labels)
     vectors: np.ndarray  # float32 (rows, inputs)
-    penalty: float
 
 
 def features_for(
@@ -127,7 +126,7 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
         best = min(swept(inputs.sides(parts)), key=lambda step: float(step.losses.mean()))
         outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
         outputs[np.concatenate(parts)] = best.outputs
-    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values, penalty=best.heads[0].penalty)
+    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values)
 
 
 TRIED = PENALTIES[::2]  # for a waiting person: every second one
@@ -138,39 +137,29 @@ class FewLabelsFit(msgspec.Struct, frozen=True, kw_only=True):
 
     probabilities: np.ndarray  # float64 (texts, labels)
     accuracy: float | None  # by folds; None if no label has a second row
-    penalty: float
-    prior: float  # the strength of the prior from the labels' words
 
 
 class FewLabels:
     """All texts as inputs of a linear head, (texts, inputs); `prior` (labels, inputs) comes from labels' words."""
 
     def __init__(self, values: np.ndarray, labels: int, prior: np.ndarray | None) -> None:
-        self._values, self._labels, self._prior = values, labels, prior
-
-    @property
-    def values(self) -> np.ndarray:
-        """float32 (texts, inputs)"""
-        return self._values
+        self.values, self._labels, self._prior = values, labels, prior
 
     def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
         """A head trained on these texts; five folds decide on the penalty, and may change the strength of the prior."""
         targets = np.asarray(labels, np.int64)
-        whole = self._inputs(np.asarray(rows, np.int64), targets)
-        with one_blas_thread():
-            strength, penalty, accuracy = self._best(whole, _dealt(targets, np.random.default_rng(seed)))
-            solution = solution_of(whole.drawn(self._prior, strength), penalty)
-            outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values))
-        return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
-
-    def _inputs(self, rows: np.ndarray, labels: np.ndarray) -> Inputs:
-        return Inputs(
-            values=self._values[rows],
-            targets=labels,
+        whole = Inputs(
+            values=self.values[np.asarray(rows, np.int64)],
+            targets=targets,
             members=np.arange(len(rows)),
             loss="cross_entropy",
             outputs=self._labels,
         )
+        with one_blas_thread():
+            strength, penalty, accuracy = self._best(whole, _dealt(targets, np.random.default_rng(seed)))
+            solution = solution_of(whole.drawn(self._prior, strength), penalty)
+            outputs = solution.outputs(msgspec.structs.replace(whole, values=self.values))
+        return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy)
 
     def _best(self, whole: Inputs, folds: Sequence[list[int]]) -> tuple[float, float, float | None]:
         """(strength of the prior, penalty, accuracy on held-out rows)."""

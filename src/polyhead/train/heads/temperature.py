@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from polyhead.evaluate.probabilities import golden_minimum
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
 from polyhead.train.heads.losses import row_losses
@@ -19,7 +20,6 @@ PULL = 1.0  # precision of a prior for the logarithm of the scale around 0, so t
 WRONG, MORE = 2, 4  # of n rows that are all right, n + 4 count, of which 2 are wrong (Agresti and Coull 1998)
 MOST = 20_000  # rows or words that are enough
 STEPS = 40  # of a golden-section search: the logarithm is then known to 1e-7
-GOLDEN = (np.sqrt(5) - 1) / 2
 
 
 def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
@@ -41,19 +41,7 @@ def best_scale(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.n
         losses = row_losses(name, values * np.exp(logarithm), right, None).losses
         return float(losses.sum()) + PULL / 2 * logarithm**2
 
-    low, high = -LARGEST, LARGEST
-    left_end, right_end = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    costs = [cost(left_end), cost(right_end)]
-    for _ in range(STEPS):
-        if costs[0] <= costs[1]:
-            high, right_end = right_end, left_end
-            left_end = high - GOLDEN * (high - low)
-            costs = [cost(left_end), costs[0]]
-        else:
-            low, left_end = left_end, right_end
-            right_end = low + GOLDEN * (high - low)
-            costs = [costs[1], cost(right_end)]
-    return float(np.exp((low + high) / 2))
+    return float(np.exp(golden_minimum(cost, -LARGEST, LARGEST, steps=STEPS)))
 
 
 def _doubted(right: np.ndarray, labels: int, loss: LossName) -> np.ndarray:

@@ -127,10 +127,6 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     todo: frozenset[str]
     left: Mapping[str, str]
 
-    def lines(self) -> list[str]:
-        """A line for each task that is not trained."""
-        return [left_line(name, reason) for name, reason in self.left.items()]
-
 
 def left_line(name: str, reason: str) -> str:
     """The line about a task that is not trained."""

@@ -146,7 +146,6 @@ def validation_probes(prepared: Prepared) -> list[dict[str, object]]:
 
     They include every label that occurs, the longest text and a text that is not ASCII; if these are more than PROBES,
     all of them and no others.
-    PROBES, all of them and no others.
     """
     examples = prepared.validation.examples
     needed = _with_every_label(examples.targets) | {_longest(examples.inputs), *_unlike_ascii(examples.inputs)}
