@@ -28,6 +28,7 @@ from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import Layers, Node, Path, Plan, cost, merge
 from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
+from polyhead.tasks.calibration import CalibrationChoice, Wishes, with_choice
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task, owner_of
@@ -136,6 +137,14 @@ class LoadedTasks:
                 allowed=sorted(self.tasks.keys() - self.hidden),
             )
         return names
+
+    def check_choices(self, calibrated: Wishes) -> None:
+        """Raises BadValue for a choice that a bundle of the task, whichever answers, does not have."""
+        for name, wish in {} if isinstance(calibrated, bool) else calibrated.items():
+            for home in self.homes(name) if name in self.tasks else ():
+                calibration = home.calibrations.get(name)
+                if calibration is not None and isinstance(wish, CalibrationChoice):
+                    with_choice(home.tasks[name], calibration, wish)
 
     def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
         """The versions of those of these tasks that lie in a bundle."""
