@@ -6,6 +6,7 @@ keeps the value at a node under the digest of its prefix, and the bundle saves t
 
 from polyhead.plan.nodes import (
     ADDED,
+    LEAST_READ,
     TRUNK,
     Activation,
     Codec,
@@ -35,6 +36,7 @@ __all__ = [
     "Dense",
     "Embed",
     "Head",
+    "LEAST_READ",
     "LayerMix",
     "Layers",
     "Node",
