@@ -42,15 +42,13 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     folder, precision, c = job.folder("branches", prepared), extractor.precision, job.allocation.c
     clock = Clock()
     search = grow(grown, extractor, precision=precision, folder=folder, events=events)
-    unseen, metric = msgspec.structs.replace(grown, test=None), kind_of(prepared.task).default_metric(prepared.task)
+    unseen, kind = msgspec.structs.replace(grown, test=None), kind_of(prepared.task)
     parts = {
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    options = [
-        msgspec.structs.replace(option, score=100 * parts[option.name].scores["validation"][metric])
-        for option in search.options()
-    ]
+    reached = {name: kind.choosing_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
+    options = [msgspec.structs.replace(option, score=100 * reached[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
     score = rule.choosing_score(task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)

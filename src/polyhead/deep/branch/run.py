@@ -158,7 +158,7 @@ class Branches:
 
         def score() -> float:
             outputs = module_outputs(module.served(self._dtype), validation)
-            return right.scores(task, outputs)[kind.default_metric(task)]
+            return kind.choosing_score(task, right.scores(task, outputs))
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
         if not self._reported:

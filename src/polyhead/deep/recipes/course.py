@@ -205,9 +205,8 @@ class JointCourse:
         """The mean over tasks of each task's own metric."""
         scores = self.scores()
         self._meter.scored(scores)
-        return float(
-            np.mean([row[kind_of(self.tasks[name]).default_metric(self.tasks[name])] for name, row in scores.items()])
-        )
+        tasks = self.tasks
+        return float(np.mean([kind_of(tasks[name]).choosing_score(tasks[name], row) for name, row in scores.items()]))
 
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:

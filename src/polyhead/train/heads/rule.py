@@ -22,7 +22,7 @@ FEW = 100  # rows: with fewer, a standard error is itself little more than a gue
 
 def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
     """The model selection metric of these outputs."""
-    return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
+    return kind_of(task).choosing_score(task, examples.scores(task, outputs))
 
 
 def best_of(
