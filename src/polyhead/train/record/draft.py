@@ -69,8 +69,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
             for row in self.fitted.history
         ]
-        baselines = {name: measured(scores) for name, scores in self.baselines.items()}
-        notes: dict[str, Any] = {"splits": measured(self.scores), "baselines": baselines, "tried": self.tried}
+        baselines = {name: finite_scores(scores) for name, scores in self.baselines.items()}
+        notes: dict[str, Any] = {"splits": finite_scores(self.scores), "baselines": baselines, "tried": self.tried}
         notes["history"] = history
         if self.chosen:
             notes["chosen"] = self.chosen
@@ -85,7 +85,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         return notes
 
 
-def measured(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def finite_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """The same without values that are no finite numbers: JSON holds none."""
     return {
         split: {metric: value for metric, value in values.items() if isfinite(value)}
