@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -297,11 +296,6 @@ class Kind(ABC):
     def default_metric(self, task: Task) -> str:
         """The metric for model selection: the task's, or the kind's first."""
         return task.metric or self.metrics(task)[0]
-
-    def choosing_score(self, task: Task, scores: Mapping[str, float]) -> float:
-        """The value of that metric among these scores; 0 where a kind's own metric is no finite number."""
-        score = scores[self.default_metric(task)]
-        return score if isfinite(score) else 0.0
 
     def stratum(self, target: np.ndarray) -> int:
         """The target's stratum; a held-out split gets a share of each stratum."""

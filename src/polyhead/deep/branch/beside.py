@@ -14,7 +14,6 @@ from polyhead.plan.cost.allocate import AllocationOption, by_rule
 from polyhead.progress import counted, duration
 from polyhead.project.strategies import Branch
 from polyhead.project.strategies.branch import BRANCH_TRAINING
-from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.train.candidates import baseline_path
 from polyhead.train.data.extract import Extractor
@@ -42,12 +41,12 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     folder, precision, c = job.folder("branches", prepared), extractor.precision, job.allocation.c
     clock = Clock()
     search = grow(grown, extractor, precision=precision, folder=folder, events=events)
-    unseen, kind = msgspec.structs.replace(grown, test=None), kind_of(prepared.task)
+    unseen = msgspec.structs.replace(grown, test=None)
     parts = {
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    reached = {name: kind.choosing_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
+    reached = {name: rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
     options = [msgspec.structs.replace(option, score=100 * reached[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
     score = rule.choosing_score(task, prepared.validation.examples, outputs)

@@ -28,6 +28,7 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.kept import tell_unread
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import selection_score
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
 
@@ -166,7 +167,7 @@ class Branches:
 
         def score() -> float:
             outputs = module_outputs(module.served(self._dtype), validation)
-            return kind.choosing_score(task, right.scores(task, outputs))
+            return selection_score(task, right.scores(task, outputs))
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
         if not self._reported:
