@@ -8,14 +8,15 @@ import pytest
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import read_bundle_file
+from polyhead.bundle.manifest import TaskRecord, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.encoder.data import arrays_digest
+from polyhead.encoder.data import TextSettings, arrays_digest
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Path as TaskPath
-from polyhead.plan import digest
+from polyhead.plan import Pool, Prompt, digest
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from support.disk_failures import FullDisk, run_forking
 from support.tiers import first_of
 
@@ -43,6 +44,29 @@ def bundle(tmp_path):
 
 def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(("limit", "least"), [(48, 8), (5, 5)])
+def test_prompts_that_leave_no_room_for_a_text_are_refused(tmp_path, limit, least):
+    """Each text of more tokens failed when it was asked. A trunk that reads no more itself needs no more room."""
+    trunk = tiny_trunk()
+    trunk = msgspec.structs.replace(trunk, settings=TextSettings(max_tokens=limit))
+    bundle, positions = write_bundle(tmp_path / "bundle", trunk), trunk.architecture.max_tokens
+    task = tiny_tasks()[0]
+    plain = tiny_path(task, trunk, pool=Pool(positions="mean"))
+
+    def add_behind(rows):
+        embed = msgspec.structs.replace(plain.embed, prompts=(Prompt(part=plain.head.part, rows=rows),), shift=True)
+        path = TaskPath(nodes=(embed, *plain.nodes[1:]))
+        arrays = tiny_part(path, trunk.architecture, path.head.part, seed=0)
+        record = TaskRecord(task=task, path=path, trunk=trunk.digest)
+        bundle.add_task(record, arrays, scores={"splits": {}}, probes=[], card="# task\n")
+
+    for room in (least - 1, 0, -1):
+        with pytest.raises(BundleError, match="leave too little room for a text") as raised:
+            add_behind(positions - room)
+        assert str(positions - room) in raised.value.got and str(positions - least) in raised.value.allowed
+    add_behind(positions - least)
 
 
 def test_written_bundle_gives_back_trunk_and_task(bundle):
@@ -304,6 +328,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from bundle.test_write import CHANGES
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from support.disk_failures import Kill, exit_code
 from polyhead.bundle.read import Bundle
 

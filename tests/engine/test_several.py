@@ -9,7 +9,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
 from polyhead.errors import BadValue, ConfigError, UnknownTask
-from polyhead.tasks.calibration import Calibration
+from polyhead.tasks.calibration import Calibration, CalibrationChoice, SetRule
 from support.admin_server import TASKS, draft
 from support.bundle_sets import CHEAP, DEEP, EXACT, TEXTS, bundle_of, set_of, two_bundles
 
@@ -107,6 +107,46 @@ def test_the_probability_is_the_calibrated_one(tmp_path):
     several = set_of([write_bundle_root, deep], mood=0.4)
     plain = several.predict(TEXTS, calibrated=False)
     assert answers(plain, "mood") == answers(session.predict(TEXTS, calibrated=False), "mood")
+
+
+def with_limits(root, trunk, *, sets=()):
+    """A bundle with the task `mood`, calibrated, with these coverages."""
+    bundle_of(root, trunk, {})
+    own = draft("mood", 0, trunk=trunk)
+    calibration = Calibration(scale=(0.5,), sets=tuple(SetRule(coverage=share, limit=0.1) for share in sets))
+    write.add_tasks(
+        root, [msgspec.structs.replace(own, record=msgspec.structs.replace(own.record, calibration=calibration))]
+    )
+    return root
+
+
+@pytest.mark.parametrize("threshold", [0.0, 2.0], ids=["the first answers", "the last answers"])
+def test_a_choice_that_the_task_does_not_have_is_refused_whichever_bundle_answers(tmp_path, monkeypatch, threshold):
+    """It was refused only where the bundle answered that does not have it, after all had been encoded."""
+    asked = []
+    inner = Session.columns
+    monkeypatch.setattr(
+        Session, "columns", lambda self, *own, **named: asked.append(self) or inner(self, *own, **named)
+    )
+    cheap = with_limits(tmp_path / "cheap", CHEAP, sets=(0.9,))
+    deep = with_limits(tmp_path / "deep", DEEP, sets=(0.8, 0.9))
+    plain = bundle_of(tmp_path / "plain", DEEP, {"mood": 5})
+    for roots, choice in (
+        ((cheap, deep), CalibrationChoice(coverage=0.8)),
+        ((deep, cheap), CalibrationChoice(coverage=0.8)),
+        ((cheap, plain), CalibrationChoice(coverage=0.8)),
+        ((plain, cheap), CalibrationChoice(thresholds={"unknown": 0.5})),
+        ((cheap, deep), CalibrationChoice(unsure_below=1.5)),
+    ):
+        several = set_of(roots, mood=threshold)
+        for inputs in (TEXTS, PAIRS[:0]):
+            with pytest.raises(BadValue):
+                several.predict(inputs, calibrated={"mood": choice})
+            assert not asked, "nothing is encoded for a call that is refused"
+    chosen = set_of([cheap, deep], mood=threshold).predict(TEXTS, calibrated={"mood": CalibrationChoice(coverage=0.9)})
+    assert asked and all("calibrated" in result.answers["mood"] for result in chosen)
+    first = set_of([cheap, deep], mood=threshold).predict(TEXTS, tasks=[], calibrated={"mood": CalibrationChoice()})
+    assert len(first) == len(TEXTS)
 
 
 def test_a_third_bundle_answers_what_two_are_not_sure_of(tmp_path, bundles):

@@ -1,5 +1,6 @@
 """Prompts and adapters over a frozen trunk, and with it: who learns, what stays, and what a bundle answers."""
 
+import re
 from collections import Counter
 
 import msgspec
@@ -18,7 +19,7 @@ from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainE
 from polyhead.plan import cost, merge
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Smoothing
 from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
-from polyhead.project.tables import Project
+from polyhead.project.tables import Project, TrunkChoice
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units, units_of
 from polyhead.train.events import Events
@@ -141,10 +142,18 @@ def test_a_group_is_trained_whole_or_not_at_all(home, tmp_path):
     assert "urgency" in str(caught.value.got)
 
 
-def test_shifted_prompts_leave_room_for_the_longest_text(home):
+@pytest.mark.parametrize("room", [9, 8, 7, 0, -400])
+def test_shifted_prompts_leave_room_for_the_longest_text(home, room):
+    """Where fewer than 8 tokens were left, a length was advised that no trunk may have."""
+    from polyhead.project.pretrained import load_trunk
+
+    positions = load_trunk(str(home / "trunk")).architecture.max_tokens
     with pytest.raises(TrainError, match="position") as caught:
-        course_of(home, Prompted(hidden=6, shift=True, rows=400))
-    assert "max_tokens" in caught.value.do
+        course_of(home, Prompted(hidden=6, shift=True, rows=positions - room), NAMES[0])
+    assert ("max_tokens" in caught.value.do) == (room >= 8)
+    assert ("fewer prompt rows" in caught.value.do) == (room < 8)
+    for length in map(int, re.findall(r"max_tokens to (\d+)", caught.value.do)):
+        TrunkChoice(max_tokens=length)
 
 
 def test_units_are_the_groups_and_families_that_tasks_share():

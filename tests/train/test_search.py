@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead.deep.branch.run import DepthCandidate, grid, halving, seed_spread
+from polyhead.deep.branch.run import Branches, DepthCandidate, grid, halving, seed_spread
 from polyhead.deep.loop import fit as fitting
 from polyhead.project.strategies import Branch
 from support.cases import cases
@@ -197,6 +197,53 @@ def test_a_search_that_was_interrupted_inside_an_epoch_goes_on_as_if_it_had_not_
         assert bytes_of(one.arrays) == bytes_of(other.arrays)
 
 
+def keys_on_disk(folder):
+    """The depths and seeds that have a checkpoint; another file there is none of a branch."""
+    parts = [file.stem.rsplit("-", 2) for file in folder.glob("mood-teacher-*.checkpoint")]
+    return {(int(layers), int(seed)) for _, layers, seed in parts}
+
+
+@pytest.mark.parametrize("search", [halving, pytest.param(grid, marks=pytest.mark.slow)])
+def test_a_branch_that_is_out_of_the_race_leaves_no_checkpoint(home, kept, tmp_path, monkeypatch, search):
+    """All stayed until the search ended: weights and optimizers of every depth and seed."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    made, seen, begin = branches(home, kept, checkpoints=tmp_path), [], Branches.course
+
+    def course(self, path, *, seed):
+        seen.append(keys_on_disk(tmp_path))
+        return begin(self, path, seed=seed)
+
+    monkeypatch.setattr(Branches, "course", course)
+    found = search(made, DEPTHS, SEEDS)
+    scores = {(c.layers, c.seed): c.score for c in found.candidates}
+    ranked = sorted(scores, key=lambda key: (-scores[key], key))
+    if search is halving:
+        epochs = {(c.layers, c.seed): c.epochs for c in found.candidates}
+        assert seen[6] == {key for key in epochs if epochs[key] > 1} and len(seen[6]) == 3
+        assert seen[9] == keys_on_disk(tmp_path) == {key for key in epochs if epochs[key] == EPOCHS}
+    else:
+        for count, files in enumerate(seen):
+            ended = [(layers, seed) for layers in DEPTHS for seed in SEEDS][:count]
+            assert files == {next(key for key in ranked if key[0] == of and key in ended) for of, _ in ended}
+    assert ranked[0] in keys_on_disk(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", [halving, grid])
+def test_a_search_that_ended_before_its_branches_were_kept_trains_nothing_again(
+    home, kept, tmp_path, monkeypatch, search
+):
+    """The best go on from their checkpoints; those out of the race are known by their scores."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    first = search(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    epochs, epoch = [], fitting.Curriculum.epoch
+    monkeypatch.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
+    again = search(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    assert not epochs and again.candidates == first.candidates
+    for one, other in zip(again.ended, first.ended, strict=True):
+        assert bytes_of(one.arrays) == bytes_of(other.arrays)
+
+
 def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, kept, trained):
     impatient = seeded(epochs=6, patience=1, learning_rate=1e-30)
     for search in (grid, halving):
@@ -210,6 +257,8 @@ def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, ke
 
 class Curves:
     """Branches whose scores are known beforehand: (layers, seed) -> one score an epoch."""
+
+    checkpoints = None
 
     def __init__(self, curves):
         self.curves, self.running = curves, {}

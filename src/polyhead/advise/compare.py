@@ -282,7 +282,7 @@ def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
             test = splits.get("test", {}).get(metric)
             scores[name] = TaskScore(
                 metric=metric,
-                validation=round(100 * splits["validation"][metric], 4),
+                validation=round(100 * splits["validation"].get(metric, 0.0), 4),
                 test=None if test is None else round(100 * test, 4),
             )
     return scores

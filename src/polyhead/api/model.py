@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from polyhead.api.encoder import encoder_of
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from polyhead.evaluate.report.notebook import ReportPage
     from polyhead.train.training import TrainingResult
 
-NOT_IN_A_BUNDLE = (".lock", "*.tmp")
+NOT_IN_A_BUNDLE = shutil.ignore_patterns(".lock", "*.tmp")
 
 
 class Model:
@@ -42,10 +43,10 @@ class Model:
         model.predict(["where is my parcel?"])  # {"topics": ["delivery"]}
 
     `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
-    folder, for its trunk. The bundle is in `folder`, or else in a temporary folder until `save`. An existing bundle
-    in `folder` is kept. `cache` keeps the encoder's features and the rows of each fit, so that later programs need
-    not encode them again and can `add` to them. `verbose` reports guesses and the progress of training on standard
-    error.
+    folder, for its trunk; by default `minilm`. The bundle is in `folder`, or else in a temporary folder until `save`.
+    A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named. `cache` keeps the
+    encoder's features and the rows of each fit, so that later programs need not encode them again and can `add` to
+    them. `verbose` reports guesses and the progress of training on standard error.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -53,7 +54,7 @@ class Model:
     @typed
     def __init__(
         self,
-        trunk: str = "minilm",
+        trunk: str | None = None,
         *,
         folder: FilePath | str | None = None,
         cache: FilePath | str | None = None,
@@ -62,10 +63,11 @@ class Model:
         deterministic: bool = False,
         verbose: bool = True,
     ) -> None:
-        self.trunk, self._cache, self.verbose = trunk, cache, verbose
+        self._cache, self.verbose = cache, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
+        self.trunk = encoder_of(self.folder, trunk)
         self._open: Session | None = None
         self._fitting = threading.RLock()
 
@@ -99,8 +101,7 @@ class Model:
 
     def scores(self, task: str) -> dict[str, dict[str, float]]:
         """The scores measured in training: split -> metric -> value."""
-        self._known(task)
-        return self.session.bundle.split_scores(task)
+        return self.session.bundle.split_scores(self._known(task).name)
 
     def fit(
         self,
@@ -163,8 +164,7 @@ class Model:
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
         """Trains a task again on these rows; returns whether the new version went live. See `fit`."""
-        self._known(task)
-        before = self.versions[task]
+        before = self.versions[self._known(task).name]
         self.fit(task, texts, labels, if_better=if_better, **options)
         return self.versions[task] != before
 
@@ -296,7 +296,7 @@ class Model:
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
         with whole_bundle(folder) as building:
-            shutil.copytree(self.session.bundle.root, building, ignore=shutil.ignore_patterns(*NOT_IN_A_BUNDLE))
+            shutil.copytree(self.session.bundle.root, building, ignore=NOT_IN_A_BUNDLE)
         return FilePath(folder)
 
     def push(self, repository: str, *, private: bool = True, token: str | None = None) -> str:

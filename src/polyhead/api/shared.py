@@ -9,18 +9,17 @@ from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
+from polyhead.api.encoder import named_encoder
 from polyhead.api.model import Model
 from polyhead.api.packed import packed, unpack
 from polyhead.bundle.create import linked_bundle
 from polyhead.bundle.files import write_arrays
 from polyhead.bundle.format import BUNDLE, TRUNK, WEIGHTS
 from polyhead.bundle.manifest import read_trunk_record
-from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.files import link_or_copy, temporary_folder, temporary_name
 from polyhead.progress import ProgressDisplay
-from polyhead.project.pretrained import load_trunk
 from polyhead.train.training import TrainingResult
 
 
@@ -111,8 +110,7 @@ def _add_encoder(model: EstimatorModel) -> None:
     do = "give this machine the encoder, or pickle an estimator with portable=True, which holds it"
     problem = f"the encoder '{model.trunk}' of a pickled estimator is not on this machine"
     try:
-        is_bundle = (FilePath(model.trunk) / BUNDLE).is_file()
-        data = Bundle.open(model.trunk).trunk() if is_bundle else load_trunk(model.trunk)
+        data = named_encoder(model.trunk)
     except PolyheadError as error:
         raise BundleError(problem, got=error, do=do) from None
     if (digest := arrays_digest(data.arrays)) != expected.arrays:

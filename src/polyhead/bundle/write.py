@@ -16,6 +16,7 @@ from polyhead.bundle.manifest import (
     BundleFile,
     Live,
     TaskRecord,
+    TrunkRecord,
     check_fit,
     foreign_owners,
     plugins_of,
@@ -44,6 +45,7 @@ from polyhead.encoder.data import arrays_digest, check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
+from polyhead.plan import LEAST_READ
 from polyhead.plan.cost import part_arrays
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, to_json
@@ -141,6 +143,19 @@ def completed(
                 do="leave the field empty",
             )
     return record
+
+
+def check_room(record: TaskRecord, trunk: TrunkRecord) -> None:
+    """Raises BundleError if shifted prompts leave a text fewer tokens than LEAST_READ, and than the trunk reads."""
+    positions, rows = trunk.architecture.max_tokens, record.path.embed.shifted
+    most = positions - min(LEAST_READ, trunk.settings.max_tokens)
+    if rows > most:
+        raise BundleError(
+            f"the prompts of task '{record.task.name}' leave too little room for a text, which they shift",
+            got=f"{rows} prompt rows, of {positions} positions",
+            allowed=f"{most} rows",
+            do="train it with fewer prompt rows, or with strategy.shift = false",
+        )
 
 
 def check_read(arrays: Arrays, record: TaskRecord, owner: str, shape: Architecture) -> dict[str, np.ndarray]:
@@ -254,11 +269,14 @@ def _to_write(
     root: FilePath, bundle: BundleFile, drafts: Sequence[Draft], families: Sequence[FamilyDraft], *, replace: bool
 ) -> dict[str, NewVersion]:
     """The arrays to write, by owner, families first; families that are live with the same arrays are left out."""
-    shape = read_trunk_record(root).architecture
+    trunk = read_trunk_record(root)
+    shape = trunk.architecture
     versions, taken = dict[str, NewVersion](), TakenNames(bundle.lines)
     added = {owner_of(draft.task): draft.arrays for draft in drafts}
     others = OtherOwners(root, bundle, added | {family.family: family.arrays for family in families})
     records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in drafts]
+    for record in records:
+        check_room(record, trunk)
     for family in families:
         owned = Owned(arrays=others.digest(family.family))
         if owned != live_owned(root, bundle, family.family):

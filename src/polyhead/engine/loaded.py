@@ -26,8 +26,9 @@ from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.readers import Readers, readers_by_type
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
-from polyhead.plan import Layers, Node, Path, Plan, cost, merge
+from polyhead.plan import LEAST_READ, Layers, Node, Path, Plan, cost, merge
 from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
+from polyhead.tasks.calibration import CalibrationChoice, Wishes, with_choice
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task, owner_of
@@ -38,7 +39,6 @@ _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
 SETS = 4096  # sets of tasks of which is remembered what they run
 FACTS = 256  # results that a `FactOfTasks` remembers, of the same loaded tasks
-LEAST_READ = 8  # tokens: a task that has room for fewer fails, and no other task with it
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 Fact = TypeVar("Fact")
 
@@ -136,6 +136,14 @@ class LoadedTasks:
                 allowed=sorted(self.tasks.keys() - self.hidden),
             )
         return names
+
+    def check_choices(self, calibrated: Wishes) -> None:
+        """Raises BadValue for a choice that a bundle of the task, whichever answers, does not have."""
+        for name, wish in {} if isinstance(calibrated, bool) else calibrated.items():
+            for home in self.homes(name) if name in self.tasks else ():
+                calibration = home.calibrations.get(name)
+                if calibration is not None and isinstance(wish, CalibrationChoice):
+                    with_choice(home.tasks[name], calibration, wish)
 
     def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
         """The versions of those of these tasks that lie in a bundle."""
@@ -322,7 +330,10 @@ def _names(tasks: Iterable[str]) -> list[str]:
 
 
 def _limits(records: Mapping[str, TaskRecord], shape: Architecture, max_tokens: int) -> dict[str, int]:
-    """By task, the tokens of a text that it reads, where prompts take some of the trunk's positions."""
+    """By task, the tokens of a text that it reads, where prompts take some of the trunk's positions.
+
+    A task of an earlier bundle that has room for fewer than LEAST_READ fails where a text has more, and no other does.
+    """
     room = {name: shape.max_tokens - record.path.embed.shifted for name, record in records.items()}
     return {name: tokens for name, tokens in room.items() if LEAST_READ <= tokens < max_tokens}
 

@@ -89,12 +89,14 @@ class SessionSet:
     ) -> list[Result]:
         """One result an input, as `Session.predict` gives it; of a cascade only the unsure texts go to the next trunk.
 
-        Each trunk that some task needs reads an input once. Receipts add up what all of them did.
+        Each trunk that some task needs reads an input once. Receipts add up what all of them did. A `calibrated` choice
+        is one that every bundle with the task has: BadValue is raised before any text is encoded.
         """
         loaded, listed = self.loaded, checked_inputs(inputs)
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
         check_none_below(none_below, loaded.tasks)
+        loaded.check_choices(calibrated)
         turns, failures = Turns(loaded, loaded.task_names(tasks), len(listed)), list[Exception]()
         for bundle, session in self.sessions.items():
             for rows, names in turns.questions(bundle):

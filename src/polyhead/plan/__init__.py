@@ -6,6 +6,7 @@ keeps the value at a node under the digest of its prefix, and the bundle saves t
 
 from polyhead.plan.nodes import (
     ADDED,
+    LEAST_READ,
     TRUNK,
     Activation,
     Codec,
@@ -34,6 +35,7 @@ __all__ = [
     "Dense",
     "Embed",
     "Head",
+    "LEAST_READ",
     "Layers",
     "Node",
     "Path",

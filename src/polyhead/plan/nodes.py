@@ -34,6 +34,7 @@ Activation = Literal["tanh", "relu", "gelu"]
 WORD_COLUMNS = tuple(2**bits for bits in range(6, 21))  # of hashed words
 MOST_HIDDEN = 256  # hidden layers of a feed-forward half
 MOST_WINDOW = 8  # neighbours on each side
+LEAST_READ = 8  # tokens of a text that shifted prompts leave room for: of a pair two of each text, and special ones
 FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # number of digits that represent a positive number exactly
 
 

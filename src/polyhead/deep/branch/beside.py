@@ -14,7 +14,6 @@ from polyhead.plan.cost.allocate import AllocationOption, by_rule
 from polyhead.progress import counted, duration
 from polyhead.project.strategies import Branch
 from polyhead.project.strategies.branch import BRANCH_TRAINING
-from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.train.candidates import baseline_path
 from polyhead.train.data.extract import Extractor
@@ -42,15 +41,13 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     folder, precision, c = job.folder("branches", prepared), extractor.precision, job.allocation.c
     clock = Clock()
     search = grow(grown, extractor, precision=precision, folder=folder, events=events)
-    unseen, metric = msgspec.structs.replace(grown, test=None), kind_of(prepared.task).default_metric(prepared.task)
+    unseen = msgspec.structs.replace(grown, test=None)
     parts = {
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    options = [
-        msgspec.structs.replace(option, score=100 * parts[option.name].scores["validation"][metric])
-        for option in search.options()
-    ]
+    reached = {name: rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
+    options = [msgspec.structs.replace(option, score=100 * reached[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
     score = rule.choosing_score(task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 
 import msgspec
@@ -18,14 +19,16 @@ from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.sharing.make import arrays_of_part, start_pooler
 from polyhead.deep.sharing.part import BranchPart
 from polyhead.errors import TrainError
+from polyhead.files import replace_file
 from polyhead.plan import Path
 from polyhead.progress import counted
-from polyhead.project.strategies.branch import Branch, branch_path, tap_of
+from polyhead.project.strategies.branch import Branch, branch_path, private_layers, tap_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.kept import tell_unread
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import selection_score
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
 
@@ -80,6 +83,12 @@ class Branches:
         """A branch on this path in its initial state, and its training run."""
         module = self._module(path, seed, self.extractor.data.arrays)
         return module, self._course(path, module, seed, LOSSES[kind_of(self.prepared.task).loss], "teacher")
+
+    def checkpoint(self, path: Path, seed: int, name: str = "teacher") -> FilePath:
+        """The file of the checkpoint of one branch."""
+        assert self.checkpoints is not None
+        layers = len(private_layers(path))
+        return self.checkpoints / f"{self.prepared.task.name}-{name}-{tap_of(path)}-{layers}-{seed}{SUFFIX}"
 
     def student(self, teacher: TrainedBranch, layers: int, *, seed: int | None = None) -> TrainedBranch:
         """A shorter branch above the teacher's tap, trained on the labels and the teacher's outputs.
@@ -158,7 +167,7 @@ class Branches:
 
         def score() -> float:
             outputs = module_outputs(module.served(self._dtype), validation)
-            return right.scores(task, outputs)[kind.default_metric(task)]
+            return selection_score(task, right.scores(task, outputs))
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
         if not self._reported:
@@ -166,8 +175,6 @@ class Branches:
             self._reported = True
         balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
         label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
-        file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}{SUFFIX}"
-
         return Course(
             module,
             train,
@@ -175,7 +182,7 @@ class Branches:
             score=score,
             training=training,
             weights=None if balanced is None else torch.from_numpy(balanced),
-            checkpoint=self.checkpoints / file if self.checkpoints else None,
+            checkpoint=self.checkpoint(path, training.seed, name) if self.checkpoints else None,
             events=self.events,
             label=label,
         )
@@ -215,6 +222,40 @@ class DepthCandidate(msgspec.Struct, frozen=True, kw_only=True):
     score: float
 
 
+class FallenBranches:
+    """The candidates of a search that are out of the race: a file has their scores, and their checkpoints are gone.
+
+    A search that was interrupted reads them there, and trains none of them again.
+    """
+
+    def __init__(self, branches: Branches) -> None:
+        self._branches = branches
+        self._file = None if branches.checkpoints is None else branches.checkpoints / f"fallen{SUFFIX}"
+        self.candidates: dict[Key, DepthCandidate] = {}
+        if self._file is not None and self._file.exists():
+            with suppress(msgspec.MsgspecError):  # of a damaged file they are trained again
+                known = msgspec.json.decode(self._file.read_bytes(), type=list[DepthCandidate])
+                self.candidates = {(candidate.layers, candidate.seed): candidate for candidate in known}
+
+    def add(self, candidates: Sequence[DepthCandidate]) -> None:
+        """Writes their scores, and then removes their checkpoints. Raises TrainError if the disk refuses."""
+        self.candidates |= {(candidate.layers, candidate.seed): candidate for candidate in candidates}
+        if self._file is None or not candidates:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._file, msgspec.json.encode(list(self.candidates.values())))
+            for candidate in candidates:
+                path = self._branches.path(candidate.layers)
+                self._branches.checkpoint(path, candidate.seed).unlink(missing_ok=True)
+        except OSError as error:
+            raise TrainError(
+                f"cannot write {self._file}",
+                got=error.strerror or error,
+                do="free some disk space and run the same command again; finished tasks and epochs are kept",
+            ) from None
+
+
 class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a search: the best branch, the best of every depth trained to the end, and all candidates."""
 
@@ -244,12 +285,14 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
     """The best of all depths and seeds, most of which are trained for only an epoch or two."""
     running: dict[Key, tuple[OnTap, Course] | None] = {(layers, seed): None for layers in depths for seed in seeds}
     ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
-    fallen: list[DepthCandidate] = []
-    done = 0
+    fallen, done = FallenBranches(branches), 0
     while running:
         # The last rung runs to the end, so that no candidate is judged on an unfinished schedule.
         is_last, done, judged = len(running) <= LEAST_LEFT, done + 1, dict[Key, DepthCandidate]()
         for key, in_memory in list(running.items()):
+            if key in fallen.candidates:  # in an interrupted search: it falls in the same rung again
+                judged[key] = fallen.candidates[key]
+                continue
             module, course = in_memory or branches.course(branches.path(key[0]), seed=key[1])
             course.advance(course.most if is_last else done)
             if is_last or done >= course.most:
@@ -261,21 +304,27 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
                 running[key] = None if course.set_aside() else (module, course)
             del in_memory, module, course  # before the next one is made
         ranked = sorted(running, key=lambda key: (-judged[key].score, key))
-        for key in ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]:
-            fallen.append(judged[key])
+        out = ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]
+        fallen.add([judged[key] for key in out])
+        for key in out:
             del running[key]
     return _searched(ended, fallen)
 
 
 def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
     """The best of all depths and seeds, each trained to the end."""
-    ended = {}
+    ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
+    fallen = FallenBranches(branches)
     for layers in depths:
         for seed in seeds:
+            if (layers, seed) in fallen.candidates:
+                continue
             module, course = branches.course(branches.path(layers), seed=seed)
             course.advance()
             ended[layers, seed] = _ended(branches, (layers, seed), module, course)
-    return _searched(ended, [])
+            _, *beaten = _ranked({key: ended[key] for key in ended if key[0] == layers})
+            fallen.add([ended.pop(key)[1] for key in beaten])
+    return _searched(ended, fallen)
 
 
 Key = tuple[int, int]
@@ -289,13 +338,16 @@ def _candidate(key: Key, course: Course) -> DepthCandidate:
     return DepthCandidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
 
 
-def _searched(
-    ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]], fallen: Sequence[DepthCandidate]
-) -> DepthSearch:
-    """The best candidate that was trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
-    ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
+def _ranked(ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]]) -> list[Key]:
+    """The best first; ties: fewer layers, then the smaller seed (2.a.6)."""
+    return sorted(ended, key=lambda key: (-ended[key][1].score, key))
+
+
+def _searched(ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]], fallen: FallenBranches) -> DepthSearch:
+    """The best candidate that was trained to the end."""
+    ranked = _ranked(ended)
     of_depth = {key[0]: key for key in reversed(ranked)}
-    candidates = [*fallen, *(candidate for _, candidate in ended.values())]
+    candidates = [*fallen.candidates.values(), *(candidate for _, candidate in ended.values())]
     return DepthSearch(
         best=ended[ranked[0]][0],
         ended=tuple(ended[of_depth[layers]][0] for layers in sorted(of_depth)),

@@ -43,6 +43,7 @@ from polyhead.train.data.prepare import arrays_from_donor, donor_task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.events import Events, Meter
+from polyhead.train.heads.rule import selection_score
 from polyhead.train.runs import SUFFIX, Fitted, ProcessRank, stream
 from polyhead.train.training import CandidateResult
 
@@ -205,9 +206,8 @@ class JointCourse:
         """The mean over tasks of each task's own metric."""
         scores = self.scores()
         self._meter.scored(scores)
-        return float(
-            np.mean([row[kind_of(self.tasks[name]).default_metric(self.tasks[name])] for name, row in scores.items()])
-        )
+        tasks = self.tasks
+        return float(np.mean([selection_score(tasks[name], row) for name, row in scores.items()]))
 
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:

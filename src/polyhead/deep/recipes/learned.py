@@ -36,7 +36,7 @@ from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
-from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
+from polyhead.train.record.draft import HeldRows, Trained, finite_scores, task_card, validation_probes
 from polyhead.train.record.held import held_answers, keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.runs import SUFFIX
@@ -67,7 +67,9 @@ class Lineage(Value):
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:
     """Writes it next to the trunk of the bundle at `root`."""
-    replace_file(root / TRUNK / LINEAGE, to_json(lineage))
+    scores = {task: finite_scores(splits) for task, splits in lineage.scores.items()}
+    kept = msgspec.structs.replace(lineage, validation=finite_scores(lineage.validation), scores=scores)
+    replace_file(root / TRUNK / LINEAGE, to_json(kept))
 
 
 def lineage_of(root: FilePath) -> Lineage | None:

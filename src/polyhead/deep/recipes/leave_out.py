@@ -44,7 +44,7 @@ def _left_out_table(prepared: Mapping[str, Prepared], outcomes: Mapping[str, Tra
     for trunk, outcome in outcomes.items():
         for name, splits in outcome.scores.items():
             metric = kind_of(prepared[name].task).default_metric(prepared[name].task)
-            shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
+            shown = [f"{splits[s][metric]:.4f}" if metric in splits.get(s, {}) else "–" for s in ("validation", "test")]
             lines.append(f"{name:{wide}s}  {trunk:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
     return [*lines, f"{len(outcomes)} trunks"]
 

@@ -13,6 +13,7 @@ from polyhead.errors import TrainError, WrongTrunk
 from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import prompt_groups
+from polyhead.project.tables import LEAST_TOKENS
 from polyhead.train.data.prepared import Prepared
 
 
@@ -78,12 +79,13 @@ def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
     """Raises TrainError if the longest text, shifted by the prompts, would exceed the position table."""
     rows = path.embed.shifted
     longest, room = data.settings.max_tokens, data.architecture.max_tokens
+    shorter = f"set trunk.max_tokens to {room - rows} or fewer"
     if rows and longest + rows > room:
         raise TrainError(
             f"task '{p.task.name}': shifted positions of long texts would lie beyond the trunk's table",
             got=f"texts of up to {longest} tokens behind {rows} prompt rows",
             allowed=f"{room} together",
-            do=f"set trunk.max_tokens to {room - rows} or fewer, or strategy.shift = false",
+            do=f"{shorter if room - rows >= LEAST_TOKENS else 'give it fewer prompt rows'}, or strategy.shift = false",
         )
 
 

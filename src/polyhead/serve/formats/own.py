@@ -27,7 +27,7 @@ from polyhead.serve.formats.base import Operation, WireFormat, get, post
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Service, TaskSelection
-from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
+from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated
 from polyhead.tasks.task import Answer
 from polyhead.values import Value, few_digits
 
@@ -173,12 +173,7 @@ def _check_wishes(service: Service, names: TaskSelection, options: Options) -> N
     check_none_below(options.none_below, names.loaded.tasks)
     if isinstance(options.calibrated, bool):
         return
-    loaded = service.named(options.calibrated).loaded
-    for name, wish in options.calibrated.items():
-        for home in loaded.homes(name):
-            calibration = home.calibrations.get(name)
-            if calibration is not None and isinstance(wish, CalibrationChoice):
-                with_choice(home.tasks[name], calibration, wish)
+    service.named(options.calibrated).loaded.check_choices(options.calibrated)
 
 
 def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:

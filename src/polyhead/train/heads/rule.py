@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import msgspec
 import numpy as np
@@ -22,7 +23,13 @@ FEW = 100  # rows: with fewer, a standard error is itself little more than a gue
 
 def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
     """The model selection metric of these outputs."""
-    return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
+    return selection_score(task, examples.scores(task, outputs))
+
+
+def selection_score(task: Task, scores: Mapping[str, float]) -> float:
+    """The model selection metric among these scores; 0 where a kind's own metric is no finite number."""
+    score = scores[kind_of(task).default_metric(task)]
+    return score if isfinite(score) else 0.0
 
 
 def best_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -68,7 +69,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
             {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
             for row in self.fitted.history
         ]
-        notes: dict[str, Any] = {"splits": self.scores, "baselines": self.baselines, "tried": self.tried}
+        baselines = {name: finite_scores(scores) for name, scores in self.baselines.items()}
+        notes: dict[str, Any] = {"splits": finite_scores(self.scores), "baselines": baselines, "tried": self.tried}
         notes["history"] = history
         if self.chosen:
             notes["chosen"] = self.chosen
@@ -81,6 +83,14 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         if self.held is not None and (calibration := held_calibration(task, self.held)) is not None:
             notes["calibration"] = msgspec.to_builtins(calibration)
         return notes
+
+
+def finite_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """The same without values that are no finite numbers: JSON holds none."""
+    return {
+        split: {metric: value for metric, value in values.items() if isfinite(value)}
+        for split, values in scores.items()
+    }
 
 
 def held_calibration(task: Task, held: HeldRows) -> HeldCalibration | None:

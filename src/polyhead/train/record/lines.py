@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, isfinite, nan
 
 import msgspec
 
@@ -232,7 +232,7 @@ def scores_shown(
     metric = kind_of(task).default_metric(task)
     shown = []
     for split, values in scores.items():
-        text = f"{split} {metric} {values[metric]:.4f}"
+        text = f"{split} {metric} {values.get(metric, nan):.4f}"
         of = [f"{folds} folds"] if folds and split == "validation" else []
         count = (rows or {}).get(split, FEW)
         of += [f"of {count} rows"] if count < FEW else []
@@ -248,6 +248,11 @@ def scores_shown(
 def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
     """Lines if a baseline scores higher, or the best constant answer as high, on at least `FEW` rows."""
     constant, metric = baselines.get("constant", {}), kind_of(task).default_metric(task)
+    unmeasured = [
+        f"its {name} is no number on {' and '.join(of)}, and is left out of the scores of its version"
+        for name in kind_of(task).metrics(task)
+        if (of := [split for split, values in scores.items() if not isfinite(values.get(name, 0.0))])
+    ]
     splits = [split for split in scores if rows.get(split, 0) >= FEW and split in constant]
     alike = [split for split in splits if len(scores[split]) > 1 and scores[split] == constant[split]]
     lower = [split for split in splits if split not in alike and scores[split][metric] <= constant[split][metric]]
@@ -260,7 +265,9 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
     if lower:
         lines.append(f"on {' and '.join(lower)} its {metric} is no higher than that of one answer for every row")
     lines = [f"{line}; {advice}" for line in lines]
-    return [f"{task.name}: warning: {line}" for line in [*lines, *_beaten(metric, scores, baselines, rows)]]
+    return [
+        f"{task.name}: warning: {line}" for line in [*unmeasured, *lines, *_beaten(metric, scores, baselines, rows)]
+    ]
 
 
 MEANT = {"tf-idf": "TF-IDF of words with logistic regression, which needs no encoder,", "linear": "a linear head"}

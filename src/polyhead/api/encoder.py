@@ -1,0 +1,87 @@
+"""The encoder that a model is asked for by name, held against the one of its bundle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.manifest import read_trunk_record
+from polyhead.bundle.read import Bundle
+from polyhead.encoder.data import TrunkData
+from polyhead.errors import MissingExtra, TrunkNotFound, WrongTrunk
+from polyhead.project.encoders import ENCODERS, MINILM
+from polyhead.project.pretrained import load_trunk
+
+KEEP = "leave `trunk` out to keep the bundle's encoder, or give another `folder`"
+HUBS = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
+
+
+def named_encoder(name: str) -> TrunkData:
+    """The encoder called `name`: that of a bundle if it is a bundle's folder, else from `load_trunk`, with its errors.
+
+    Raises BundleError for a bundle that cannot be read.
+    """
+    return Bundle.open(_folder(name)).trunk() if _is_bundle(name) else load_trunk(name)
+
+
+def encoder_of(folder: FilePath, name: str | None) -> str:
+    """The encoder for a model in `folder`, as it is called: without a name that of the folder's bundle, else minilm.
+
+    Raises WrongTrunk if the folder's bundle has another encoder than the one named, TrunkNotFound if that one cannot
+    be found and the bundle records another name.
+    """
+    if not _is_bundle(folder):
+        return MINILM if name is None else name
+    if name is None:
+        return str(folder)
+    bundle = Bundle.open(folder, verify=False)
+    if not _is_encoder_of(bundle, name):
+        raise WrongTrunk(
+            f"the bundle in {folder} has another encoder than the one named, and all its tasks share it",
+            got=name,
+            allowed=f"{bundle.trunk_name}, under any name",
+            do=KEEP,
+        )
+    return name
+
+
+def _is_encoder_of(bundle: Bundle, name: str) -> bool:
+    """Whether the encoder has the bundle's weights and tokenizer, under whatever name; `max_tokens` may differ.
+
+    A name that the bundle records is believed unless it is a folder's: no hub is asked, and minilm's 90 MB are not
+    read again (1 s). A trunk that a recipe trained further thus goes by the name of its beginning.
+    """
+    record = read_trunk_record(bundle.root)
+    if _is_bundle(name):
+        other = read_trunk_record(_folder(name))
+        same = {"name": record.name, "settings": record.settings, "weights": record.weights}
+        return msgspec.structs.replace(other, **same) == record
+    is_folder = name not in ENCODERS and _folder(name).is_dir()
+    if not is_folder and HUBS.get(name, name) == HUBS.get(record.name, record.name):
+        return True
+    known = None if is_folder else next((known for known in ENCODERS.values() if name in (known.name, known.hub)), None)
+    if known is not None and known.shape != record.architecture:
+        return False
+    try:
+        data = load_trunk(name)
+    except (TrunkNotFound, MissingExtra) as error:
+        raise TrunkNotFound(
+            f"the encoder '{name}' cannot be compared with the encoder of the bundle in {bundle.root}",
+            got=error.what,
+            allowed=record.name,
+            do=KEEP,
+            name=name,
+        ) from error
+    is_alike = data.architecture == record.architecture
+    return is_alike and msgspec.structs.replace(data, settings=record.settings).digest == bundle.digest
+
+
+def _is_bundle(place: FilePath | str) -> bool:
+    return (_folder(place) / BUNDLE).is_file()
+
+
+def _folder(place: FilePath | str) -> FilePath:
+    return FilePath(os.path.expanduser(place))

@@ -1,0 +1,97 @@
+"""Which encoder a model stands on, where its folder has a bundle already."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from polyhead import Model
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.read import Bundle
+from polyhead.errors import TrunkNotFound, WrongTrunk
+from polyhead.project.encoders import ENCODERS
+from polyhead.project.pretrained import load_trunk
+from support.tiny_project import change_array, write_trunk
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory):
+    return write_trunk(tmp_path_factory.mktemp("encoder") / "trunk")
+
+
+def bundle_over(trunk, root, **settings):
+    """A bundle without tasks, and the digest of its trunk."""
+    return write_bundle(root, load_trunk(str(trunk), **settings)).digest
+
+
+@pytest.fixture
+def folder(trunk, tmp_path):
+    bundle_over(trunk, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def rename(root, name):
+    """The bundle's trunk as it is recorded under another name, as if that had been asked for."""
+    trunk = Bundle.open(root).trunk()
+    shutil.rmtree(root)
+    write_bundle(
+        root, type(trunk)(**{field: getattr(trunk, field) for field in trunk.__struct_fields__} | {"name": name})
+    )
+
+
+def test_a_folder_with_a_bundle_over_another_encoder_is_refused(trunk, folder, tmp_path):
+    """It was kept without a word, and tasks were trained over it."""
+    other = shutil.copytree(trunk, tmp_path / "other")
+    change_array(other / "model.safetensors", "embeddings.word_embeddings.weight", lambda array: array + np.float32(1))
+    bundle_over(other, tmp_path / "over")
+    for name in (other, tmp_path / "over", "minilm", ENCODERS["minilm"].hub):
+        with pytest.raises(WrongTrunk, match="another encoder") as raised:
+            Model(str(name), folder=folder)
+        assert str(name) in str(raised.value.got) and str(trunk) in str(raised.value.allowed)
+        assert "leave `trunk` out" in raised.value.do
+    assert not (tmp_path / "new").exists()
+    Model(str(other), folder=tmp_path / "new")  # a folder without a bundle takes any encoder
+
+
+def test_the_same_encoder_under_another_name_is_accepted(trunk, folder, tmp_path):
+    copy = shutil.copytree(trunk, tmp_path / "copy")
+    bundle_over(copy, tmp_path / "twin")
+    for name in (trunk, copy, folder, tmp_path / "twin"):
+        assert Model(str(name), folder=folder).trunk == str(name)
+    shorter = tmp_path / "shorter"
+    assert bundle_over(trunk, shorter, max_tokens=16) != Bundle.open(folder).digest
+    for name in (copy, folder, tmp_path / "twin"):
+        Model(str(name), folder=shorter)  # its bundle reads less of a text, with the same weights
+
+
+def test_a_changed_checkpoint_under_the_same_path_is_another_encoder(trunk, tmp_path):
+    copy = shutil.copytree(trunk, tmp_path / "copy")
+    bundle_over(copy, tmp_path / "bundle")
+    Model(str(copy), folder=tmp_path / "bundle")
+    change_array(copy / "model.safetensors", "embeddings.word_embeddings.weight", lambda array: array * np.float32(2))
+    with pytest.raises(WrongTrunk):
+        Model(str(copy), folder=tmp_path / "bundle")
+
+
+def test_a_name_that_the_bundle_records_needs_no_encoder_on_this_machine(folder):
+    for recorded, names in (
+        ("a-team/their-encoder", ["a-team/their-encoder"]),
+        ("/on/another/machine", ["/on/another/machine"]),
+        ("mpnet", ["mpnet", ENCODERS["mpnet"].hub]),
+        (ENCODERS["mpnet"].hub, ["mpnet", ENCODERS["mpnet"].hub]),
+    ):
+        rename(folder, recorded)
+        for name in names:
+            Model(name, folder=folder)
+
+
+def test_an_encoder_that_cannot_be_found_is_not_taken_for_that_of_the_bundle(trunk, folder):
+    with pytest.raises(TrunkNotFound, match="cannot be compared with the encoder of the bundle") as raised:
+        Model("/not/there", folder=folder)
+    assert str(trunk) in str(raised.value.allowed) and "leave `trunk` out" in raised.value.do
+
+
+def test_without_a_name_the_bundle_keeps_its_encoder(folder, tmp_path):
+    assert Model(folder=folder).trunk == str(folder)
+    assert Model().trunk == Model(folder=tmp_path / "new").trunk == "minilm"
+    assert Model.load(folder).trunk == str(folder)
