@@ -201,7 +201,7 @@ def test_answers_that_move_though_their_task_did_not_change_stop_a_change(root, 
 
             monkeypatch.setattr(ReferenceBackend, "replace", replaced)
             await service.changes.take()  # asks nobody: nothing changed
-            service.changes._isolation._learn(service.loaded, service.session.bundle, ["topics"])
+            service.changes._isolation._learn(service.loaded, service.session.bundle, ["topics"], beside=())
             monkeypatch.setattr(ReferenceBackend, "_headed", shifted)
             add(root, "names", 3)
             with pytest.raises(IsolationError, match="topics"):

@@ -79,8 +79,8 @@ def test_texts_that_are_not_searched_have_the_best_path_of_all_too(monkeypatch):
     assert [path.tolist() for path in paths] == [list(by_hand(row, LABELS, learned)[1]) for row in rows]
     are_settled = tagged._are_settled
 
-    def none_settled(*values, are_learned):
-        several.append(are_settled(*values, are_learned=are_learned))
+    def none_settled(*values):
+        several.append(are_settled(*values))
         return np.zeros_like(several[0])
 
     monkeypatch.setattr(tagged, "_are_settled", none_settled)
@@ -138,6 +138,7 @@ def test_no_path_is_ever_wrong_and_right_ones_are_left_alone():
 def test_texts_together_have_the_paths_of_each(is_learned, monkeypatch):
     """More than stand together, of many lengths, some without words; `chosen` reads them end to end, parts included."""
     monkeypatch.setattr("polyhead.tasks.kinds.tagged.AT_ONCE", 5)
+    monkeypatch.setattr("polyhead.tasks.kinds.tagged.CHECKED_AT_ONCE", 4)
     chance = np.random.default_rng(11)
     rows = [chance.normal(scale=2, size=(length, len(LABELS))) for length in (3, 0, 7, 1, 7, 2, 12, 0, 5, 1, 4, 4, 9)]
     learned = tuple(map(tuple, chance.normal(size=(len(LABELS) + 1, len(LABELS))).tolist())) if is_learned else ()

@@ -62,15 +62,17 @@ def command(
     session = how.session(bundle)
     names = [name for name in session.task_names(tasks or None) if name in session.records]
     standing = _standing(session, names, tasks) if known is None and not keep else {}
-    told: dict[str, Any] = {"seed": seed, "say": note, "show": printer.show}
+    options: dict[str, Any] = {"seed": seed, "say": note, "show": printer.show}
     read = list(standing) or names
-    rows = summaries(session, data, read, _labelled(session, read, data, columns), columns.roles, needed=tasks, **told)
+    rows = summaries(
+        session, data, read, _labelled(session, read, data, columns), columns.roles, needed=tasks, **options
+    )
     if keep:
         return _keep(printer, bundle, session, rows, actor)
     if known is not None:
         read = list(rows)
         sources = _labelled(session, read, known, columns)
-        others = summaries(session, known, read, sources, columns.roles, needed=read, **told)
+        others = summaries(session, known, read, sources, columns.roles, needed=read, **options)
         standing = {name: summary.seen for name, summary in others.items()}
     task_drifts = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     printer.json(_print(printer, data, task_drifts))

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -200,10 +201,11 @@ def run(
 
     settings = service.settings
 
+    clock_of_the_end = cache(end_in_time)  # begins once, at the first signal
+
     def stopping() -> None:
-        if not service.is_draining:
-            service.drain()
-            end_in_time(settings.drain_seconds)
+        service.drain()
+        clock_of_the_end(settings.drain_seconds)
 
     serving = serve(
         listeners,

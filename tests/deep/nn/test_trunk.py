@@ -266,7 +266,7 @@ def test_prompts_beside_the_text_are_those_of_one_masked_input(any_trunk, batch,
     text = any_trunk.go_on(any_trunk.start(ids, mask), stop=2, keep=keep)
     for found, other in zip(text.hidden, expected, strict=True):
         torch.testing.assert_close(found[mask], other[mask], atol=1e-5, rtol=0)
-    states = any_trunk.beside(text, any_trunk.embed_prompts(prompts)[None], sizes=SIZES)
+    states = any_trunk.beside(text, any_trunk.embeddings.of_prompts(prompts)[None], sizes=SIZES)
     assert (states.first, states.depth, states.mask.all()) == (0, 2, True)
     for found, other in zip(states.hidden, before, strict=True):
         assert found.shape == (4, 6, 16)
@@ -283,7 +283,7 @@ def test_keeping_keys_changes_no_bit_of_the_text(trunk, batch):
 
 def test_prompts_beside_the_text_go_on_from_any_state(trunk, batch):
     ids, mask, _ = batch
-    text, embedded = trunk(ids, mask), trunk.embed_prompts(prompts_of(trunk))
+    text, embedded = trunk(ids, mask), trunk.embeddings.of_prompts(prompts_of(trunk))
     whole = trunk.beside(text, embedded, sizes=SIZES)
     first = trunk.beside(text.upto(0), embedded, sizes=SIZES, stop=1)
     rest = trunk.beside(text, first.last, sizes=SIZES, start=1)
@@ -293,7 +293,10 @@ def test_prompts_beside_the_text_go_on_from_any_state(trunk, batch):
 
 def test_rows_of_kept_keys_go_with_their_texts(trunk, batch):
     ids, mask, _ = batch
-    text, embedded = (trunk.go_on(trunk.start(ids, mask), stop=3, keep=True), trunk.embed_prompts(prompts_of(trunk)))
+    text, embedded = (
+        trunk.go_on(trunk.start(ids, mask), stop=3, keep=True),
+        trunk.embeddings.of_prompts(prompts_of(trunk)),
+    )
     found = trunk.beside(text.rows([2, 0]), embedded, sizes=SIZES).last
     torch.testing.assert_close(found, trunk.beside(text, embedded, sizes=SIZES).last[[2, 0]], atol=1e-6, rtol=0)
     assert sorted(text.upto(1).keys) == [0]
@@ -302,14 +305,14 @@ def test_rows_of_kept_keys_go_with_their_texts(trunk, batch):
 def test_what_stands_in_padding_changes_no_bit_of_a_prompt(trunk, batch):
     ids, mask, _ = batch
     other = torch.where(mask, ids, (ids + 5) % 14)
-    embedded = trunk.embed_prompts(prompts_of(trunk))
+    embedded = trunk.embeddings.of_prompts(prompts_of(trunk))
     a, b = (trunk.beside(trunk(x, mask), embedded, sizes=SIZES).last for x in (ids, other))
     assert torch.equal(a, b)
 
 
 def test_a_prompt_is_the_same_alone_and_among_others(trunk, batch):
     ids, mask, _ = batch
-    text, embedded = trunk(ids, mask), trunk.embed_prompts(prompts_of(trunk))
+    text, embedded = trunk(ids, mask), trunk.embeddings.of_prompts(prompts_of(trunk))
     together = trunk.beside(text, embedded, sizes=SIZES).last
     alone = trunk.beside(text, embedded[2:5], sizes=[3]).last
     torch.testing.assert_close(together[:, 2:5], alone, atol=1e-6, rtol=0)
@@ -320,7 +323,7 @@ def test_what_stands_in_other_slots_changes_no_bit_of_a_prompt(trunk, batch, oth
     """In slots of one shape, empty ones zero, a new prompt fills a slot and moves nothing else."""
     ids, mask, _ = batch
     text, slots = trunk(ids, mask), torch.zeros(16, 2, 16)
-    slots[3] = trunk.embed_prompts(prompts_of(trunk))[:2]
+    slots[3] = trunk.embeddings.of_prompts(prompts_of(trunk))[:2]
     alone = trunk.beside(text, slots.flatten(0, 1), sizes=[2] * 16).last[:, 6:8]
     slots[:3] = slots[4:] = others * torch.randn(1, generator=torch.Generator().manual_seed(1))
     among = trunk.beside(text, slots.flatten(0, 1), sizes=[2] * 16).last[:, 6:8]
@@ -336,7 +339,7 @@ def test_prompts_and_text_have_the_gradients_of_one_masked_input(trunk, batch):
         prompts = prompts_of(trunk).requires_grad_()
         if beside:
             text = trunk.go_on(trunk.start(ids, mask), stop=3, keep=True)
-            last = trunk.beside(text, trunk.embed_prompts(prompts), sizes=SIZES).last
+            last = trunk.beside(text, trunk.embeddings.of_prompts(prompts), sizes=SIZES).last
         else:
             last = in_one_input(trunk, ids, mask, prompts)[0][-1]
         wanted = (prompts, words, weights)
@@ -348,14 +351,14 @@ def test_prompts_and_text_have_the_gradients_of_one_masked_input(trunk, batch):
 def test_no_prompts_gradient_reaches_another(trunk, batch):
     ids, mask, _ = batch
     prompts = prompts_of(trunk).requires_grad_()
-    last = trunk.beside(trunk(ids, mask), trunk.embed_prompts(prompts), sizes=SIZES).last
+    last = trunk.beside(trunk(ids, mask), trunk.embeddings.of_prompts(prompts), sizes=SIZES).last
     gradient = torch.autograd.grad(last[:, 2:5].square().sum(), prompts)[0]
     assert (gradient.abs().sum(dim=1) > 0).tolist() == [False, False, True, True, True, False]
 
 
 def test_prompts_may_differ_by_text(trunk, batch):
     ids, mask, _ = batch
-    own = trunk.embed_prompts(torch.stack([prompts_of(trunk, seed) for seed in range(4)]))
+    own = trunk.embeddings.of_prompts(torch.stack([prompts_of(trunk, seed) for seed in range(4)]))
     found = trunk.beside(trunk(ids, mask), own, sizes=SIZES).last
     alone = trunk.beside(trunk(ids[2:3], mask[2:3]), own[2], sizes=SIZES).last
     torch.testing.assert_close(found[2:3], alone, atol=1e-6, rtol=0)
@@ -364,13 +367,13 @@ def test_prompts_may_differ_by_text(trunk, batch):
 def test_embedded_prompts_are_those_before_a_text(any_trunk, batch):
     prompts = prompts_of(any_trunk)
     before = any_trunk.embed(batch[0], prompts=prompts)[:, : sum(SIZES)]
-    torch.testing.assert_close(any_trunk.embed_prompts(prompts).expand(4, -1, -1), before, atol=1e-6, rtol=0)
+    torch.testing.assert_close(any_trunk.embeddings.of_prompts(prompts).expand(4, -1, -1), before, atol=1e-6, rtol=0)
 
 
 def test_prompts_of_other_sizes_than_their_rows_are_refused(trunk, batch):
     ids, mask, _ = batch
     with pytest.raises(PlanError, match="sizes"):
-        trunk.beside(trunk(ids, mask), trunk.embed_prompts(prompts_of(trunk)), sizes=[2, 2])
+        trunk.beside(trunk(ids, mask), trunk.embeddings.of_prompts(prompts_of(trunk)), sizes=[2, 2])
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 3), (2, 1), (0, 4)], ids=["unseen", "backwards", "beyond"])
@@ -378,7 +381,7 @@ def test_prompts_beside_layers_whose_text_is_not_there_are_refused(trunk, batch,
     ids, mask, _ = batch
     text = trunk(ids, mask).upto(1)
     with pytest.raises(PlanError, match=r"layers \[0, 1\]"):
-        trunk.beside(text, trunk.embed_prompts(prompts_of(trunk)), sizes=SIZES, start=start, stop=stop)
+        trunk.beside(text, trunk.embeddings.of_prompts(prompts_of(trunk)), sizes=SIZES, start=start, stop=stop)
     assert isinstance(text, States)
 
 

@@ -46,8 +46,8 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    reached = {name: rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
-    options = [msgspec.structs.replace(option, score=100 * reached[option.name]) for option in search.options()]
+    by_branch = {name: rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
+    options = [msgspec.structs.replace(option, score=100 * by_branch[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
     score = rule.choosing_score(task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)

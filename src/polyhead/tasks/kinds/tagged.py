@@ -20,6 +20,7 @@ from polyhead.text.words import words_in
 from polyhead.values import Value
 
 ROUNDING = 1e-9  # of sums of log-probabilities
+CHECKED_AT_ONCE = 256  # texts that are looked at together: do their paths need a search?
 AT_ONCE = 64  # texts whose best paths are found together
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]
@@ -221,11 +222,12 @@ def best_paths(
     scored = [_numbers(row, len(labels)) for row in rows]
     are_read = [~np.isnan(row).any(axis=-1) for row in rows] if transitions else []
     paths: list[np.ndarray] = [scores.argmax(axis=-1) for scores in scored]
-    texts = [i for i, path in enumerate(paths) if len(path) and (not transitions or are_read[i].all())]
-    settled = _are_settled(
-        [scored[i] for i in texts], [paths[i] for i in texts], first, follows, are_learned=bool(transitions)
-    )
-    known = {i for i, is_settled in zip(texts, settled, strict=True) if is_settled}
+    known = set[int]()
+    with_all = [i for i, path in enumerate(paths) if len(path) and (not transitions or are_read[i].all())]
+    for begin in range(0, len(with_all), CHECKED_AT_ONCE):
+        texts = with_all[begin : begin + CHECKED_AT_ONCE]
+        values = [scored[i] for i in texts] if transitions else None
+        known.update(np.array(texts)[_are_settled([paths[i] for i in texts], first, follows, values)].tolist())
     order = sorted((i for i, path in enumerate(paths) if len(path) and i not in known), key=lambda i: -len(paths[i]))
     for begin in range(0, len(order), AT_ONCE):
         texts = order[begin : begin + AT_ONCE]
@@ -287,28 +289,22 @@ def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
 
 
 def _are_settled(
-    scored: Sequence[np.ndarray],
-    paths: Sequence[np.ndarray],
-    first: np.ndarray,
-    follows: np.ndarray,
-    *,
-    are_learned: bool,
+    paths: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarray, scored: Sequence[np.ndarray] | None
 ) -> np.ndarray:
     """For each text whether the best labels of its single words are its best sequence for sure, bool (texts,).
 
-    So they are if they are allowed and no transitions were learned, or every other label of a word loses more than the
-    steps to and from it could gain, whatever labels its neighbours have. A step between two other labels is counted for
-    the second word, one back to a best label for the first.
+    So they are if they are allowed and no transitions were learned (`scored` None), or every other label of a word
+    loses more than the steps to and from it could gain, whatever labels its neighbours have. A step between two other
+    labels is counted for the second word, one back to a best label for the first.
     """
-    if not len(scored):
-        return np.zeros(0, bool)
     starts, words = np.cumsum([0, *map(len, paths)])[:-1], np.arange(sum(map(len, paths)))
-    path, scores = np.concatenate(paths), np.concatenate(scored)
+    path = np.concatenate(paths)
     steps = np.concatenate([[0.0], follows[path[:-1], path[1:]]])  # to the best label of each word
     steps[starts] = first[path[starts]]
     are_allowed = np.minimum.reduceat(np.isfinite(steps), starts)
-    if not are_learned:
+    if scored is None:
         return are_allowed
+    scores = np.concatenate(scored)
     steps = np.where(np.isfinite(steps), steps, 0.0)
     to_each = np.broadcast_to(follows.max(axis=0), scores.shape).copy()
     to_each[starts] = first
