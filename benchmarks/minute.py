@@ -7,7 +7,7 @@ the demo run. The snippet runs once more with torch and OpenVINO beside it, in t
 cross-validation of 200 rows of AG News. Calibration: ten sets with 64 rows a label, three draws, by the whole test
 split, with the scale of the outputs that training chose and without it. Effort 'best': four sets of 1,500 rows, one
 draw, test scores beside those of the default, and the time that its minutes allow. Rows are kept, so that parts can be
-repeated.
+repeated; processors without bfloat16 have a file of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.right_snippet import snippet
+from benchmarks.server_load import SUFFIX
 from studies.results import Claim
 from studies.settings import ROOT, answer_help, command, report, say
 
@@ -64,7 +65,7 @@ def main() -> None:
         rows = [row for row in kept() if row["part"] != name] + [{"part": name, **row} for row in parts[name]()]
         ROWS.parent.mkdir(parents=True, exist_ok=True)
         ROWS.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    report("minute", command=command(), rows=kept(), claims=claims(kept()), lacking=[])
+    report(f"minute{SUFFIX}", command=command(), rows=kept(), claims=claims(kept()), lacking=[])
 
 
 def kept() -> list[dict]:
@@ -233,7 +234,13 @@ def claims(rows: list[dict]) -> list[Claim]:
         note = note if value <= wanted or name not in WHY else f"{note} {WHY[name]}."
         found.append(
             Claim(
-                id=f"minute.{name}", text=text, target=wanted, value=value, unit=unit, holds=value <= wanted, note=note
+                id=f"minute.{name}{SUFFIX.replace('_', '-')}",
+                text=text,
+                target=wanted,
+                value=value,
+                unit=unit,
+                holds=value <= wanted,
+                note=note,
             )
         )
 
