@@ -1,6 +1,9 @@
 """Which encoder a model stands on, where its folder has a bundle already."""
 
+import html
+import pickle
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -91,7 +94,42 @@ def test_an_encoder_that_cannot_be_found_is_not_taken_for_that_of_the_bundle(tru
     assert str(trunk) in str(raised.value.allowed) and "leave `trunk` out" in raised.value.do
 
 
-def test_without_a_name_the_bundle_keeps_its_encoder(folder, tmp_path):
-    assert Model(folder=folder).trunk == str(folder)
+@pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
+def test_without_a_name_the_bundle_keeps_its_encoder_and_no_path_is_shown(trunk, folder, made):
+    """The folder's path stood for the encoder in the model's text, its notebook heading and its pickles."""
+    model = made(folder)
+    assert str(folder) not in repr(model.__reduce__()[1][0])
+    assert str(pickle.loads(pickle.dumps(model)).folder) != str(folder)
+    for recorded, shown in (
+        ("mpnet", "mpnet"),
+        ("a-team/their-encoder", "a-team/their-encoder"),
+        (str(trunk), trunk.name),
+        ("C:\\models\\theirs", "theirs"),
+    ):
+        rename(folder, recorded)
+        for again in (made(folder), Model(recorded, folder=folder), pickle.loads(pickle.dumps(made(folder)))):
+            heading = repr(again).splitlines()[0].removesuffix(f", folder={str(again.folder)!r})")
+            assert heading == f"Model({shown!r}"
+            assert f"Model({shown!r})" in html.unescape(again._repr_html_())
+            assert str(folder) not in again._repr_html_() and str(trunk) not in again._repr_html_()
+
+
+@pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
+def test_a_folder_that_is_removed_begins_anew_with_minilm(trunk, folder, tmp_path, monkeypatch, made):
+    """The encoder was looked for in the folder, which is gone."""
+    begun = []
+
+    def trained(project, **_):
+        begun.append(project.trunk.name)
+        if not folder.exists():
+            bundle_over(trunk, folder)
+        return SimpleNamespace(trained=())
+
+    monkeypatch.setattr("polyhead.train_project", trained)
+    model = made(folder)
+    model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    shutil.rmtree(folder)
+    assert repr(model).startswith("Model('minilm', ")
+    model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    assert begun == [str(folder), "minilm"]
     assert Model().trunk == Model(folder=tmp_path / "new").trunk == "minilm"
-    assert Model.load(folder).trunk == str(folder)
