@@ -1,19 +1,22 @@
 """Which encoder a model stands on, where its folder has a bundle already."""
 
 import html
+import json
 import pickle
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from polyhead import Model
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.errors import TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS
-from polyhead.project.pretrained import load_trunk
+from polyhead.project.pretrained import load_trunk, stated_shape
+from polyhead.testing import tiny_trunk
 from support.tiny_project import change_array, write_trunk
 
 
@@ -92,6 +95,46 @@ def test_an_encoder_that_cannot_be_found_is_not_taken_for_that_of_the_bundle(tru
     with pytest.raises(TrunkNotFound, match="cannot be compared with the encoder of the bundle") as raised:
         Model("/not/there", folder=folder)
     assert str(trunk) in str(raised.value.allowed) and "leave `trunk` out" in raised.value.do
+
+
+def test_of_a_hub_id_with_another_shape_no_weights_are_downloaded(trunk, folder, tmp_path, monkeypatch):
+    """They were, before they were refused: gigabytes, or an error of the network or of a missing package."""
+    asked, hub = [], pytest.importorskip("huggingface_hub")
+    same, other, repository = tmp_path / "same", tmp_path / "other", tmp_path / "hub"
+    shutil.copytree(trunk, same)
+    shutil.copytree(trunk, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] + 1}))
+
+    def downloaded(name, *, allow_patterns):
+        """A folder with the files that are asked for alone."""
+        asked.append((name, allow_patterns))
+        for file in (tmp_path / name.rpartition("/")[2]).iterdir():
+            if file.name in allow_patterns:
+                (repository / name).mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, repository / name)
+        return str(repository / name)
+
+    monkeypatch.setattr(hub, "snapshot_download", downloaded)
+    with pytest.raises(WrongTrunk, match="another encoder"):
+        Model("a-team/other", folder=folder)
+    assert asked == [("a-team/other", ["config.json"])]
+    assert Model("a-team/same", folder=folder).trunk == "a-team/same"  # its weights are compared
+    assert asked[1:][0] == ("a-team/same", ["config.json"]) and "model.safetensors" in asked[2][1]
+
+
+def test_an_encoder_whose_arrays_alone_tell_its_shape_is_compared_by_them(folder, tmp_path):
+    words, first, second = tiny_trunk(family="static"), tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "tokenizer.json").write_bytes(words.tokenizer)
+    (first / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
+    save_file({"embeddings": words.arrays["embeddings.word.weight"]}, first / "model.safetensors")
+    shutil.copytree(first, second)
+    bundle_over(first, tmp_path / "words")
+    assert stated_shape(str(first)) is None
+    Model(str(second), folder=tmp_path / "words")
+    with pytest.raises(WrongTrunk):
+        Model(str(second), folder=folder)
 
 
 @pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import MissingExtra, TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM
-from polyhead.project.pretrained import load_trunk
+from polyhead.project.pretrained import load_trunk, stated_shape
 
 KEEP = "leave `trunk` out to keep the bundle's encoder, or give another `folder`"
 HUBS = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
@@ -71,10 +71,9 @@ def _is_encoder_of(bundle: Bundle, name: str) -> bool:
     is_folder = name not in ENCODERS and _folder(name).is_dir()
     if not is_folder and HUBS.get(name, name) == HUBS.get(record.name, record.name):
         return True
-    known = None if is_folder else next((known for known in ENCODERS.values() if name in (known.name, known.hub)), None)
-    if known is not None and known.shape != record.architecture:
-        return False
     try:
+        if stated_shape(name) not in (None, record.architecture):
+            return False
         data = load_trunk(name)
     except (TrunkNotFound, MissingExtra) as error:
         raise TrunkNotFound(

@@ -44,9 +44,9 @@ class Model:
 
     `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
     folder, for its trunk; by default `minilm`. The bundle is in `folder`, or else in a temporary folder until `save`.
-    A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named. `cache` keeps the
-    encoder's features and the rows of each fit, so that later programs need not encode them again and can `add` to
-    them. `verbose` reports guesses and the progress of training on standard error.
+    A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named, TrunkNotFound if it
+    cannot be compared. `cache` keeps the encoder's features and each fit's rows, so that later programs need not encode
+    them again and can `add` to them. `verbose` reports guesses and progress on standard error.
     """
 
     keeps_rows = True  # for later fits that add to them
