@@ -1,16 +1,22 @@
 """Which encoder a model stands on, where its folder has a bundle already."""
 
+import html
+import json
+import pickle
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from polyhead import Model
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.errors import TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS
-from polyhead.project.pretrained import load_trunk
+from polyhead.project.pretrained import load_trunk, stated_shape
+from polyhead.testing import tiny_trunk
 from support.tiny_project import change_array, write_trunk
 
 
@@ -91,7 +97,82 @@ def test_an_encoder_that_cannot_be_found_is_not_taken_for_that_of_the_bundle(tru
     assert str(trunk) in str(raised.value.allowed) and "leave `trunk` out" in raised.value.do
 
 
-def test_without_a_name_the_bundle_keeps_its_encoder(folder, tmp_path):
-    assert Model(folder=folder).trunk == str(folder)
+def test_of_a_hub_id_with_another_shape_no_weights_are_downloaded(trunk, folder, tmp_path, monkeypatch):
+    """They were, before they were refused: gigabytes, or an error of the network or of a missing package."""
+    asked, hub = [], pytest.importorskip("huggingface_hub")
+    same, other, repository = tmp_path / "same", tmp_path / "other", tmp_path / "hub"
+    shutil.copytree(trunk, same)
+    shutil.copytree(trunk, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] + 1}))
+
+    def downloaded(name, *, allow_patterns):
+        """A folder with the files that are asked for alone."""
+        asked.append((name, allow_patterns))
+        for file in (tmp_path / name.rpartition("/")[2]).iterdir():
+            if file.name in allow_patterns:
+                (repository / name).mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, repository / name)
+        return str(repository / name)
+
+    monkeypatch.setattr(hub, "snapshot_download", downloaded)
+    with pytest.raises(WrongTrunk, match="another encoder"):
+        Model("a-team/other", folder=folder)
+    assert asked == [("a-team/other", ["config.json"])]
+    assert Model("a-team/same", folder=folder).trunk == "a-team/same"  # its weights are compared
+    assert asked[1:][0] == ("a-team/same", ["config.json"]) and "model.safetensors" in asked[2][1]
+
+
+def test_an_encoder_whose_arrays_alone_tell_its_shape_is_compared_by_them(folder, tmp_path):
+    words, first, second = tiny_trunk(family="static"), tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "tokenizer.json").write_bytes(words.tokenizer)
+    (first / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
+    save_file({"embeddings": words.arrays["embeddings.word.weight"]}, first / "model.safetensors")
+    shutil.copytree(first, second)
+    bundle_over(first, tmp_path / "words")
+    assert stated_shape(str(first)) is None
+    Model(str(second), folder=tmp_path / "words")
+    with pytest.raises(WrongTrunk):
+        Model(str(second), folder=folder)
+
+
+@pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
+def test_without_a_name_the_bundle_keeps_its_encoder_and_no_path_is_shown(trunk, folder, made):
+    """The folder's path stood for the encoder in the model's text, its notebook heading and its pickles."""
+    model = made(folder)
+    assert str(folder) not in repr(model.__reduce__()[1][0])
+    assert str(pickle.loads(pickle.dumps(model)).folder) != str(folder)
+    for recorded, shown in (
+        ("mpnet", "mpnet"),
+        ("a-team/their-encoder", "a-team/their-encoder"),
+        (str(trunk), trunk.name),
+        ("C:\\models\\theirs", "theirs"),
+    ):
+        rename(folder, recorded)
+        for again in (made(folder), Model(recorded, folder=folder), pickle.loads(pickle.dumps(made(folder)))):
+            heading = repr(again).splitlines()[0].removesuffix(f", folder={str(again.folder)!r})")
+            assert heading == f"Model({shown!r}"
+            assert f"Model({shown!r})" in html.unescape(again._repr_html_())
+            assert str(folder) not in again._repr_html_() and str(trunk) not in again._repr_html_()
+
+
+@pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
+def test_a_folder_that_is_removed_begins_anew_with_minilm(trunk, folder, tmp_path, monkeypatch, made):
+    """The encoder was looked for in the folder, which is gone."""
+    begun = []
+
+    def trained(project, **_):
+        begun.append(project.trunk.name)
+        if not folder.exists():
+            bundle_over(trunk, folder)
+        return SimpleNamespace(trained=())
+
+    monkeypatch.setattr("polyhead.train_project", trained)
+    model = made(folder)
+    model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    shutil.rmtree(folder)
+    assert repr(model).startswith("Model('minilm', ")
+    model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    assert begun == [str(folder), "minilm"]
     assert Model().trunk == Model(folder=tmp_path / "new").trunk == "minilm"
-    assert Model.load(folder).trunk == str(folder)

@@ -21,7 +21,7 @@ from polyhead.bundle.write import add_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.folders import MARKER, claim
-from polyhead.plan import Embed, Head, Layers, Pool
+from polyhead.plan import LEAST_READ, Embed, Head, Layers, Pool, Prompt
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -603,3 +603,29 @@ def test_arrays_of_a_merged_task_are_those_of_its_own_bundle(alone, tmp_path):
         assert set(mine) == set(found) and any(key.startswith(("layers", "head")) for key in mine)
         for key in mine:
             np.testing.assert_array_equal(mine[key], found[key])
+
+
+def test_a_task_whose_prompts_leave_little_room_is_copied_and_merged_as_it_answers(tmp_path, monkeypatch):
+    """An earlier bundle may have one, which answers short texts; written anew it is refused."""
+    task, owner = TASKS["a"][0], "task:a"
+    rows = TRUNK.architecture.max_tokens - (LEAST_READ - 1)
+    embed = Embed(trunk=TRUNK.digest, prompts=(Prompt(part=owner, rows=rows),), shift=True)
+    path = path_of(task, DEPTH, 0, TRUNK.digest)
+    path = TaskPath(nodes=(embed, path.nodes[1], Pool(positions="mean"), path.nodes[-1]))
+    draft = {"scores": {"splits": {}}, "probes": [], "card": "# a\n"}
+    record = TaskRecord(task=task, path=path, trunk=TRUNK.digest)
+    arrays = tiny_part(path, TRUNK.architecture, owner, seed=0)
+    earlier, target = (write_bundle(tmp_path / name, TRUNK) for name in ("earlier", "target"))
+    with monkeypatch.context() as patched:
+        patched.setattr("polyhead.bundle.write.check_room", lambda record, trunk: None)
+        earlier.add_task(record, arrays, **draft)
+    with pytest.raises(BundleError, match="too little room"):
+        target.add_task(record, arrays, **draft)
+    earlier = Bundle.open(earlier.root)
+    copy_tasks(earlier, ["a"], target)
+    merge_bundles(tmp_path / "merged", [earlier])
+    answers = [
+        Session(tmp_path / name, backend="reference").predict(["sad"])[0].answers["a"]
+        for name in ("earlier", "target", "merged")
+    ]
+    assert answers[0]["label"] in task.labels and answers[0] == answers[1] == answers[2]

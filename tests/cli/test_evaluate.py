@@ -147,6 +147,26 @@ def test_a_task_whose_kept_answers_are_gone_shows_the_score_of_its_training(work
     assert "accuracy" in found["from_training"]["mood"]
 
 
+def test_a_score_of_training_that_was_no_number_is_shown_as_missing(work, monkeypatch):
+    """It is left out of the stored scores, and the command ended with a KeyError."""
+    path = trained_without_files(work)
+    shutil.rmtree(work / "bundle-cache")
+    whole = {row[0]: row for row in map(str.split, run("evaluate", path).out.splitlines()) if row}
+    stored = Bundle.split_scores
+
+    def without_number(bundle, name):
+        splits = stored(bundle, name)
+        return {split: {key: value for key, value in of.items() if key != "accuracy"} for split, of in splits.items()}
+
+    monkeypatch.setattr(Bundle, "split_scores", without_number)
+    done = run("evaluate", path)
+    assert done.code == 0, done.err
+    rows = {row[0]: row for row in map(str.split, done.out.splitlines()) if row}
+    place = whole["mood"].index("accuracy") + 1
+    assert float(whole["mood"][place]) <= 1 and rows["mood"][place] == "-"
+    assert rows["mood"][:place] == whole["mood"][:place] and rows["topics"] == whole["topics"]
+
+
 def test_a_task_with_neither_kept_answers_nor_a_score_of_training_is_told(work):
     """An imported one; the whole table was a KeyError."""
     path = trained_without_files(work)

@@ -11,9 +11,13 @@ from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.testing import tiny_tasks
 from polyhead.train.events import Events
+from polyhead.train.heads.rule import selection_score
+from polyhead.train.record.compared import VersionComparison, unit_is_better
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.cases import cases
 
 pytest.importorskip("torch")
 NAMES = ("mood", "urgency", "topics")
@@ -82,3 +86,29 @@ def test_a_metric_that_is_no_number_loses_no_task(agreeing, tmp_path, way):
         again = []
         trained(tmp_path, without, again, **WAYS[way])
         assert any("unchanged" in line or "already" in line for line in again), again
+
+
+@cases(
+    ("live", "new", "wins"),
+    [
+        ((math.nan, 0.5), (0.25, 0.5), True),
+        ((math.nan, 0.5), (math.nan, 0.75), True),
+        ((math.nan, 0.5), (math.nan, 0.5), False),
+        ((0.25, 0.5), (math.nan, 0.5), False),
+        ((0.25, 0.5), (math.nan, 0.875), True),
+        ((0.25, 0.5), (math.inf, 0.5), False),
+        ((-math.inf, 0.5), (0.0, 0.5), False),
+        ((0.25, 0.5), (0.5, 0.5), True),
+    ],
+    ids=str,
+)
+def test_a_unit_wins_by_the_mean_that_chooses_its_epochs(live, new, wins):
+    """The mean with a score that is no number was none either, and the unit was never replaced."""
+    compared = [
+        VersionComparison(metric="accuracy", live=old, new=fresh, rows=9, of=9, changed=1, held_out=True)
+        for old, fresh in zip(live, new, strict=True)
+    ]
+    task = plain(tiny_tasks()[0])
+    metric = KINDS["single_label"].default_metric(task)
+    before, after = (sum(selection_score(task, {metric: score}) for score in scores) for scores in (live, new))
+    assert unit_is_better(compared) == (after > before) == wins

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead.deep.branch.run import Branches, DepthCandidate, grid, halving, seed_spread
+from polyhead.deep.branch.run import Branches, DepthCandidate, FallenBranches, grid, halving, seed_spread
 from polyhead.deep.loop import fit as fitting
 from polyhead.project.strategies import Branch
-from support.cases import cases
+from support.cases import cases, fresh
 from support.tiers import first_of
 from support.tiny_branches import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
@@ -367,3 +367,68 @@ def test_one_seed_has_no_spread():
     candidates = (DepthCandidate(layers=2, seed=1, epochs=1, score=0.25),)
     found = seed_spread(candidates)
     assert found == {2: {"max": 0.25, "mean": 0.25, "median": 0.25, "spread": 0.0}}
+
+
+class SavedCurves(Curves):
+    """Given curves whose search may be interrupted, before so many candidates have advanced, and goes on later."""
+
+    def __init__(self, curves, checkpoints, *, most=None):
+        super().__init__(curves)
+        self.checkpoints, self.most, self.advanced = checkpoints, most, 0
+
+    def checkpoint(self, path, seed):
+        return self.checkpoints / f"{path}-{seed}"
+
+    def course(self, path, *, seed):
+        module, made = super().course(path, seed=seed)
+        advance = made.advance
+
+        def counted(*epochs):
+            if self.advanced == self.most:
+                raise KeyboardInterrupt
+            self.advanced += 1
+            advance(*epochs)
+
+        made.advance = counted
+        return module, made
+
+
+@cases("search", [halving, grid])
+@cases("after", [1, 3, 5, 7])
+@cases(
+    ("depths", "seeds"),
+    [(range(1, most + 1), (1, 2)) for most in (1, 2, 3)] + [((2, 3), (1,)), ((1, 2, 3), (2,)), ((1, 2, 3, 4), (1, 2))],
+    ids=str,
+)
+def test_a_search_among_others_than_the_interrupted_one_is_as_if_that_had_not_been(
+    tmp_path, monkeypatch, search, after, depths, seeds
+):
+    """With fewer depths, as where fewer minutes are given, it ran for ever, or reported depths that it did not try."""
+    curves = {(layers, seed): [layers / 10 + seed / 100] * 4 for layers in range(1, 5) for seed in (1, 2)}
+    folder = fresh(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        search(SavedCurves(curves, folder, most=after), (1, 2, 3, 4), (1, 2))
+    rungs, add = [], FallenBranches.add
+
+    def counted(*arguments):
+        rungs.append(arguments)
+        assert len(rungs) < 20, "the search does not end"
+        add(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FallenBranches, "add", counted)
+        again = search(SavedCurves(curves, folder), depths, seeds)
+    whole = search(Curves(curves), depths, seeds)
+    assert again.candidates == whole.candidates
+    assert again.best.key == whole.best.key
+    assert [branch.key for branch in again.ended] == [branch.key for branch in whole.ended]
+
+
+def test_the_last_rung_and_a_grid_pass_over_candidates_that_fell_in_another_kind_of_search(tmp_path):
+    """A grid of one depth leaves one seed; the other never left the race of a later halving."""
+    curves = {(1, 1): [0.1] * 4, (1, 2): [0.2] * 4}
+    assert grid(SavedCurves(curves, tmp_path / "one"), (1,), (1, 2)).best.key == (1, 2)
+    assert halving(SavedCurves(curves, tmp_path / "one"), (1,), (1, 2)).best.key == (1, 2)
+    curves = {(layers, seed): [layers / 10] * 4 for layers in (1, 2, 3, 4) for seed in (1, 2)}
+    assert halving(SavedCurves(curves, tmp_path / "four"), (1, 2, 3, 4), (1, 2)).best.key == (4, 1)
+    assert grid(SavedCurves(curves, tmp_path / "four"), (1, 2, 3, 4), (1, 2)).best.key == (4, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path as FilePath
+from pathlib import PureWindowsPath
 
 import msgspec
 
@@ -12,8 +13,8 @@ from polyhead.bundle.manifest import read_trunk_record
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import MissingExtra, TrunkNotFound, WrongTrunk
-from polyhead.project.encoders import ENCODERS, MINILM
-from polyhead.project.pretrained import load_trunk
+from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM
+from polyhead.project.pretrained import load_trunk, stated_shape
 
 KEEP = "leave `trunk` out to keep the bundle's encoder, or give another `folder`"
 HUBS = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
@@ -28,15 +29,15 @@ def named_encoder(name: str) -> TrunkData:
 
 
 def encoder_of(folder: FilePath, name: str | None) -> str:
-    """The encoder for a model in `folder`, as it is called: without a name that of the folder's bundle, else minilm.
+    """The encoder that a model in `folder` begins with: minilm if none is named. The folder's bundle keeps its own.
 
     Raises WrongTrunk if the folder's bundle has another encoder than the one named, TrunkNotFound if that one cannot
     be found and the bundle records another name.
     """
-    if not _is_bundle(folder):
-        return MINILM if name is None else name
     if name is None:
-        return str(folder)
+        return MINILM
+    if not _is_bundle(folder):
+        return name
     bundle = Bundle.open(folder, verify=False)
     if not _is_encoder_of(bundle, name):
         raise WrongTrunk(
@@ -46,6 +47,14 @@ def encoder_of(folder: FilePath, name: str | None) -> str:
             do=KEEP,
         )
     return name
+
+
+def shown_encoder(folder: FilePath, name: str) -> str:
+    """What the encoder of the folder's bundle is called, without a path; `name` if there is no bundle."""
+    if not _is_bundle(folder):
+        return name
+    recorded = read_trunk_record(folder).name
+    return recorded if HUB_ID.fullmatch(recorded) else PureWindowsPath(recorded).name  # which reads both kinds of path
 
 
 def _is_encoder_of(bundle: Bundle, name: str) -> bool:
@@ -62,10 +71,9 @@ def _is_encoder_of(bundle: Bundle, name: str) -> bool:
     is_folder = name not in ENCODERS and _folder(name).is_dir()
     if not is_folder and HUBS.get(name, name) == HUBS.get(record.name, record.name):
         return True
-    known = None if is_folder else next((known for known in ENCODERS.values() if name in (known.name, known.hub)), None)
-    if known is not None and known.shape != record.architecture:
-        return False
     try:
+        if stated_shape(name) not in (None, record.architecture):
+            return False
         data = load_trunk(name)
     except (TrunkNotFound, MissingExtra) as error:
         raise TrunkNotFound(

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.encoder import encoder_of
+from polyhead.api.encoder import encoder_of, shown_encoder
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
@@ -44,9 +44,9 @@ class Model:
 
     `trunk` is `minilm`, another short name (`mpnet`, `multilingual`), a Hugging Face folder or hub id, or a bundle's
     folder, for its trunk; by default `minilm`. The bundle is in `folder`, or else in a temporary folder until `save`.
-    A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named. `cache` keeps the
-    encoder's features and the rows of each fit, so that later programs need not encode them again and can `add` to
-    them. `verbose` reports guesses and the progress of training on standard error.
+    A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named, TrunkNotFound if it
+    cannot be compared. `cache` keeps the encoder's features and each fit's rows, so that later programs need not encode
+    them again and can `add` to them. `verbose` reports guesses and progress on standard error.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -75,7 +75,7 @@ class Model:
     def load(cls, folder: FilePath | str, **options: Any) -> Model:
         """The model of a bundle's folder, changed in place. Raises BundleError if there is no bundle."""
         Bundle.open(folder)
-        return cls(str(folder), folder=folder, **options)
+        return cls(folder=folder, **options)
 
     @property
     def session(self) -> Session:
@@ -321,7 +321,7 @@ class Model:
         return cls.load(pull(repository, FilePath(folder), revision=revision, token=token), **options)
 
     def __repr__(self) -> str:
-        lines = [f"Model({self.trunk!r}, folder={str(self.folder)!r})"]
+        lines = [f"Model({shown_encoder(self.folder, self.trunk)!r}, folder={str(self.folder)!r})"]
         for name, task in self.tasks.items():
             metric, value = self.session.bundle.headline(name)
             score = "" if value is None else f", {metric} {value:.3f}"
@@ -331,7 +331,7 @@ class Model:
     def _repr_html_(self) -> str:
         from polyhead.api.showing import model_html
 
-        return model_html(f"Model({self.trunk!r})", self.session if self.tasks else None)
+        return model_html(f"Model({shown_encoder(self.folder, self.trunk)!r})", self.session if self.tasks else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how

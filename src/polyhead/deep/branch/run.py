@@ -222,20 +222,30 @@ class DepthCandidate(msgspec.Struct, frozen=True, kw_only=True):
     score: float
 
 
+class _FallenFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of a search's candidates that are out of the race, with the depths and seeds that raced."""
+
+    depths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    candidates: tuple[DepthCandidate, ...]
+
+
 class FallenBranches:
     """The candidates of a search that are out of the race: a file has their scores, and their checkpoints are gone.
 
-    A search that was interrupted reads them there, and trains none of them again.
+    A search that was interrupted reads them there, and trains none of them again. One of other depths or seeds does
+    not: who falls depends on who races.
     """
 
-    def __init__(self, branches: Branches) -> None:
-        self._branches = branches
+    def __init__(self, branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> None:
+        self._branches, self._depths, self._seeds = branches, tuple(sorted(depths)), tuple(sorted(seeds))
         self._file = None if branches.checkpoints is None else branches.checkpoints / f"fallen{SUFFIX}"
         self.candidates: dict[Key, DepthCandidate] = {}
         if self._file is not None and self._file.exists():
             with suppress(msgspec.MsgspecError):  # of a damaged file they are trained again
-                known = msgspec.json.decode(self._file.read_bytes(), type=list[DepthCandidate])
-                self.candidates = {(candidate.layers, candidate.seed): candidate for candidate in known}
+                known = msgspec.json.decode(self._file.read_bytes(), type=_FallenFile)
+                if (known.depths, known.seeds) == (self._depths, self._seeds):
+                    self.candidates = {(candidate.layers, candidate.seed): candidate for candidate in known.candidates}
 
     def add(self, candidates: Sequence[DepthCandidate]) -> None:
         """Writes their scores, and then removes their checkpoints. Raises TrainError if the disk refuses."""
@@ -244,7 +254,8 @@ class FallenBranches:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file, msgspec.json.encode(list(self.candidates.values())))
+            content = _FallenFile(depths=self._depths, seeds=self._seeds, candidates=tuple(self.candidates.values()))
+            replace_file(self._file, msgspec.json.encode(content))
             for candidate in candidates:
                 path = self._branches.path(candidate.layers)
                 self._branches.checkpoint(path, candidate.seed).unlink(missing_ok=True)
@@ -285,13 +296,15 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
     """The best of all depths and seeds, most of which are trained for only an epoch or two."""
     running: dict[Key, tuple[OnTap, Course] | None] = {(layers, seed): None for layers in depths for seed in seeds}
     ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
-    fallen, done = FallenBranches(branches), 0
+    fallen, done = FallenBranches(branches, depths, seeds), 0
     while running:
         # The last rung runs to the end, so that no candidate is judged on an unfinished schedule.
         is_last, done, judged = len(running) <= LEAST_LEFT, done + 1, dict[Key, DepthCandidate]()
         for key, in_memory in list(running.items()):
             if key in fallen.candidates:  # in an interrupted search: it falls in the same rung again
                 judged[key] = fallen.candidates[key]
+                if is_last:
+                    del running[key]
                 continue
             module, course = in_memory or branches.course(branches.path(key[0]), seed=key[1])
             course.advance(course.most if is_last else done)
@@ -314,7 +327,7 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
 def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
     """The best of all depths and seeds, each trained to the end."""
     ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
-    fallen = FallenBranches(branches)
+    fallen = FallenBranches(branches, depths, seeds)
     for layers in depths:
         for seed in seeds:
             if (layers, seed) in fallen.candidates:
@@ -322,8 +335,8 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Dep
             module, course = branches.course(branches.path(layers), seed=seed)
             course.advance()
             ended[layers, seed] = _ended(branches, (layers, seed), module, course)
-            _, *beaten = _ranked({key: ended[key] for key in ended if key[0] == layers})
-            fallen.add([ended.pop(key)[1] for key in beaten])
+            ranked = _ranked({key: ended[key] for key in ended if key[0] == layers})
+            fallen.add([ended.pop(key)[1] for key in ranked[1:]])
     return _searched(ended, fallen)
 
 

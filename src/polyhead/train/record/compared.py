@@ -269,11 +269,15 @@ def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> f
 
 
 def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
-    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; a single task by its own score."""
+    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; a single task by its own score.
+
+    As there, a score that is no finite number counts as 0.
+    """
     if len(rivals) == 1:
         return rivals[0].is_better
-    live, new = (float(np.mean([getattr(rival, which) for rival in rivals])) for which in ("live", "new"))
-    return new > live
+    scores = np.array([(rival.live, rival.new) for rival in rivals])  # (tasks, versions)
+    live, new = np.where(np.isfinite(scores), scores, 0.0).mean(axis=0)
+    return bool(new > live)
 
 
 def _evenly_spaced(examples: Examples) -> Examples:
