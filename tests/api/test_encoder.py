@@ -158,7 +158,9 @@ def test_without_a_name_the_bundle_keeps_its_encoder_and_no_path_is_shown(trunk,
 
 
 @pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
-def test_a_folder_that_is_removed_begins_anew_with_minilm(trunk, folder, tmp_path, monkeypatch, made):
+def test_a_folder_that_is_removed_begins_anew_with_the_encoder_that_it_recorded(
+    trunk, folder, tmp_path, monkeypatch, made
+):
     """The encoder was looked for in the folder, which is gone."""
     begun = []
 
@@ -172,7 +174,9 @@ def test_a_folder_that_is_removed_begins_anew_with_minilm(trunk, folder, tmp_pat
     model = made(folder)
     model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
     shutil.rmtree(folder)
-    assert repr(model).startswith("Model('minilm', ")
     model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
-    assert begun == [str(folder), "minilm"]
+    assert begun == [str(folder), str(trunk)]
+    for recorded in ("minilm", ENCODERS["minilm"].hub):
+        rename(folder, recorded)
+        assert made(folder).trunk == "minilm"
     assert Model().trunk == Model(folder=tmp_path / "new").trunk == "minilm"

@@ -29,15 +29,16 @@ def named_encoder(name: str) -> TrunkData:
 
 
 def encoder_of(folder: FilePath, name: str | None) -> str:
-    """The encoder that a model in `folder` begins with: minilm if none is named. The folder's bundle keeps its own.
+    """The encoder that a model in `folder` begins with; if none is named, the one its bundle records, or else minilm.
 
     Raises WrongTrunk if the folder's bundle has another encoder than the one named, TrunkNotFound if that one cannot
     be found and the bundle records another name.
     """
-    if name is None:
-        return MINILM
     if not _is_bundle(folder):
-        return name
+        return MINILM if name is None else name
+    if name is None:
+        recorded = read_trunk_record(folder).name
+        return next((short for short, hub in HUBS.items() if recorded in (short, hub)), recorded)
     bundle = Bundle.open(folder, verify=False)
     if not _is_encoder_of(bundle, name):
         raise WrongTrunk(
