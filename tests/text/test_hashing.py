@@ -18,6 +18,7 @@ from polyhead.text.hashing import (
     hashed_in_context,
     hashed_in_contexts,
     hashed_pair,
+    hashed_pairs,
     hashed_text,
     hashed_texts,
     overlap,
@@ -187,6 +188,19 @@ def test_sums_of_known_vectors_and_of_none():
     expected = np.stack([dense(text, 64) for text in (TEXT, "", "dog")]) @ WEIGHTS
     np.testing.assert_allclose(HashedRows.of(rows).sums(WEIGHTS), expected, atol=1e-6)
     assert HashedRows.of([]).sums(WEIGHTS).shape == hashed_texts([]).sums(WEIGHTS).shape == (0, 40)
+
+
+@pytest.mark.parametrize("outputs", [1, 5, 40])
+def test_sums_of_several_pairs_are_those_of_each_vector_and_company_changes_no_bit(outputs):
+    weights = np.ascontiguousarray(WEIGHTS[:, :outputs])
+    pairs = [(TEXT, "the dog"), ("", ""), ("not 5 dogs", "5 dogs, no more"), ("same", "same"), ("a " * 300, TEXT * 20)]
+    together = hashed_pairs(pairs).sums(weights)
+    vectors = HashedRows.of([hashed_pair(*pair, 64) for pair in pairs])
+    np.testing.assert_allclose(together, vectors.sums(weights), rtol=1e-5, atol=1e-5)
+    for pair, sums in zip(pairs, together, strict=True):
+        np.testing.assert_array_equal(hashed_pairs([pair]).sums(weights)[0], sums)
+    assert len(np.unique(together, axis=0)) == len(pairs)
+    assert hashed_pairs([]).sums(weights).shape == (0, outputs)
 
 
 def test_sums_of_words_of_several_texts_are_those_of_each_word():

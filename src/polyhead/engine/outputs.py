@@ -14,8 +14,8 @@ from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.encodings import end_to_end
-from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts, hashed_input, hashed_texts
-from polyhead.text.question import texts_of
+from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts, hashed_pairs, hashed_texts
+from polyhead.text.question import read_alone, texts_of
 from polyhead.values import Value
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
@@ -57,16 +57,14 @@ class WordOutputs:
     def __init__(self, inputs: Sequence[AnyInput], weights: Mapping[str, np.ndarray]) -> None:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
-        self._hashed: dict[tuple[bytes, int | str], tuple[HashedRows | HashedContexts, list[int]]] = {}
+        self._hashed: dict[tuple[bytes, str], tuple[HashedRows | HashedContexts, list[int]]] = {}
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
         weights = self._weights.get(task)
         if weights is None or not len(outputs.rows):
             return outputs
-        hashed, starts = (
-            self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs, len(weights))
-        )
+        hashed, starts = self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
             sums = hashed.sums(weights)
             if isinstance(outputs.values, np.ndarray):
@@ -75,21 +73,16 @@ class WordOutputs:
             values = [of + added.reshape(of.shape) for of, added in zip(outputs.values, parts, strict=True)]
         return Outputs(rows=outputs.rows, values=values, words=outputs.words)
 
-    def _of_inputs(self, outputs: Outputs, columns: int) -> tuple[HashedRows | HashedContexts, list[int]]:
+    def _of_inputs(self, outputs: Outputs) -> tuple[HashedRows | HashedContexts, list[int]]:
         """The hashed inputs, or their options, and the first row of each input, the number of rows last."""
-        examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
-        are_texts = all(isinstance(example, tuple) and len(example) == 1 for example in examples)
-        key = outputs.rows.tobytes(), "texts" if are_texts else columns  # texts have all numbers of columns
+        key = outputs.rows.tobytes(), "inputs"
         if key not in self._hashed:
-            if are_texts:
-                self._hashed[key] = (
-                    hashed_texts([texts_of(example)[0] for example in examples]),
-                    [*range(len(examples) + 1)],
-                )
-            else:
-                of_each = [hashed_input(example, columns) for example in examples]
-                rows = HashedRows.of([*chain.from_iterable(of_each)])
-                self._hashed[key] = rows, [*accumulate(map(len, of_each), initial=0)]
+            examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
+            of_each = [read_alone([example]) for example in examples]
+            read = [*chain.from_iterable(of_each)]
+            are_texts = len(read[0]) == 1  # so are all that a task reads, or none
+            rows = hashed_texts([texts[0] for texts in read]) if are_texts else hashed_pairs(read)
+            self._hashed[key] = rows, [*accumulate(map(len, of_each), initial=0)]
         return self._hashed[key]
 
     def _of_words(self, outputs: Outputs) -> tuple[HashedRows | HashedContexts, list[int]]:

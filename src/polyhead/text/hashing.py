@@ -12,7 +12,7 @@ import math
 import unicodedata
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -169,16 +169,29 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
 
     The order of the texts makes a difference to `overlap` only.
     """
-    first_words, second_words = words_to_hash(first), words_to_hash(second)
-    common = set(first_words) & set(second_words)
-    apart = [[word for word in words if word not in common] for words in (first_words, second_words)]
-    alone = [[*chain.from_iterable(map(of, apart))] for of in (_word_checksums, _letter_checksums)]
-    groups, hashes, counts = _counted(alone)
-    facts = overlap(first_words, second_words)
-    hashes = np.concatenate([hashes, _mixed([_checksum(name, _FACT) for name in facts])])
-    values = np.concatenate([normed(groups, counts), OVERLAP * np.array([*facts.values()])])
-    values = signed(hashes >> np.uint32(31), values).astype(np.float32)
-    return _in_columns(HashedRows(np.zeros(len(hashes), np.int64), hashes, values, 1), columns)
+    return _in_columns(hashed_pairs([(first, second)]), columns)
+
+
+def hashed_pairs(pairs: Sequence[tuple[str, ...]]) -> HashedRows:
+    """The same for several pairs at once, in any number of columns; none depends on the others."""
+    groups, facts = list[Sequence[int]](), list[list[float]]()
+    for pair in pairs:
+        first, second = map(words_to_hash, pair)
+        common = set(first) & set(second)
+        apart = [[word for word in words if word not in common] for words in (first, second)]
+        groups += ([*chain.from_iterable(map(of, apart))] for of in (_word_checksums, _letter_checksums))
+        facts.append([*overlap(first, second).values()])
+    counted, names = _counted(groups), _facts_hashes()
+    rows = np.concatenate([counted.groups >> 1, np.repeat(np.arange(len(pairs)), len(names))])
+    hashes = np.concatenate([counted.hashes, np.tile(names, len(pairs))])
+    values = np.concatenate([normed(counted.groups, counted.counts), OVERLAP * np.array(facts).ravel()])
+    values, order = signed(hashes >> np.uint32(31), values).astype(np.float32), np.argsort(rows, kind="stable")
+    return HashedRows(rows[order], hashes[order], values[order], len(pairs))
+
+
+@cache
+def _facts_hashes() -> np.ndarray:
+    return _mixed([_checksum(name, _FACT) for name in overlap((), ())])
 
 
 def overlap(first_words: Sequence[str], second_words: Sequence[str]) -> dict[str, float]:
@@ -192,7 +205,7 @@ def overlap(first_words: Sequence[str], second_words: Sequence[str]) -> dict[str
     sets: dict[str, list[set[str]]] = {
         "word": [set(words) for words in texts],
         "pair": [{f"{a} {b}" for a, b in pairwise(words)} for words in texts],
-        "letters": [{f" {word} "[i : i + 4] for word in words for i in range(len(word) - 1)} for words in texts],
+        "letters": [set().union(*map(_fours, words)) for words in texts],
     }
     facts = dict[str, float]()
     for name, (first, second) in sets.items():
@@ -293,6 +306,13 @@ def _grams(word: str) -> array[int]:
     spaced = f" {word} "
     sizes = [size for size in GRAMS if size <= len(spaced)]
     return array("I", [_checksum(spaced[i : i + size], _GRAM) for size in sizes for i in range(len(spaced) - size + 1)])
+
+
+@lru_cache(maxsize=2**14)
+def _fours(word: str) -> frozenset[str]:
+    """All runs of 4 characters of a word, with a space before and after it."""
+    spaced = f" {word} "
+    return frozenset(spaced[i : i + 4] for i in range(len(word) - 1))
 
 
 def _checksum(feature: str, begins: int) -> int:
