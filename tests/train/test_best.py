@@ -59,7 +59,9 @@ def branches_win(monkeypatch):
         return {options[0].task: next(option for option in options if option.layers == 2)}
 
     monkeypatch.setattr(beside, "by_rule", two_layers)
-    better = SimpleNamespace(choosing_score=rule.choosing_score, best_of=lambda *given, **named: 1)
+    better = SimpleNamespace(
+        choosing_score=rule.choosing_score, selection_score=rule.selection_score, best_of=lambda *given, **named: 1
+    )
     monkeypatch.setattr(beside, "rule", better)
     grow = beside.grow
     every = {"search": "grid"}

@@ -365,7 +365,7 @@ def test_a_full_disk_while_a_task_is_written_is_a_bundle_error_and_finished_task
     folder = copied(home, tmp_path)
     train_project(tiny_project.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
-        patched.setattr("polyhead.bundle.notes.write_file", full_disk)
+        patched.setattr("polyhead.bundle.write.write_file", full_disk)
         with pytest.raises(BundleError, match="disk is full"):
             train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
     assert readable(folder) == ("mood",)
