@@ -32,7 +32,7 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core      ## train, evaluate and answer eight tasks in one pass on the packaged sample
 	$(PY) -m polyhead demo
 
-test: $(VENV)/.dev        ## the first tier, in two processes: every room, and every kind of failure once; at most five minutes
+test: $(VENV)/.dev        ## the first tier, in two processes: every room, and every kind of failure once; about ten minutes on two cores
 	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/.dev    ## both tiers: kills at every step, several processes, hostile files; precision again, capped to AVX2
