@@ -1,4 +1,4 @@
-"""Which encoder a model stands on, where its folder has a bundle already."""
+"""The encoder of a model whose folder has a bundle already."""
 
 import html
 import json

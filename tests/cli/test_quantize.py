@@ -88,8 +88,8 @@ def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts
     rows, array = home / "data" / "messages-test.jsonl", tmp_path / "messages.json"
     array.write_text(json.dumps([json.loads(line) for line in rows.read_text().splitlines()]))
     labelled = {"rows": rows, "array": array}  # the array was read as a project file
-    given = {name: [file, "--label", "names=tags"] for name, file in labelled.items()}
-    for name, data in {"project": [home / "polyhead.toml"], **given}.items():
+    options = {name: [file, "--label", "names=tags"] for name, file in labelled.items()}
+    for name, data in {"project": [home / "polyhead.toml"], **options}.items():
         done = run("tasks", "quantize", bundle, *words, "--data", *data, "--json", tmp_path / name)
         assert done.code == 0, done.err
         said[name] = json.loads((tmp_path / name).read_text())["tasks"]

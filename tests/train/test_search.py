@@ -214,11 +214,11 @@ def test_a_branch_that_is_out_of_the_race_leaves_no_checkpoint(home, kept, tmp_p
         return begin(self, path, seed=seed)
 
     monkeypatch.setattr(Branches, "course", course)
-    found = search(made, DEPTHS, SEEDS)
-    scores = {(c.layers, c.seed): c.score for c in found.candidates}
+    searched = search(made, DEPTHS, SEEDS)
+    scores = {(c.layers, c.seed): c.score for c in searched.candidates}
     ranked = sorted(scores, key=lambda key: (-scores[key], key))
     if search is halving:
-        epochs = {(c.layers, c.seed): c.epochs for c in found.candidates}
+        epochs = {(c.layers, c.seed): c.epochs for c in searched.candidates}
         assert seen[6] == {key for key in epochs if epochs[key] > 1} and len(seen[6]) == 3
         assert seen[9] == keys_on_disk(tmp_path) == {key for key in epochs if epochs[key] == EPOCHS}
     else:

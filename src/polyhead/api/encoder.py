@@ -1,4 +1,4 @@
-"""The encoder that a model is asked for by name, held against the one of its bundle."""
+"""The encoder of a model: found by its name, and compared with the encoder of the bundle in the model's folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HUBS = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
 
 
 def named_encoder(name: str) -> TrunkData:
-    """The encoder called `name`: that of a bundle if it is a bundle's folder, else from `load_trunk`, with its errors.
+    """The encoder called `name`: if that is a bundle's folder, the bundle's encoder, else as `load_trunk` finds it.
 
-    Raises BundleError for a bundle that cannot be read.
+    Raises BundleError for a bundle that cannot be read, and the errors of `load_trunk`.
     """
     return Bundle.open(_folder(name)).trunk() if _is_bundle(name) else load_trunk(name)
 
@@ -51,7 +51,7 @@ def encoder_of(folder: FilePath, name: str | None) -> str:
 
 
 def shown_encoder(folder: FilePath, name: str) -> str:
-    """What the encoder of the folder's bundle is called, without a path; `name` if there is no bundle."""
+    """The name of the encoder of the folder's bundle, without a path; `name` if there is no bundle."""
     if not _is_bundle(folder):
         return name
     recorded = read_trunk_record(folder).name
@@ -59,7 +59,7 @@ def shown_encoder(folder: FilePath, name: str) -> str:
 
 
 def _is_encoder_of(bundle: Bundle, name: str) -> bool:
-    """Whether the encoder has the bundle's weights and tokenizer, under whatever name; `max_tokens` may differ.
+    """True if the encoder called `name` has the weights and the tokenizer of the bundle's; `max_tokens` may differ.
 
     A name that the bundle records is believed unless it is a folder's: no hub is asked, and minilm's 90 MB are not
     read again (1 s). A trunk that a recipe trained further thus goes by the name of its beginning.

@@ -90,7 +90,7 @@ def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[
 
 
 def computed_by(session: Session) -> dict[str, str]:
-    """What computes the answers of a session."""
+    """The backend and the precision of a session."""
     return {"backend": session.backend.name, "precision": session.backend.precision}
 
 

@@ -258,7 +258,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _snapshot(name: str, wanted: Sequence[str]) -> Path:
-    """A folder with those of a hub id's files that are wanted; raises TrunkNotFound, MissingExtra without a client."""
+    """A folder with the wanted files of a hub id; raises TrunkNotFound, and MissingExtra without a client."""
     try:
         import huggingface_hub
     except ImportError:

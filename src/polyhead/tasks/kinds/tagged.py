@@ -20,7 +20,7 @@ from polyhead.text.words import words_in
 from polyhead.values import Value
 
 ROUNDING = 1e-9  # of sums of log-probabilities
-CHECKED_AT_ONCE = 256  # texts that are looked at together: do their paths need a search?
+CHECKED_AT_ONCE = 256  # texts that are checked together for paths that need no search
 AT_ONCE = 64  # texts whose best paths are found together
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]
@@ -291,9 +291,9 @@ def _numbers(outputs: np.ndarray, labels: int) -> np.ndarray:
 def _are_settled(
     paths: Sequence[np.ndarray], first: np.ndarray, follows: np.ndarray, scored: Sequence[np.ndarray] | None
 ) -> np.ndarray:
-    """For each text whether the best labels of its single words are its best sequence for sure, bool (texts,).
+    """True for each text whose best labels of single words are certain to be its best sequence, bool (texts,).
 
-    So they are if they are allowed and no transitions were learned (`scored` None), or every other label of a word
+    They are if they are allowed and no transitions were learned (`scored` None), or if every other label of a word
     loses more than the steps to and from it could gain, whatever labels its neighbours have. A step between two other
     labels is counted for the second word, one back to a best label for the first.
     """

@@ -269,7 +269,7 @@ def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> f
 
 
 def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
-    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; a single task by its own score.
+    """True if a unit's new versions are better on average, as its best epoch is chosen; a single task by its own score.
 
     As there, a score that is no finite number counts as 0.
     """
