@@ -99,13 +99,38 @@ def few_digits(value: Any) -> Any:
         if 0.1 <= value < 1:  # most of them, and twice as fast
             return round(value, DIGITS)
         return float(f"{value:.{DIGITS}g}") if abs(value) < 10 ** (DIGITS - 1) else round(value, 0)
-    if isinstance(value, dict):
-        if len(value) >= MANY and set(map(type, value.values())) == {float}:
-            return dict(zip(value, _rounded(list(value.values())), strict=True))
-        return {key: item if isinstance(item, str) else few_digits(item) for key, item in value.items()}
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (dict, list, tuple)):
         return value
-    return _rounded(value) if len(value) >= MANY and set(map(type, value)) == {float} else [*map(few_digits, value)]
+    numbers, places = list[float](), list[_Place]()
+    copy = _copied(value, numbers, places)
+    rounded = iter(_rounded(numbers) if len(numbers) >= MANY else map(few_digits, numbers))
+    for holder, keys in places:
+        for key, number in zip(keys, rounded, strict=False):
+            holder[key] = number
+    return copy
+
+
+_Place = tuple[Any, Iterable[Any]]
+"""A dictionary or a list, and the keys or indices of the numbers in it."""
+
+
+def _copied(value: Any, numbers: list[float], places: list[_Place]) -> Any:
+    """A copy with lists in place of tuples; adds its numbers, and in the same order their places in the copy."""
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
+    inner, keys = (copy.values(), copy) if isinstance(value, dict) else (copy, range(len(copy)))
+    if set(map(type, inner)) == {float}:
+        numbers += inner
+        places.append((copy, keys))
+        return copy
+    for key, item in copy.items() if isinstance(value, dict) else enumerate(copy):
+        if isinstance(item, str):
+            continue
+        if isinstance(item, float):
+            numbers.append(item)
+            places.append((copy, (key,)))
+        elif isinstance(item, (dict, list, tuple)):
+            copy[key] = _copied(item, numbers, places)
+    return copy
 
 
 def _rounded(numbers: Sequence[float]) -> list[float]:

@@ -92,8 +92,8 @@ class Ticket:
 
     def end_now(self) -> None:
         """Tells the caller, once."""
-        # A caller's function that keeps the ticket would else be a cycle, and keep tasks that are long replaced.
-        done, self._done = self._done, lambda ticket: None
+        # A caller's functions that keep the ticket would else be cycles, which keep answers until garbage is collected.
+        done, self._done, self._is_gone = self._done, lambda ticket: None, None
         done(self)
 
 

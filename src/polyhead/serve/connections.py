@@ -21,6 +21,39 @@ SURPLUS = 4  # times as many connections as are allowed may be open to be refuse
 LINGER = 1.0  # seconds that a refused caller may take to send its request, and then to read the answer
 
 
+class JoinedWrites:
+    """Where one answer is written: its head together with the start of its body, in one call of the system.
+
+    A head that waits for its body is written in the next turn of the loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Writes what is held with this, or holds this."""
+        self._held.append(data)
+        if len(self._held) == 1:
+            self._loop.call_soon(self._write_held)
+        else:
+            self._write_held()
+
+    def close(self) -> None:
+        """Writes what is held, and closes the connection."""
+        self._write_held()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed, or about to be."""
+        return self._transport.is_closing()
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, []
+        if held and not self._transport.is_closing():
+            self._transport.writelines(held)
+
+
 class Connection(HttpToolsProtocol):
     """A caller's connection. `limits` are those of the server's class.
 
@@ -90,6 +123,8 @@ class Connection(HttpToolsProtocol):
             self._are_too_large = True
             raise ValueError("the headers are too large")
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # whose answer is a head alone
+            self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
         self._awaits, self._since, self._header_bytes = "body", self.loop.time(), 0
 
     def on_body(self, body: bytes) -> None:

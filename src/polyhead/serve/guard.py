@@ -80,6 +80,7 @@ class Guard:
             if not exchange.status:
                 await self._refuse(_stopped(), place, scope, receive, noted)
         finally:
+            scope.pop(CONNECTION, None)  # which holds the scope: a cycle for the garbage collector
             exchange.status = exchange.status or GONE  # it was stopped before it was answered
             exchange.seconds = monotonic() - exchange.began
             for observer in self._observers:
