@@ -82,7 +82,6 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     from polyhead.engine.backends.base import TokenBatch
     from polyhead.engine.compile.encoder import LayerSpan, span_graph
     from polyhead.engine.compile.layout import RowLayout, Shape
-    from polyhead.engine.compile.ops import Settling
     from polyhead.engine.scale_files import scales_for
     from polyhead.plan import TRUNK, Layers
 
@@ -93,8 +92,6 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
-    if isinstance(graph, Settling):  # as with tasks: one text is filled up, and few lengths get graphs of their own
-        graph.settle()
     padded, alone = (
         Shape(
             first_position=shape.first_position,

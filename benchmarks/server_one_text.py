@@ -4,8 +4,7 @@ python -m benchmarks.one_pass_tasks            once: the tasks
 python -m benchmarks.server_one_text           an idle machine; a short part of one_pass.py, without rivals
 
 One text reads all weights once, so bytes are the limit: those of layers and heads over those of layers. The bare
-encoder gets the same filled-up lengths and graphs of few lengths; the first repeat, which nobody records, has as many
-texts as these graphs wait for.
+encoder gets the same filled-up lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from benchmarks.one_pass_claims import MANY, Ratio, Run
 from benchmarks.one_pass_tasks import FOLDER
 from benchmarks.server_load import FLOATS, SUFFIX
 from polyhead.bundle.read import Bundle
-from polyhead.engine.backends.openvino.shapes import CHANGES
 from polyhead.engine.compile.heads import folded
 from polyhead.engine.loaded import loaded
 from polyhead.values import Value
@@ -36,7 +34,6 @@ FLOAT32 = (
     "Python (docs/project/log.md)"
 )
 CLAIMS = {"engine.one-text": "server.one-text", "engine.memory": "server.memory-50-tasks"}
-LEAST_TEXTS = 2 * CHANGES
 
 
 class Bytes(Value):
@@ -53,7 +50,7 @@ class Bytes(Value):
 
 def main() -> None:
     options = arguments()
-    options.sizes, options.texts = SIZES, max(LEAST_TEXTS, min(options.texts, 1024))
+    options.sizes, options.texts = SIZES, min(options.texts, 1024)
     one_pass_tasks.train()
     (FOLDER / "tweets.json").write_text(json.dumps(one_pass_tasks.tweets(options.texts)))
     rows: list[Row] = ours(options, VARIANT)

@@ -101,7 +101,7 @@ def few_digits(value: Any) -> Any:
         return float(f"{value:.{DIGITS}g}") if abs(value) < 10 ** (DIGITS - 1) else round(value, 0)
     if not isinstance(value, (dict, list, tuple)):
         return value
-    numbers, places = list[float](), list[_Place]()
+    numbers, places = list[float](), list[tuple[Any, Iterable[Any]]]()
     copy = _copied(value, numbers, places)
     rounded = iter(_rounded(numbers) if len(numbers) >= MANY else map(few_digits, numbers))
     for holder, keys in places:
@@ -110,12 +110,11 @@ def few_digits(value: Any) -> Any:
     return copy
 
 
-_Place = tuple[Any, Iterable[Any]]
-"""A dictionary or a list, and the keys or indices of the numbers in it."""
+def _copied(value: Any, numbers: list[float], places: list[tuple[Any, Iterable[Any]]]) -> Any:
+    """A copy with lists in place of tuples; adds its numbers, and in the same order their places in the copy.
 
-
-def _copied(value: Any, numbers: list[float], places: list[_Place]) -> Any:
-    """A copy with lists in place of tuples; adds its numbers, and in the same order their places in the copy."""
+    A place is a dictionary or a list, and the keys or indices of the numbers in it.
+    """
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
     inner, keys = (copy.values(), copy) if isinstance(value, dict) else (copy, range(len(copy)))
     if set(map(type, inner)) == {float}:

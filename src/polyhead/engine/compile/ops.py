@@ -141,14 +141,6 @@ class Compiled(Protocol):
 
 
 @runtime_checkable
-class Settling(Protocol):
-    """A graph that may compile itself again for shapes that come again and again."""
-
-    def settle(self) -> None:
-        """Begins to look at shapes; from then on numbers of the same input may differ by rounding."""
-
-
-@runtime_checkable
 class Runtime(Protocol):
     """A library that compiles graphs."""
 

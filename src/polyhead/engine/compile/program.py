@@ -16,7 +16,7 @@ from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
-from polyhead.engine.compile.ops import Build, Compiled, Runtime, Settling
+from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.engine.compile.places import PLACED
 from polyhead.errors import BackendError, without_frames
 from polyhead.values import Value
@@ -76,9 +76,8 @@ class Graph:
 class Graphs:
     """All graphs of a backend."""
 
-    def __init__(self, runtime: Runtime, *, settles: bool = False) -> None:
-        """`settles`: shapes that come often may be computed apart, with other rounding."""
-        self.runtime, self._settles, self._lock = runtime, settles, threading.Lock()
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime, self._lock = runtime, threading.Lock()
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
@@ -103,8 +102,6 @@ class Graphs:
         compiled = COMPILED.get(
             self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
         )
-        if self._settles and not recipe.exact and isinstance(compiled, Settling):
-            compiled.settle()
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 
-from polyhead.engine.backends.openvino import shapes
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
-from polyhead.engine.backends.openvino.shapes import Shapes, ShapesSeen, branched
 from polyhead.engine.compile.ops import Build, Compiled, Tensor, side_by_side
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
 
-log = logging.getLogger(__name__)
 LEVELS = 256
 LONGEST_NAMES = 2**20  # bytes of the names of a graph's inputs and outputs
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
-BRANCHING = threading.Lock()  # held while one graph gets its branches, so that calls keep a core
 
 
 class OpenVINOInt8Ops(OpenVINOOps):
@@ -164,8 +159,7 @@ class OpenVINORuntime:
     def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
         model, inputs, outputs = self._model(build, label=label, layers=layers, exact=exact)
-        branched = self._branched(build, label=label, layers=layers, exact=exact)
-        return _Compiled(self._compiled(model, exact=exact), inputs, outputs, branched=branched)
+        return _Compiled(self._compiled(model, exact=exact), inputs, outputs)
 
     def _model(self, build: Build, *, label: str, layers: bool, exact: bool) -> tuple[ov.Model, list[str], list[str]]:
         """The graph that `build` makes, and the names of its inputs and outputs."""
@@ -181,19 +175,6 @@ class OpenVINORuntime:
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         return ov.Model(results, list(ops.inputs.values()), label), list(ops.inputs), list(outputs)
-
-    def _branched(
-        self, build: Build, *, label: str, layers: bool, exact: bool
-    ) -> Callable[[Sequence[Shapes]], ov.CompiledModel] | None:
-        """Compiles the graph with branches for shapes; None where a change of shape costs less than these."""
-        if self._float not in shapes.SLOW:
-            return None
-
-        def compiled(known: Sequence[Shapes]) -> ov.CompiledModel:
-            model, *_ = self._model(build, label=label, layers=layers, exact=exact)
-            return self._compiled(branched(model, known), exact=exact)
-
-        return compiled
 
     def _compiled(self, model: ov.Model, *, exact: bool) -> ov.CompiledModel:
         try:
@@ -233,8 +214,7 @@ class OpenVINORuntime:
         inputs, outputs = json.loads(bytes(content[:size]))
         form = np.frombuffer(content[size + 1 :], np.uint8)
         model = self._core.import_model(ov.Tensor(form, shared_memory=True), "CPU", self._settings_of(exact=False))
-        branched = self._branched(build, label=label, layers=layers, exact=False)
-        return _Compiled(model, inputs, outputs, branched=branched, held=form)
+        return _Compiled(model, inputs, outputs, held=form)
 
     def _check(self, scales: Scales | None) -> None:
         if self.precision not in PRECISIONS:
@@ -261,65 +241,24 @@ class OpenVINORuntime:
 
 
 class _Compiled:
-    """A compiled graph with a request for each thread that calls it.
-
-    With `settles`, a thread compiles a separate graph for each frequent shape while calls go on; until then, and for
-    all other shapes, one graph runs any shape.
-    """
+    """A compiled graph with a request for each thread that calls it."""
 
     def __init__(
-        self,
-        model: ov.CompiledModel,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        *,
-        branched: Callable[[Sequence[Shapes]], ov.CompiledModel] | None,
-        held: object = None,
+        self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str], *, held: object = None
     ) -> None:
-        """`branched` compiles it with a graph for each of some shapes; `held` is memory that the model reads."""
-        self._branched, self._per_thread, self._held = branched, threading.local(), held
+        """`held` is memory that the model reads."""
+        self.model, self._per_thread, self._held = model, threading.local(), held
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._seen: ShapesSeen | None = None
-        # What runs, and the number of each of the shapes that it has a graph for.
-        self._now: tuple[ov.CompiledModel, dict[Shapes, int]] = (model, {})
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
-    @property
-    def model(self) -> ov.CompiledModel:
-        """The model in use."""
-        return self._now[0]
-
-    def settle(self) -> None:
-        """Begins to look at shapes; from then on numbers of the same input may differ by rounding."""
-        if self._branched is not None:
-            self._seen = self._seen or ShapesSeen()
-
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        model, numbers = self._now
-        if getattr(self._per_thread, "model", None) is not model:
-            self._per_thread.model, self._per_thread.request = model, model.create_infer_request()
-        request: ov.InferRequest = self._per_thread.request
+        request: ov.InferRequest | None = getattr(self._per_thread, "request", None)
+        if request is None:
+            request = self._per_thread.request = self.model.create_infer_request()
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
         lent = [np.require(inputs[name], kind, ["C", "W"]) for name, kind in self._inputs]
-        if self._seen is not None:
-            sizes = tuple([array.shape for array in lent])
-            if numbers:
-                lent.append(np.array([numbers.get(sizes, len(numbers))]))
-            elif chosen := self._seen.chosen(sizes):
-                threading.Thread(target=self._branch, args=(chosen,), name="polyhead-shapes").start()
         for index, array in enumerate(lent):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer(share_outputs=True)
         return {name: request.get_output_tensor(index).data for index, name in self._outputs}
-
-    def _branch(self, known: Sequence[Shapes]) -> None:
-        """Takes a model with a graph for each of these shapes in the place of the one that serves any."""
-        assert self._branched is not None
-        try:
-            with BRANCHING:
-                model = self._branched(known)
-        except Exception as error:  # memory, or an operator that a version cannot branch: calls go on as before
-            log.warning("graphs of few shapes could not be compiled; calls go on without: %s", error)
-            return
-        self._now = (model, {shape: number for number, shape in enumerate(known)})
