@@ -5,6 +5,7 @@ from decimal import Context, Decimal
 from typing import Literal
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -458,3 +459,32 @@ def test_many_numbers_have_the_digits_of_each(numbers):
     of_keys = few_digits({str(place): number for place, number in enumerate(numbers)})
     assert repr([*of_keys.values()]) == repr(together) and [*of_keys] == [str(place) for place in range(len(numbers))]
     assert repr(few_digits([*numbers, 1])) == repr([*alone, 1])  # not floats alone: one by one
+
+
+def _one_by_one(value):
+    if isinstance(value, dict):
+        return {key: _one_by_one(item) for key, item in value.items()}
+    return [_one_by_one(item) for item in value] if isinstance(value, (list, tuple)) else few_digits(value)
+
+
+NESTED = st.recursive(
+    st.floats() | st.integers() | st.text(max_size=3) | st.none() | st.booleans() | st.floats().map(np.float64),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner) | st.lists(inner).map(tuple),
+)
+
+
+@given(NESTED)
+def test_numbers_at_any_depth_are_rounded_as_one_by_one_and_what_was_given_stays(value):
+    before = repr(value)
+    rounded = few_digits(value)
+    assert repr(value) == before
+    assert repr(_plain(rounded)) == repr(_plain(_one_by_one(value)))
+
+
+def _plain(value):
+    """With Python's floats in place of NumPy's, which are shown otherwise."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, float) else value

@@ -570,3 +570,19 @@ def test_what_a_queue_answered_keeps_no_tasks_that_were_replaced(root):
         assert before() is None
     finally:
         gc.enable()
+
+
+def test_an_answered_ticket_that_its_caller_forgets_is_gone_at_once(queue):
+    """Without a collector of cycles: what a caller gives to be asked whether it is gone may hold the ticket."""
+    gc.disable()
+    try:
+        future = Future()
+        queue.submit([("good",)], future.set_result, is_gone=future.cancelled)
+        ticket = weakref.ref(future.result(30))
+        del future
+        assert queue.answers([("bad",)])  # the queue's thread holds no earlier batch
+        while not queue.is_idle:
+            time.sleep(0.001)
+        assert ticket() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,8 @@
 """Connections over real sockets: who is slow, sends without end, or goes away, takes nothing from the others."""
 
+import asyncio
 import contextlib
+import gc
 import json
 import select
 import socket
@@ -10,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from polyhead.serve.connections import Connection
+from polyhead.serve.connections import Connection, JoinedWrites
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 from support.loopback_server import (
     Clock,
@@ -394,3 +396,71 @@ def test_a_caller_that_does_not_read_is_closed(tmp_path):
         with contextlib.closing(own):
             own.sendall(asked * 2_000)  # whose answers are megabytes
             until(lambda: clock.advance(LIMIT / 2) or service.metrics.refused == {0: 1})
+
+
+def test_answered_requests_leave_nothing_to_a_collector_of_garbage(port):
+    """Cycles would keep answers until a collection, which stops all requests for tens of milliseconds."""
+
+    def alive():
+        return sum(type(each).__name__ in ("RequestResponseCycle", "Ticket") for each in gc.get_objects())
+
+    with connected(port) as own:
+        own.sendall(request_bytes(ASKED))
+        read_answer(own)
+        gc.collect()
+        gc.disable()
+        try:
+            before = alive()
+            for _ in range(20):
+                own.sendall(request_bytes(ASKED))
+                assert status(read_answer(own)) == 200
+            until(lambda: alive() <= before + 3)  # those of the request that is ending
+        finally:
+            gc.enable()
+
+
+class Written:
+    """A transport that notes what is written in each call."""
+
+    def __init__(self):
+        self.calls, self.is_closed = [], False
+
+    def writelines(self, parts):
+        assert not self.is_closed
+        self.calls.append(b"".join(parts))
+
+    def close(self):
+        self.is_closed = True
+
+    def is_closing(self):
+        return self.is_closed
+
+
+async def _answer_in_parts(written):
+    answer = JoinedWrites(written, asyncio.get_running_loop())
+    answer.write(b"head ")
+    answer.write(b"body")
+    assert written.calls == [b"head body"]
+    answer.write(b"")  # the end of a body that is no part of it
+    await asyncio.sleep(0)
+    answer.write(b"head alone")
+    assert written.calls == [b"head body", b""]
+    await asyncio.sleep(0)
+    assert written.calls == [b"head body", b"", b"head alone"]
+    answer.write(b"head, then the end")
+    answer.close()
+    assert written.calls[-1] == b"head, then the end" and answer.is_closing()
+    answer.write(b"too late")
+    await asyncio.sleep(0)
+    assert len(written.calls) == 4
+
+
+def test_the_head_of_an_answer_is_written_with_its_body_and_never_left_behind():
+    asyncio.run(_answer_in_parts(Written()))
+
+
+def test_the_answer_to_a_request_for_a_head_alone_ends(port):
+    with connected(port) as own:
+        own.sendall(b"HEAD /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        content = read_all(own)
+    assert status(content) in (200, 405) and content.endswith(b"\r\n\r\n")
