@@ -436,27 +436,31 @@ class Written:
         return self.is_closed
 
 
-async def _answer_in_parts(written):
-    answer = JoinedWrites(written, asyncio.get_running_loop())
-    answer.write(b"head ")
-    answer.write(b"body")
-    assert written.calls == [b"head body"]
-    answer.write(b"")  # the end of a body that is no part of it
+async def _answers_in_parts(written):
+    loop = asyncio.get_running_loop()
+    whole = JoinedWrites(written, loop)
+    whole.write(b"head ")
+    assert not written.calls
+    whole.write(b"body")
+    whole.write(b"")
+    whole.write(b"more")
+    assert written.calls == [b"head body", b"more"]
+    stream = JoinedWrites(written, loop)
+    stream.write(b"head alone")
     await asyncio.sleep(0)
-    answer.write(b"head alone")
-    assert written.calls == [b"head body", b""]
+    stream.write(b"first part")
+    assert written.calls[2:] == [b"head alone", b"first part"]
+    last = JoinedWrites(written, loop)
+    last.write(b"head, then the end")
+    last.close()
+    assert written.calls[4:] == [b"head, then the end"] and last.is_closing()
+    last.write(b"too late")
     await asyncio.sleep(0)
-    assert written.calls == [b"head body", b"", b"head alone"]
-    answer.write(b"head, then the end")
-    answer.close()
-    assert written.calls[-1] == b"head, then the end" and answer.is_closing()
-    answer.write(b"too late")
-    await asyncio.sleep(0)
-    assert len(written.calls) == 4
+    assert len(written.calls) == 5
 
 
 def test_the_head_of_an_answer_is_written_with_its_body_and_never_left_behind():
-    asyncio.run(_answer_in_parts(Written()))
+    asyncio.run(_answers_in_parts(Written()))
 
 
 def test_the_answer_to_a_request_for_a_head_alone_ends(port):

@@ -29,29 +29,29 @@ class JoinedWrites:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
-        self._held: list[bytes] = []
+        self._head, self._has_begun = b"", False
 
     def write(self, data: bytes) -> None:
-        """Writes what is held with this, or holds this."""
-        self._held.append(data)
-        if len(self._held) == 1:
-            self._loop.call_soon(self._write_held)
+        """Holds the head, and writes it with what comes next."""
+        if self._has_begun:
+            self._write_with_head(data)
         else:
-            self._write_held()
+            self._head, self._has_begun = data, True
+            self._loop.call_soon(self._write_with_head, b"")
 
     def close(self) -> None:
-        """Writes what is held, and closes the connection."""
-        self._write_held()
+        """Writes the head if it is held, and closes the connection."""
+        self._write_with_head(b"")
         self._transport.close()
 
     def is_closing(self) -> bool:
         """Whether the connection is closed, or about to be."""
         return self._transport.is_closing()
 
-    def _write_held(self) -> None:
-        held, self._held = self._held, []
-        if held and not self._transport.is_closing():
-            self._transport.writelines(held)
+    def _write_with_head(self, data: bytes) -> None:
+        parts, self._head = [part for part in (self._head, data) if part], b""
+        if parts and not self._transport.is_closing():
+            self._transport.writelines(parts)
 
 
 class Connection(HttpToolsProtocol):
