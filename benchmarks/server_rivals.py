@@ -100,7 +100,7 @@ def started(who: str, rival: Rival) -> Iterator[tuple[int, int]]:
         process.wait()
 
 
-PRECISION = {"onnxruntime": "", "infinity": " (torch, float32)"}  # of rivals whose names do not say it
+PRECISIONS = {"onnxruntime": "", "infinity": " (torch, float32)"}  # of rivals whose names do not say it
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -125,7 +125,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         made.append(
             Claim(
                 id=f"server.beside-{name}",
-                text=f"requests a second at saturation, 21 tasks each, int8, over {rival}{PRECISION[name]} behind the "
+                text=f"requests a second at saturation, 21 tasks each, int8, over {rival}{PRECISIONS[name]} behind the "
                 "same stack",
                 target=15,
                 value=round(ours / theirs, 2),
