@@ -21,6 +21,7 @@ from polyhead.plan import Pool
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import TEXTS, add_tiny
 from polyhead.text.tokenize import Tokenizer
+from support.loopback_server import until
 
 TASKS = {task.name: task for task in tiny_tasks()}
 DEPTHS = {"mood": 1, "urgency": 3}  # layers of four; the others read all
@@ -581,8 +582,6 @@ def test_an_answered_ticket_that_its_caller_forgets_is_gone_at_once(queue):
         ticket = weakref.ref(future.result(30))
         del future
         assert queue.answers([("bad",)])  # the queue's thread holds no earlier batch
-        while not queue.is_idle:
-            time.sleep(0.001)
-        assert ticket() is None
+        until(lambda: ticket() is None)
     finally:
         gc.enable()

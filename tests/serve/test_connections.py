@@ -414,7 +414,7 @@ def test_answered_requests_leave_nothing_to_a_collector_of_garbage(port):
             for _ in range(20):
                 own.sendall(request_bytes(ASKED))
                 assert status(read_answer(own)) == 200
-            until(lambda: alive() <= before + 3)  # those of the request that is ending
+            until(lambda: alive() <= before + 3)  # the last request may not have ended yet
         finally:
             gc.enable()
 
@@ -467,4 +467,4 @@ def test_the_answer_to_a_request_for_a_head_alone_ends(port):
     with connected(port) as own:
         own.sendall(b"HEAD /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         content = read_all(own)
-    assert status(content) in (200, 405) and content.endswith(b"\r\n\r\n")
+    assert status(content) == 200 and content.endswith(b"\r\n\r\n")

@@ -18,20 +18,23 @@ LOOKS = 4  # at the clock, for each of the times that are allowed
 MOST = 1.0  # seconds between two
 RATE = 65_536  # bytes of a body that buy a second more
 SURPLUS = 4  # times as many connections as are allowed may be open to be refused
+Bytes = bytes | bytearray | memoryview
 LINGER = 1.0  # seconds that a refused caller may take to send its request, and then to read the answer
 
 
-class JoinedWrites:
+class JoinedWrites(asyncio.Transport):
     """Where one answer is written: its head together with the start of its body, in one call of the system.
 
     A head that waits for its body is written in the next turn of the loop.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._transport, self._loop = transport, loop
-        self._head, self._has_begun = b"", False
+        self._head: Bytes = b""
+        self._has_begun = False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Bytes) -> None:
         """Holds the head, and writes it with what comes next."""
         if self._has_begun:
             self._write_with_head(data)
@@ -45,10 +48,10 @@ class JoinedWrites:
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Whether the connection is closed, or about to be."""
+        """True if the connection is closed or closing."""
         return self._transport.is_closing()
 
-    def _write_with_head(self, data: bytes) -> None:
+    def _write_with_head(self, data: Bytes) -> None:
         parts, self._head = [part for part in (self._head, data) if part], b""
         if parts and not self._transport.is_closing():
             self._transport.writelines(parts)
@@ -124,7 +127,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the headers are too large")
         super().on_headers_complete()
         if self.scope["method"] != "HEAD":  # whose answer is a head alone
-            self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
+            self.cycle.transport = JoinedWrites(self.transport, self.loop)
         self._awaits, self._since, self._header_bytes = "body", self.loop.time(), 0
 
     def on_body(self, body: bytes) -> None:
