@@ -70,7 +70,7 @@ class _Loaded:
         for (name, width), member in list(before.members.items()) if before is not None else ():
             if before is not None and name in self.tasks and _is_same(before.tasks[name], self.tasks[name]):
                 self.members[name, width] = member
-        self.ends = lru_cache(STACKS)(partial(_stacked_ends, self.tasks, self.members, self.edge, codecs))
+        self.ends = lru_cache(STACKS)(partial(_stacked_ends, self.tasks, self.members, codecs))
 
 
 def _is_same(first: LoadedTask, second: LoadedTask) -> bool:
@@ -85,7 +85,6 @@ def _is_same(first: LoadedTask, second: LoadedTask) -> bool:
 def _stacked_ends(
     tasks: Mapping[str, LoadedTask],
     members: dict[tuple[str, int], StackMember],
-    edge: int,
     codecs: DeviceCodecs,
     names: tuple[str, ...],
     width: int,
@@ -94,7 +93,7 @@ def _stacked_ends(
     for name in names:
         if (name, width) not in members:
             members[name, width] = StackMember.of(name, tasks[name], width=width)
-    return StackedEnds([members[name, width] for name in names], width=width, edge=edge, codecs=codecs)
+    return StackedEnds([members[name, width] for name in names], width=width, codecs=codecs)
 
 
 class _Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ class DeviceCodecs:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._operators = device, _Operators(device)
+        self._limits = [self.constant(np.array([limit])) for limit in (-LARGEST_HALF, LARGEST_HALF)]
 
     def constant(self, array: np.ndarray) -> Tensor:
         """The array there; equal ones are one."""
@@ -33,8 +34,8 @@ class DeviceCodecs:
         """float32 (..., width), encoded and decoded; NaN where they are not finite and rounding would hide it."""
         if codec.format.is_exact:
             return values
-        if isinstance(codec.format, Float16):  # its graph, with one operation to clip instead of two
-            return values.clamp(-float(LARGEST_HALF), float(LARGEST_HALF)).half().float()
+        if isinstance(codec.format, Float16):  # its graph in two operations: infinite halves are clipped
+            return torch.clamp(values.half(), *self._limits)
         decoded: Tensor = codec.format.graph(self._operators, values, codec)
         return torch.add(decoded, values, alpha=0)
 

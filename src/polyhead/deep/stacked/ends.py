@@ -32,9 +32,8 @@ def is_stacked(path: Path) -> bool:
 class StackedEnds:
     """The ends of some tasks' paths that read the same states, or the same kept value."""
 
-    def __init__(self, members: Sequence[StackMember], *, width: int, edge: int, codecs: DeviceCodecs) -> None:
-        """`edge` is that of `BatchPositions`: at least as many neighbours as a head reads."""
-        self._codecs, self._edge, self._spans = codecs, edge, value_spans(members, width)
+    def __init__(self, members: Sequence[StackMember], *, width: int, codecs: DeviceCodecs) -> None:
+        self._codecs, self._spans = codecs, value_spans(members, width)
         self._ends: list[_Vectors | _Attention | _Words] = []
         for form in dict.fromkeys(member.form for member in members):
             alike = [member for member in members if member.form == form]
@@ -51,11 +50,11 @@ class StackedEnds:
             raise PlanError("a pool reads more layers than its path runs", got=layers, allowed=states.depth)
         last = [states.layer(i) for i in range(states.depth - layers + 1, states.depth + 1)]
         stack = (last[0].unsqueeze(2) if layers == 1 else torch.stack(last, dim=2)).float()
-        return self._answers(ReadStates(stack, positions, self._spans, self._codecs, self._edge))
+        return self._answers(ReadStates(stack, positions, self._spans, self._codecs))
 
     def over_kept(self, values: Tensor, mask: Tensor) -> list[StackAnswers]:
         """The outputs over a stored value (rows, positions, layers, width), decoded, that all the tasks read."""
-        return self._answers(ReadKept(values, mask, self._edge))
+        return self._answers(ReadKept(values, mask))
 
     def _answers(self, read: HeadReads) -> list[StackAnswers]:
         return [end.answers(read) for end in self._ends]
@@ -100,16 +99,15 @@ class _Attention:
         scores = [m.slot.scores for m in members if m.slot.scores is not None]
         values = [m.slot.values for m in members if m.slot.values is not None]
         self._scores = placed(np.concatenate(scores, axis=1), device)  # (inputs, heads of all)
-        self._values = placed(np.concatenate(values), device)  # (heads of all, inputs, width / heads)
+        self._values = placed(np.concatenate(values), device).mT  # (heads of all, width / heads, inputs)
         self._maps = MapsEach(members, device)
 
     def answers(self, read: HeadReads) -> StackAnswers:
         x, keep = read.tokens(self._read), read.keep()
         scores = torch.baddbmm(keep, x, self._scores.expand(len(x), -1, -1))  # (rows, tokens, heads of all)
-        pooled = torch.bmm(torch.softmax(scores, dim=1).mT, x).transpose(0, 1)
-        mixed = torch.bmm(pooled, self._values)
-        mixed = mixed.view(self._slots, len(mixed) // self._slots, *mixed.shape[1:])
-        return self._maps(mixed.transpose(1, 2).flatten(2))
+        pooled = torch.bmm(torch.softmax(scores, dim=1).mT, x)  # (rows, heads of all, inputs)
+        mixed = torch.bmm(self._values, pooled.permute(1, 2, 0))  # (heads of all, width / heads, rows)
+        return self._maps(mixed.view(self._slots, -1, len(x)).mT)
 
 
 class _Words:
@@ -120,8 +118,4 @@ class _Words:
         self._maps = MapsBeside(members, device)
 
     def answers(self, read: HeadReads) -> StackAnswers:
-        words = read.words(self._read)
-        if self._window:
-            words = words.unfold(1, 2 * self._window + 1, 1).transpose(2, 3).flatten(2)
-        answers = self._maps(words)
-        return answers._replace(edge=read.edge - self._window)
+        return self._maps(read.words(self._read, self._window))

@@ -75,19 +75,16 @@ class StackForm(NamedTuple):
 class StackAnswers(NamedTuple):
     """Outputs of several tasks: (rows, outputs of all) or (slots, rows, outputs); of words (..., rows, words, outputs).
 
-    `tasks` has each one's slot, None where outputs stand side by side, and its columns; `edge` places on each side are
-    of no word.
+    `tasks` has each one's slot, None where outputs stand side by side, and its columns.
     """
 
     values: Tensor
     tasks: Mapping[str, tuple[int | None, slice]]
-    edge: int = 0
 
     def of(self, task: str, values: np.ndarray) -> np.ndarray:
         """The task's outputs, from those of all in the host's memory."""
         slot, columns = self.tasks[task]
-        outputs = (values if slot is None else values[slot])[..., columns]
-        return np.ascontiguousarray(outputs[:, self.edge : outputs.shape[1] - self.edge] if self.edge else outputs)
+        return np.ascontiguousarray((values if slot is None else values[slot])[..., columns])
 
 
 class _Heads:

@@ -25,26 +25,23 @@ class BatchPositions(msgspec.Struct, frozen=True, eq=False):
 
     keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
     share: Tensor  # (rows, 1, tokens) float32: 1 / length, or 0 for padding
-    places: Tensor  # (rows, words) int64: each word's first token among all rows' tokens, laid end to end
-    is_word: Tensor  # (rows, words, 1) float32: 1 where there is one
+    starts: Tensor  # (rows, words, neighbours) int64: how many words stand before this one in `places`
+    places: Tensor  # int64: the first token, among all rows' tokens laid end to end, of every neighbour that is a word
 
     @classmethod
     def of(cls, mask: np.ndarray, words: np.ndarray, *, edge: int, device: torch.device) -> BatchPositions:
-        """From bool (rows, tokens) and int64 (rows, words), -1 for none; with `edge` more places for no word around."""
+        """From bool (rows, tokens) and int64 (rows, words), -1 for none; neighbours are `edge` words on each side."""
         rows, tokens = mask.shape
         around = np.pad(words, ((0, 0), (edge, edge)), constant_values=-1)
-        places = np.maximum(around, 0) + tokens * np.arange(rows)[:, None]
+        near = around[:, np.arange(words.shape[1])[:, None] + np.arange(2 * edge + 1)]
+        is_word = near >= 0
+        places = (near + tokens * np.arange(rows)[:, None, None])[is_word]
+        integers = np.concatenate([np.cumsum(is_word) - is_word.ravel(), places])
         lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        floats = np.concatenate([np.where(mask, 0.0, HIDDEN), mask / lengths, around >= 0], axis=1)
-        keep, share, is_word = torch.split(
-            to_device(floats.astype(np.float32), device), [tokens, tokens, around.shape[1]], dim=1
-        )
-        return cls(
-            keep=keep.unsqueeze(2),
-            share=share.unsqueeze(1),
-            places=to_device(places.astype(np.int64), device),
-            is_word=is_word.unsqueeze(2),
-        )
+        floats = np.concatenate([np.where(mask, 0.0, HIDDEN), mask / lengths], axis=1)
+        keep, share = torch.split(to_device(floats.astype(np.float32), device), [tokens, tokens], dim=1)
+        starts, firsts = torch.split(to_device(integers.astype(np.int64), device), [near.size, len(places)])
+        return cls(keep=keep.unsqueeze(2), share=share.unsqueeze(1), starts=starts.view(near.shape), places=firsts)
 
 
 class ValueSpan(NamedTuple):
@@ -74,8 +71,6 @@ def value_spans(members: Sequence[StackMember], width: int) -> dict[Pool, ValueS
 class HeadReads(Protocol):
     """The inputs of ends from a batch."""
 
-    edge: int  # places of no word on each side of a text's words
-
     @property
     def vectors(self) -> Tensor:
         """(rows, columns): every value of one vector a text, side by side."""
@@ -86,17 +81,17 @@ class HeadReads(Protocol):
     def keep(self) -> Tensor:
         """(rows, tokens, 1): as of `BatchPositions`."""
 
-    def words(self, pool: Pool) -> Tensor:
-        """(rows, words, inputs): those of words, zeros for places of none."""
+    def words(self, pool: Pool, window: int) -> Tensor:
+        """(rows, words, neighbours * inputs): so many words on each side, side by side, zeros where there is none."""
 
 
 class ReadStates:
     """States of texts: `stack` (rows, tokens, layers, width) float32, the last ones that any task reads."""
 
     def __init__(
-        self, stack: Tensor, positions: BatchPositions, spans: Mapping[Pool, ValueSpan], codecs: DeviceCodecs, edge: int
+        self, stack: Tensor, positions: BatchPositions, spans: Mapping[Pool, ValueSpan], codecs: DeviceCodecs
     ) -> None:
-        self._stack, self._positions, self._spans, self._codecs, self.edge = stack, positions, spans, codecs, edge
+        self._stack, self._positions, self._spans, self._codecs = stack, positions, spans, codecs
         self._tokens: dict[Pool, Tensor] = {}
         self._words: dict[Pool, Tensor] = {}
 
@@ -141,19 +136,21 @@ class ReadStates:
             self._tokens[everywhere] = _side_by_side(self._codecs.coded(layers, pool.codec), pool)
         return self._tokens[everywhere]
 
-    def words(self, pool: Pool) -> Tensor:
+    def words(self, pool: Pool, window: int) -> Tensor:
         """As of `HeadReads`."""
-        if pool not in self._words:
-            places, tokens = self._positions.places, self.tokens(pool).flatten(0, 1)
-            self._words[pool] = functional.embedding(places, tokens) * self._positions.is_word
-        return self._words[pool]
+        starts, tokens = self._positions.starts, self.tokens(pool).flatten(0, 1)
+        if pool not in self._words:  # a bag of one token for each neighbour, empty where there is none
+            words = functional.embedding_bag(self._positions.places, tokens, starts.flatten(), mode="sum")
+            self._words[pool] = words.view(*starts.shape[:2], starts.shape[2] * tokens.shape[1])
+        most = starts.shape[2] // 2
+        return self._words[pool][..., (most - window) * tokens.shape[1] : (most + window + 1) * tokens.shape[1]]
 
 
 class ReadKept:
     """A stored value, decoded, and its mask (rows, positions)."""
 
-    def __init__(self, values: Tensor, mask: Tensor, edge: int) -> None:
-        self._values, self._mask, self.edge = values, mask, edge
+    def __init__(self, values: Tensor, mask: Tensor) -> None:
+        self._values, self._mask = values, mask
 
     def keep(self) -> Tensor:
         """As of `HeadReads`."""
@@ -168,10 +165,11 @@ class ReadKept:
         """As of `HeadReads`."""
         return _side_by_side(self._values, pool)
 
-    def words(self, pool: Pool) -> Tensor:
+    def words(self, pool: Pool, window: int) -> Tensor:
         """As of `HeadReads`."""
         words = self.tokens(pool) * self._mask.unsqueeze(2)
-        return functional.pad(words, (0, 0, self.edge, self.edge)) if self.edge else words
+        around = functional.pad(words, (0, 0, window, window)) if window else words
+        return around.unfold(1, 2 * window + 1, 1).transpose(2, 3).flatten(2)
 
 
 def _side_by_side(values: Tensor, pool: Pool) -> Tensor:
