@@ -27,6 +27,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "branches_quality": ("studies.wei2021.claims:claims",),
     "branches_mtdnn": ("studies.wei2021.claims:joint_claims", "branches_quality"),
     "conditioning_adapters": ("studies.stickland2019.claims:claims",),
+    "conditioning_glue": ("studies.huang2022.claims:glue_claims",),
     "conditioning_nhc": ("studies.huang2022.claims:claims",),
     "first_light_quality": ("studies.du2020.claims:pooler_claims",),
     "together_leave_out": ("studies.du2020.claims:leave_out_claims",),

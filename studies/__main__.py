@@ -31,6 +31,7 @@ RUNS = {
     "wei2021.run": "Train and score branches of every depth, students and searches.",
     "wei2021.run_joint": "Train and score the MT-DNN rows of table 2.",
     "huang2022.run": "Train and score prompts and their baselines.",
+    "huang2022.run_glue": "Train and score the same on eight tasks of GLUE.",
     "aghajanyan2021.run": "Train trunks on many tasks, and score them on tasks they never saw.",
     "aghajanyan2021.run_summaries": "Train a small BART on summaries, alone and in a mixture.",
     "stickland2019.run": "Train and score functions of each task's own, and the ways of drawing batches.",

@@ -54,12 +54,20 @@ class Learned(Value):
         return MARKS[self.state]
 
 
-def learned(fits: Iterable[Fit], *, allowed: int | None) -> dict[str, Learned]:
-    """By task. `allowed` is the last epoch that training could reach; None where the rows do not tell."""
+def learned(
+    fits: Iterable[Fit], *, allowed: int | None, simple: Mapping[str, Mapping[str, float]] | None = None
+) -> dict[str, Learned]:
+    """By task. `allowed` is the last epoch that training could reach; None where the rows do not tell.
+
+    `simple` has points of the simple answers by task, where a study has its own; None: of the study of defaults.
+    """
     by_task: dict[str, list[Fit]] = {}
     for fit in fits:
         by_task.setdefault(fit.task, []).append(fit)
-    return {task: _learned(task, several, allowed) for task, several in by_task.items()}
+    return {
+        task: _learned(task, several, allowed, None if simple is None else simple.get(task, {}))
+        for task, several in by_task.items()
+    }
 
 
 def whole(what: str, tasks: Mapping[str, Learned]) -> Learned:
@@ -103,11 +111,11 @@ def _summary(tasks: Mapping[str, Learned]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _learned(task: str, fits: list[Fit], allowed: int | None) -> Learned:
+def _learned(task: str, fits: list[Fit], allowed: int | None, simple: Mapping[str, float] | None) -> Learned:
     score, rows = statistics.mean(fit.score for fit in fits), min(fit.rows for fit in fits)
-    simple = simple_scores(task, fits[0].metric, rows)
+    simple = simple_scores(task, fits[0].metric, rows) if simple is None else simple
     last = sum(fit.best_epoch == allowed for fit in fits) if allowed is not None else 0
-    higher = max(simple, key=lambda name: simple[name], default=None)
+    higher = max(simple, key=simple.__getitem__, default=None)
     below = ""
     if higher is not None and score < simple[higher]:
         below = f"{task} {score:.1f} is below {SIMPLE[higher]}, {simple[higher]:.1f}"

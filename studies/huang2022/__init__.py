@@ -19,7 +19,7 @@ from studies.huang2022.published import (
 from studies.huang2022.study import MEASURES, Measure, Row, averages, differences, missing, read_rows, rows_of
 from studies.huang2022.table import Line, Table
 from studies.huang2022.table import printed_otherwise as averages_printed_otherwise
-from studies.huang2022.tables import Cell, grid, search, table1, table3
+from studies.huang2022.tables import Cell, grid, search, table1, table2, table3
 
 __all__ = [
     "ABLATION",
@@ -50,6 +50,7 @@ __all__ = [
     "search",
     "source_in",
     "table1",
+    "table2",
     "table3",
     "write",
 ]

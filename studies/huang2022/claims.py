@@ -22,8 +22,9 @@ from studies.huang2022.methods import (
 )
 from studies.huang2022.study import Measure, Row, averages, differences, rows_of
 from studies.results import Claim
+from studies.shared.glue import TITLES
 from studies.shared.rows import over_seeds
-from studies.trained import NOT, UNKNOWN, Learned
+from studies.trained import NOT, UNKNOWN, Fit, Learned, learned, whole
 
 EPOCHS = 5  # the last one where a trunk learns
 SPLITS: dict[str, tuple[Measure, str]] = {
@@ -84,6 +85,59 @@ def claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
     return made
 
 
+def glue_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """The same comparisons on the eight tasks of GLUE, on the reported splits."""
+    rows, states, made = rows_of(raw, tasks=TITLES), glue_learned(raw), []
+    for id, text, method, other, on_both in COMPARED:
+        points = differences(rows, method.name, other.name, "test")
+        if not points:
+            continue
+        alike = {(row.scale, row.device) for row in rows if row.method in (method.name, other.name)}
+        made.append(
+            judged(
+                f"evidence.glue-{id.partition('.')[2]}",
+                f"{text}: mean test score of eight tasks of GLUE, equal updates",
+                estimate(points.values()),
+                target=0.0,
+                side="least" if on_both else "above",
+                note=f"by seed {', '.join(f'{value:+.2f}' for value in points.values())}",
+                ours=whole(method.title, states[method.name]),
+                against=whole(other.title, states[other.name]),
+                lacking="its methods were not run alike" if len(alike) > 1 else "",
+            )
+        )
+    return made
+
+
+def glue_learned(raw: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Learned]]:
+    """By method and task of GLUE how far it had learned, beside the simple answers of the same study."""
+    rows = rows_of(raw, tasks=TITLES)
+    settings = {row.method: row.settings for row in rows}
+    runs = [row for row in raw if "best_epoch" in row and settings.get(row["method"]) == row["settings"]]
+    kept = {
+        (run["method"], run["seed"], t): run["best_epoch"] for run in runs for t in run.get("own", [run.get("task")])
+    }
+    fits: dict[str, list[Fit]] = {}
+    for row in rows:
+        epoch = kept.get((row.method, row.seed, row.task))
+        fit = Fit(task=row.task, score=100 * row.test, best_epoch=epoch, metric=row.metric, rows=row.rows)
+        fits.setdefault(row.method, []).append(fit)
+    allowed, simple = glue_epochs(raw), glue_simple(raw)
+    return {method: learned(several, allowed=allowed, simple=simple) for method, several in fits.items()}
+
+
+def glue_epochs(raw: Sequence[Mapping[str, Any]]) -> int | None:
+    """The last epoch that the study's newest runs could reach; None where no row tells."""
+    told = [int(row["epochs"]) for row in raw if "epochs" in row]
+    return told[-1] if told else None
+
+
+def glue_simple(raw: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Points of the simple answers by task."""
+    simple = [row for row in raw if row.get("stage") == "simple"]
+    return {row["task"]: {name: 100 * score for name, score in row["baselines"].items()} for row in simple}
+
+
 def method_learned(raw: Sequence[Mapping[str, Any]], method: Method) -> Learned | None:
     """How far a method that trains a trunk had learned; None for one over the frozen trunk, which stops by itself."""
     if method.way == "frozen":
@@ -99,7 +153,7 @@ def method_learned(raw: Sequence[Mapping[str, Any]], method: Method) -> Learned 
     return Learned(state=UNKNOWN, why=f"{method.title} is {UNKNOWN} (no simple scores beside it)", runs=runs)
 
 
-def ends(raw: Sequence[Mapping[str, Any]], method: str) -> tuple[int, int]:
+def ends(raw: Sequence[Mapping[str, Any]], method: str, *, allowed: int = EPOCHS) -> tuple[int, int]:
     """How many trainings of the method kept the last epoch that was allowed, of how many."""
     settings = [row["settings"] for row in raw if row.get("method") == method and "settings" in row]
     its = [
@@ -107,13 +161,15 @@ def ends(raw: Sequence[Mapping[str, Any]], method: str) -> tuple[int, int]:
         for row in raw
         if row.get("method") == method and "best_epoch" in row and row.get("settings") == settings[-1]
     ]
-    return sum(epoch == EPOCHS for epoch in its), len(its)
+    return sum(epoch == allowed for epoch in its), len(its)
 
 
-def method_ends(raw: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def method_ends(raw: Sequence[Mapping[str, Any]], *, allowed: int = EPOCHS) -> dict[str, str]:
     """By title of the methods that train a trunk, `4 of 5`: trainings that kept the last epoch that was allowed."""
     there = {row.get("method") for row in raw}
-    counts = {m.title: ends(raw, m.name) for m in METHODS.values() if m.way != "frozen" and m.name in there}
+    counts = {
+        m.title: ends(raw, m.name, allowed=allowed) for m in METHODS.values() if m.way != "frozen" and m.name in there
+    }
     return {title: f"{ended} of {runs}" for title, (ended, runs) in counts.items()}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from polyhead.cli.output import Printer, text_table
+from studies.seen import marked, seen_lines
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -20,15 +21,20 @@ from studies.shared.lines import (
     tell_study,
     there,
 )
+from studies.shared.lines import study_options as split_options
 from studies.shared.options import check_drawable, json_option, plot_option
 from studies.shared.rows import rows_of_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from studies.huang2022 import Cell, Line, Measure, Row, Table
+    from studies.shared.rows import Split
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/conditioning_nhc.json")
 MAKE = "python -m studies huang2022 run"
+GLUE_ROWS, GLUE_MAKE = Path("results/conditioning_glue.json"), "python -m studies huang2022 run-glue"
 COSTS = ("passes", "layers", "FLOPs", "parameters")
 LAST = (
     "at last epoch: trainings that kept the last epoch that was allowed; such a method has not "
@@ -43,8 +49,8 @@ _draw = partial(draw_study, make=MAKE)
 def command() -> None:
     """Huang et al. 2022, "All Birds with One Stone", multi-task text classification with one forward pass (MTOP).
 
-    Tables are printed as in the paper, and then as our own study has them: seven tasks about headlines, on a trunk of
-    six layers.
+    Tables are printed as in the paper, and then as our own study has them: seven tasks about headlines, or eight of
+    GLUE at 2,000 rows each in the mean, on a trunk of six layers.
     """
 
 
@@ -116,30 +122,30 @@ def table1(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table1(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, _ends(files)), *missing_lines(ours.notes), "", COLUMNS])
     printer.lines(["", paper.OPINION])
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, measure=measure))
     printer.json({"published": published, "study": ours})
 
 
 @command.command("table2")
-@json_option
-def table2(json_to: str | None) -> None:
-    """GLUE, test: the paper's numbers alone."""
+@split_options(GLUE_ROWS)
+def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """GLUE: test in the paper, our reported splits at our scale, beside simple answers."""
     from studies import huang2022 as paper
 
     printer, published = Printer(json_to), paper.published_table2()
     printer.lines(["Table 2 as printed: GLUE test, mean of nine columns", ""])
     printer.lines(_printed_lines(published))
-    printer.lines(["", "Ours is left out: our study has the tasks of table 1, and test labels of GLUE are not public."])
-    printer.json({"published": published, "study": None})
+    ours = _glue(printer, files, partial(paper.table2, measure=split))
+    printer.json({"published": published, "study": ours})
 
 
 @command.command("table3")
 @plot_option("Draw the averages of our study into FILE (.svg, .png or .pdf).")
 @study_options
 def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: str | None) -> None:
-    """Ablation: how prompts and poolers begin, and the gradient stop; the paper on GLUE, ours on NHC."""
+    """Ablation: how prompts and poolers begin, and the gradient stop; the paper on GLUE, ours on NHC and on GLUE."""
     from studies import huang2022 as paper
 
     check_drawable(plot)
@@ -149,10 +155,11 @@ def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table3(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, _ends(files)), *missing_lines(ours.notes), "", COLUMNS])
+    on_glue = _glue(printer, files, partial(paper.table3, measure="test"))
     methods = tuple(paper.ABLATION.values())
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=methods, measure=measure))
-    printer.json({"published": published, "study": ours})
+    printer.json({"published": published, "study": ours, "glue": on_glue})
 
 
 @command.command("search")
@@ -165,7 +172,7 @@ def search(files: tuple[str, ...], measure: Measure, json_to: str | None) -> Non
     rows = _rows(printer, files, measure)
     ours = paper.search(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours, files), *missing_lines(ours.notes), "", COLUMNS])
+        printer.lines([*_our_lines(ours, _ends(files)), *missing_lines(ours.notes), "", COLUMNS])
     printer.json({"study": ours})
 
 
@@ -219,17 +226,62 @@ def _printed_lines(published: Table) -> list[str]:
     return [*text_table(cells), *otherwise_lines(averages_printed_otherwise(published))]
 
 
-def _our_lines(ours: Table, files: tuple[str, ...]) -> list[str]:
-    """Medians by task, then of the averages the median, and the mean with its deviation."""
+def _glue(printer: Printer, files: tuple[str, ...], table: Callable[[Sequence[Row]], Table]) -> Table | None:
+    """Prints our own table on GLUE, the simple answers under it, and what the marks mean; None without rows."""
+    from studies.huang2022 import METHODS, rows_of
+    from studies.huang2022.claims import glue_epochs, glue_learned, glue_simple, method_ends
+    from studies.shared.glue import TITLES
+    from studies.shared.tables import mean
+    from studies.trained import SIMPLE, whole
+
+    known = there(files, GLUE_ROWS)
+    raw = rows_of_files(known, make=GLUE_MAKE)[0] if known else []
+    rows = rows_of(raw, tasks=TITLES) if raw else ()
+    about = (
+        "eight tasks of GLUE by a metric of each, mean of eight; trunk minilm, 2,000 training rows a task in the mean"
+    )
+    tell_study(printer, about, {row.seed for row in rows}, make=GLUE_MAKE, default=GLUE_ROWS)
+    if not rows:
+        return None
+    ours, states, simple = table(rows), glue_learned(raw), glue_simple(raw)
+    marks = {METHODS[name].title: [tasks[t].mark for t in ours.tasks] for name, tasks in states.items()}
+    beside: list[list[object]] = []
+    for name, title in SIMPLE.items():
+        scores = [simple.get(task, {}).get(name) for task in ours.tasks]
+        if any(score is not None for score in scores):
+            beside.append([title, *map(number, scores), MISSING, number(mean(scores))])
+    printer.lines(_our_lines(ours, method_ends(raw, allowed=glue_epochs(raw) or 0), marks=marks, beside=beside))
+    told = {name: whole(METHODS[name].title, tasks) for name, tasks in states.items()}
+    printer.lines([f"{state.mark} {state.why}" for state in told.values() if state.mark])
+    printer.lines([*seen_lines(ours.tasks), *missing_lines(ours.notes), "", COLUMNS])
+    return ours
+
+
+def _ends(files: tuple[str, ...]) -> dict[str, str]:
     from studies.huang2022.claims import method_ends
 
-    ends_of = method_ends(rows_of_files(there(files, ROWS), make=MAKE)[0])
-    heads: list[object] = ["method", *ours.tasks, "median", "mean", "seeds", "learned", "at last epoch"]
+    return method_ends(rows_of_files(there(files, ROWS), make=MAKE)[0])
+
+
+def _our_lines(
+    ours: Table,
+    ends_of: Mapping[str, str],
+    *,
+    marks: Mapping[str, Sequence[str]] | None = None,
+    beside: Sequence[list[object]] = (),
+) -> list[str]:
+    """Medians by task with their marks, then of the averages the median, and the mean with its deviation."""
+    heads: list[object] = ["method", *map(marked, ours.tasks), "median", "mean", "seeds", "learned", "at last epoch"]
     cells = [[*heads, *COSTS]]
     for line in ours.lines:
         last = next((count for title, count in ends_of.items() if line.name.endswith(title)), MISSING)
         ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned, last]
-        cells.append([line.name, *map(number, line.scores), *ends, *_costs(line)])
+        behind = next(
+            (each for title, each in (marks or {}).items() if line.name.endswith(title)), [""] * len(ours.tasks)
+        )
+        scores = [number(score) + mark for score, mark in zip(line.scores, behind, strict=True)]
+        cells.append([line.name, *scores, *ends, *_costs(line)])
+    cells += [[*row, *[""] * (len(cells[0]) - len(row))] for row in beside]
     return [*text_table(cells), "", LAST]
 
 

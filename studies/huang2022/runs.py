@@ -51,7 +51,7 @@ class Scale(Value):
 class Runs(runs.Runs):
     """Every method on the same tasks, made from the headlines as they are now: other headlines give other rows."""
 
-    max_tokens = MAX_TOKENS
+    max_tokens, tokens = MAX_TOKENS, TOKENS
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Runs(runs.Runs):
         return paths
 
     def costs(self, method: Method) -> Facts:
-        """Serving all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
+        """Serving all tasks: passes, layers and FLOPs (in plain passes) for one text of mean length, and parameters."""
         from polyhead.plan import merge
         from polyhead.plan.cost import flops, flops_by_sharers, layer_evaluations, parameters
 
@@ -99,13 +99,13 @@ class Runs(runs.Runs):
             paths = {task: _over(path, f"{self.plain.digest} of {task}") for task, path in paths.items()}
         plan, added, times = merge(paths), 0, 1
         single = merge(dict(list(self.paths(SINGLE).items())[:1]))
-        plain = flops(single, shape, TOKENS) - sum(flops_by_sharers(single, shape, TOKENS).values())
-        spent = flops(plan, shape, TOKENS, folded=True)
+        plain = flops(single, shape, self.tokens) - sum(flops_by_sharers(single, shape, self.tokens).values())
+        spent = flops(plan, shape, self.tokens, folded=True)
         if method.way == "conditioned":
             from studies.huang2022.ca_mtl import count_of, flops_of
 
-            added, times = count_of(list(paths), shape, tokens=MAX_TOKENS), len(paths)
-            spent += (times - 1) * plain + times * flops_of(shape, TOKENS)
+            added, times = count_of(list(paths), shape, tokens=self.max_tokens), len(paths)
+            spent += (times - 1) * plain + times * flops_of(shape, self.tokens)
         layers = times * layer_evaluations(plan)
         return {
             "passes": layers // shape.layers,
@@ -136,9 +136,26 @@ class Runs(runs.Runs):
             test=split("test", entry.test),
         )
 
+    def size(self, task: str) -> int:
+        """The task's training rows."""
+        return len(self._nhc.tasks[0].train)
+
+    def recipe(self, tasks: Sequence[str]) -> Joint:
+        """How a trunk that learns with these tasks draws their rows; an epoch reads all of them once."""
+        return RECIPE
+
+    def measured(self, task: str, scores: Mapping[str, Mapping[str, float]]) -> Facts:
+        """The scores of a task, as a row holds them."""
+        test = scores["test"]
+        return {
+            "validation": scores["validation"]["accuracy"],
+            "test": test["accuracy"],
+            "recall": test["macro_recall"],
+        }
+
     def settings(self, method: Method) -> str:
         """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
-        decides = (method, self.scale, RECIPE, MAX_TOKENS, self.precision(method))
+        decides = (method, self.scale, RECIPE, self.max_tokens, self.precision(method))
         drawn = ("by uncertainty, over a frozen lower half",) if method.way == "conditioned" else ()
         return short_digest(*decides, self.plain.digest, self._rows, *drawn)
 
@@ -209,7 +226,7 @@ class Runs(runs.Runs):
         self._start(course, method)
         fitted = course.learn(name).fitted
         seconds = round(time.monotonic() - clock, 1)
-        own = {task: _measured(scores) for task, scores in _scores(course, prepared).items()}
+        own = {task: self.measured(task, scores) for task, scores in _scores(course, prepared).items()}
         checkpoint.unlink(missing_ok=True)
         return {
             "own": own,
@@ -237,7 +254,7 @@ class Runs(runs.Runs):
             prepared,
             {p.task.name: paths[p.task.name] for p in prepared},
             self.plain,
-            RECIPE,
+            self.recipe([p.task.name for p in prepared]),
             training=prepared[0].training,
             precision=self.precision(method),
             checkpoint=checkpoint,
@@ -287,25 +304,24 @@ class Runs(runs.Runs):
         path = frozen_path(prepared, extractor)
         trained = train_task(prepared, [path], extractor, checkpoints=None, events=Events())
         return {
-            **_measured(trained.scores),
+            **self.measured(task, trained.scores),
             "best_epoch": trained.fitted.best_epoch,
             "seconds": round(time.monotonic() - clock, 1),
         }
 
     def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
         def whole() -> Facts:
-            common = short_digest(self.scale, RECIPE, MAX_TOKENS, self.plain.digest, self._rows)
-            facts: Facts = {"rows": len(self._nhc.tasks[0].train), "device": self.device, "scale": common}
+            common = short_digest(self.scale, RECIPE, self.max_tokens, self.plain.digest, self._rows)
+            facts: Facts = {"rows": self.size(task), "device": self.device, "scale": common}
             return {**run(), **facts, **self.costs(method)}
 
         before = len(self.study.rows)
         key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}
         row = self.study.row(whole, **key, settings=self.settings(method))
         if len(self.study.rows) > before:
-            self.say(
-                f"{method.name:20s} seed {seed}  {task:15s} validation {100 * float(str(row['validation'])):.1f}  "
-                f"test {100 * float(str(row['test'])):.1f}  recall {100 * float(str(row['recall'])):.1f}"
-            )
+            measured = (name for name in ("validation", "test", "recall") if name in row)
+            told = "  ".join(f"{name} {100 * float(str(row[name])):.1f}" for name in measured)
+            self.say(f"{method.name:20s} seed {seed}  {task:15s} {told}")
 
 
 def _pools(method: Method) -> bool:
@@ -336,12 +352,6 @@ def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict
     for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
         scores[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
     return scores
-
-
-def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
-    """The scores of a task, as a row holds them."""
-    test = scores["test"]
-    return {"validation": scores["validation"]["accuracy"], "test": test["accuracy"], "recall": test["macro_recall"]}
 
 
 def _over(path: Path, trunk: str) -> Path:

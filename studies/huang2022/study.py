@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import msgspec
 
 from studies.huang2022.methods import METHODS, PLANNED
 from studies.huang2022.nhc import TASKS
+from studies.shared.glue import TITLES
 from studies.shared.rows import BySeed, no_task_rows, paired, rows_of_files, seeds_with_all, typed_rows
 
 Measure = Literal["validation", "test", "recall"]
@@ -29,41 +31,45 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     validation: float
     test: float
-    recall: float
+    recall: float = math.nan  # of NHC alone
     passes: int  # of the encoder, for one text and all tasks
     layers: int  # evaluated
-    over_plain: float = 0.0  # FLOPs of the same for a headline of mean length, over a plain pass of the encoder
+    over_plain: float = 0.0  # FLOPs of the same for a text of mean length, over a plain pass of the encoder
     parameters: int  # of all that serves all tasks
     learned: str
     rows: int = 0  # of the task that were trained on
     device: str = "cpu"  # where the trunk learned
     scale: str = ""  # a digest of what all methods have in common: data, epochs, rates, lengths
     settings: str = ""
+    metric: str = "accuracy"  # of both splits
 
 
-def read_rows(paths: Iterable[Path | str]) -> tuple[Row, ...]:
-    """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
+def read_rows(paths: Iterable[Path | str], *, tasks: Collection[str] = TASKS) -> tuple[Row, ...]:
+    """The rows of these tasks in results files or JSON lines; raises DataError where the files hold none of any."""
     raw, source = rows_of_files(paths, make=MAKE)
-    return rows_of(raw, source=source)
+    return rows_of(raw, tasks=tasks, source=source)
 
 
-def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
+def rows_of(
+    raw: Iterable[Mapping[str, Any]], *, tasks: Collection[str] = TASKS, source: str = "the study"
+) -> tuple[Row, ...]:
     """The rows of tasks, each once; of a method that was run under several settings those that came last.
 
-    Raises DataError for a row that lacks a key.
+    Of other tasks than `tasks` rows are left out. Raises DataError for a row that lacks a key.
     """
     typed = typed_rows(raw, Row, ("task",), source=source)
     if not typed:
         raise no_task_rows(source, MAKE)
+    typed = [row for row in typed if row.task in tasks]
     last = {row.method: row.settings for row in typed}
     by_run = {(row.method, row.settings, row.task, row.seed): row for row in typed}
     return tuple(row for row in by_run.values() if row.settings == last[row.method])
 
 
 def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The tasks that have rows, in the order of the paper."""
+    """The tasks that have rows, in the order of NHC or of GLUE."""
     there = {row.task for row in rows}
-    return tuple(task for task in TASKS if task in there)
+    return tuple(task for task in (*TASKS, *TITLES) if task in there)
 
 
 def scores(rows: Sequence[Row], method: str, measure: Measure) -> dict[str, BySeed]:

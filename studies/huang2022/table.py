@@ -21,7 +21,7 @@ class Line(Value):
     seeds: int = 0
     passes: int | None = None  # of the encoder, for one text and all tasks
     layers: int | None = None  # evaluated
-    over_plain: float | None = None  # FLOPs for a headline of mean length, over a plain pass of the encoder
+    over_plain: float | None = None  # FLOPs for a text of mean length, over a plain pass of the encoder
     parameters: int | None = None  # of everything that serves all tasks
     learned: str = ""  # which trunks learned, besides the parts; "" where it is not known
 

@@ -1,7 +1,8 @@
 """CA-MTL's sampler (Pilault et al. 2021): of a batch of every task the rows of which the model is least sure.
 
 A row counts with its entropy over that of a uniform guess, times the mean of its task over the highest mean of a task.
-An update reads the `batch` rows that count most, from whichever tasks, and its loss is their mean.
+An update reads the `batch` rows that count most, from whichever tasks, and its loss is their mean. A task without
+labels has no entropy: as in the released code, STS-B borrows those of MRPC.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from polyhead.deep.recipes.together import JointLoss
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Training
 
+LENDERS = {"stsb": "mrpc"}  # task without labels -> whose rows' entropies it borrows, of the same update
 Uncertainty = Callable[[str, TrainingBatch], np.ndarray]  # of each row, 0 to 1
 
 
@@ -37,7 +39,12 @@ class UncertainFeed(MixedFeed):
         """One epoch; what an update reads depends on what the updates before it have learned."""
         for _ in self._mixture.updates(epoch):
             drawn = {name: self._next(name) for name in self._examples}
-            sure = {name: self._uncertainty(name, self._examples[name].batch(rows)) for name, rows in drawn.items()}
+            sure = {
+                name: self._uncertainty(lender, self._examples[lender].batch(drawn[lender]))
+                for name in drawn
+                for lender in [LENDERS.get(name, name)]
+            }
+            sure = {name: np.resize(values, len(drawn[name])) for name, values in sure.items()}
             chosen = most_uncertain(sure, self.rows)
             self.parts = len(chosen)
             yield [(name, self._examples[name].batch(drawn[name][places])) for name, places in chosen.items()]

@@ -17,10 +17,10 @@ import msgspec
 from polyhead.project.recipes import Joint, Training, Weighting
 from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
-from studies.aghajanyan2021.mixes import Mix
 from studies.huang2022.counts import BERT_BASE
 from studies.shared import runs
-from studies.shared.data import Set, entry_of, prepared_of, train_rows
+from studies.shared.data import Set, entry_of
+from studies.shared.glue import GLUE, prepared_sets
 from studies.shared.runs import Facts, Rows, Say, short_digest, silent
 from studies.shared.steps import learn
 from studies.stickland2019.counts import costs, paths_of, strategy_of
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from polyhead.plan import Path
     from polyhead.train.data.prepared import Prepared
 
-# In the paper's order. The reported split is test where it has labels, else the published validation split
-GLUE = (
-    Set(folder="glue_cola", name="cola", test="validation", metric="matthews"),
-    Set(folder="glue_sst2", name="sst2", metric="accuracy"),
-    Set(folder="glue_mrpc", name="mrpc", metric="accuracy"),
-    Set(folder="glue_stsb", name="stsb", range=(0.0, 5.0), metric="pearson"),
-    Set(folder="glue_qqp", name="qqp", metric="accuracy"),
-    Set(folder="glue_mnli", name="mnli", test="validation", metric="accuracy"),
-    Set(folder="glue_qnli", name="qnli", test="validation", metric="accuracy"),
-    Set(folder="glue_rte", name="rte", test="validation", metric="accuracy"),
-)
 # SWAG is not here; its place has another set of everyday situations with answers to choose from
 QUESTIONS = (Set(folder="squad_v1", name="squad", test="validation"), Set(folder="socialiqa", test="validation"))
 FROZEN_RATE = 1e-3  # learning rate of parts where the trunk does not learn
@@ -122,25 +111,19 @@ class Runs(runs.Runs):
 
     def prepared(self, method: Method, seed: int) -> list[Prepared]:
         """The tasks, each with its share of the rows."""
-        names = tuple(dataset.folder for dataset in self.scale.sets)
-        shares = Mix(name="", sets=names, rows=self.scale.rows, natural=self.scale.natural)
-        rows = shares.rows_of({dataset.folder: train_rows(self.data, dataset) for dataset in self.scale.sets})
         training = msgspec.structs.replace(self.scale.training, seed=seed)
         if method.base == "frozen":
             training = msgspec.structs.replace(training, learning_rate=FROZEN_RATE)
-        strategy = strategy_of(method, self.plain.architecture)
-        return [
-            prepared_of(
-                self.data,
-                dataset,
-                train=rows[dataset.folder],
-                validation=self.scale.validation,
-                test=self.scale.test,
-                strategy=strategy,
-                training=training,
-            )
-            for dataset in self.scale.sets
-        ]
+        return prepared_sets(
+            self.data,
+            self.scale.sets,
+            rows=self.scale.rows,
+            natural=self.scale.natural,
+            validation=self.scale.validation,
+            test=self.scale.test,
+            strategy=strategy_of(method, self.plain.architecture),
+            training=training,
+        )
 
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""

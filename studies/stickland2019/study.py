@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from studies.shared.glue import TITLES
 from studies.shared.rows import (
     BySeed,
     Split,
@@ -22,16 +23,7 @@ from studies.stickland2019.methods import ABLATION_SEEDS, METHODS, PLANNED
 from studies.stickland2019.published import Cell
 
 MAKE = "python -m studies stickland2019 run"
-GLUE = {
-    "cola": "CoLA",
-    "sst2": "SST-2",
-    "mrpc": "MRPC",
-    "stsb": "STS-B",
-    "qqp": "QQP",
-    "mnli": "MNLI",
-    "qnli": "QNLI",
-    "rte": "RTE",
-}
+GLUE = TITLES
 QUESTIONS = {"squad": "SQuAD", "socialiqa": "SocialIQA"}
 
 
