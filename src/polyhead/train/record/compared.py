@@ -185,8 +185,8 @@ def outputs_of_both(
     These are the validation rows. If a version was trained on its validation rows after they had chosen it, `notes`
     (written with each version) say so: then the test rows count. Without test rows, each counts by what it answered the
     rows before it was trained on them. Where the old version was trained on other rows, those that one of them learned
-    from are left out, unless `held` has its answers from before. Where that is not known, a share of the training file decides
-    only for the new version, which may have been behind on rows that the old one learned from.
+    from are left out, unless `held` has its answers from before. Where that is not known, a share of the training file
+    decides only for the new version, which may have been behind on rows that the old one learned from.
     """
     refitted = any(note.get("refitted") for note in notes)
     task, split = prepared.task, _split_of(prepared, notes)
