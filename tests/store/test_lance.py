@@ -10,6 +10,7 @@ from polyhead.errors import MissingExtra, StoreError
 from polyhead.store.corpus.arrow import ABOUT, arrow_schema, rows_table
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.lance import LanceStore, modules
+from polyhead.store.jobs.stores import store_info
 from store.test_corpus import SCHEMA, documents, labels
 
 
@@ -42,6 +43,23 @@ def test_a_column_that_is_dropped_leaves_the_others_as_they_are(store):
     store.verify()
     assert [sorted(fragment.results) for fragment in store.fragments] == [["mood", "urgency"], ["topics"]]
     assert [store.results(name, column)["label"].tolist() for column in ("mood", "urgency")] == [[4, 5, 6], [7, 8, 9]]
+
+
+def test_fragments_are_not_listed_again_for_each_of_them(tmp_path, monkeypatch):
+    """All were listed for every fragment whose tokens were counted: `info` and `compact` took the square of them."""
+    dataset, lists = type(modules()[0].dataset(LanceStore.create(str(tmp_path / "any"), SCHEMA)._location)), {}
+    listed = dataset.get_fragments
+    for count in (3, 9):
+        store = LanceStore.create(str(tmp_path / str(count)), SCHEMA)
+        for start in range(count):
+            store.append(*documents([start]))
+        calls = []
+        with monkeypatch.context() as patched:
+            patched.setattr(dataset, "get_fragments", lambda *given, calls=calls: calls.append(1) or listed(*given))
+            store_info(store._location, store)
+            assert store.compact(rows=100) == count - 1
+        lists[count] = len(calls)
+    assert lists[3] == lists[9]
 
 
 def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
