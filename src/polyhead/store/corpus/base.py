@@ -378,7 +378,7 @@ class CorpusStore(ABC):
         nothing = np.empty((0, self.schema.item_bytes(digest)), np.uint8)
         parts: list[np.ndarray] = [nothing] * len(places)
         for number in np.unique(places[:, 0]).tolist():
-            rows = self.rows(self.fragments[number].name, digest)
+            rows = self.rows(self._records[number].name, digest)
             for index in np.flatnonzero(places[:, 0] == number).tolist():
                 row = places[index, 1]
                 parts[index] = rows.data[rows.offsets[row] : rows.offsets[row + 1]]
