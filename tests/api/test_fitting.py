@@ -377,3 +377,17 @@ def test_shares_are_numbers_of_any_type_between_zero_and_one(made):
     for share in (0, 1, 1.5, True):
         with pytest.raises(errors.ConfigError, match="between 0 and 1"):
             made.fit("mood", TEXTS, MOODS, validation=share)
+
+
+def test_lines_about_training_say_how_python_trains_again(made, capsys, monkeypatch):
+    """They named an option of the command line alone."""
+    monkeypatch.setattr("polyhead.train.candidates.is_installed", lambda package: False)
+    made.verbose = True
+    made.fit("mood", TEXTS, MOODS)
+    assert "then train such a task again (--retrain, in Python `fit`)" in capsys.readouterr().err
+    made.fit("mood", TEXTS, MOODS)
+    made.rollback("mood", "v0001")
+    assert not made.update("mood", TEXTS[4:], MOODS[4:])
+    assert "(--retrain mood, in Python `fit` without `if_better`, trains it)" in capsys.readouterr().err
+    made.fit("mood", TEXTS[4:], MOODS[4:])
+    assert made.versions == {"mood": "v0003"}, "as the line says"

@@ -1,12 +1,18 @@
 """Two versions of a task on the same rows."""
 
+import math
+
+import msgspec
 import numpy as np
 import pytest
 
+from polyhead.cli.evaluate_lines import comparison_lines
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, ReadReport
 from polyhead.evaluate.compare import compare_versions
-from polyhead.evaluate.scores import SplitOutputs
+from polyhead.evaluate.details import details_of
+from polyhead.evaluate.report.evaluation import Reported, page_of
+from polyhead.evaluate.scores import SplitOutputs, evaluation_from
 from polyhead.tasks.agreement import same_answer
 from polyhead.tasks.task import Task
 
@@ -45,3 +51,17 @@ def test_each_version_is_judged_by_its_own_labels(labels):
     for change in comparison.changes:
         assert (change.truth, change.before, change.after) == ("bad", "bad", "good")
         assert change.was_right and not change.is_right
+
+
+@pytest.mark.parametrize("lost", [("before", "after"), ("before",), ("after",)], ids="-".join)
+def test_a_metric_that_is_no_number_compares_nothing_and_that_is_said(lost):
+    """It was shown as `nan -> nan (+nan)`; kinds of other packages may have such metrics."""
+    before, after = (version(("bad", "good"), answers) for answers in (TRUTH, ["good"] * 20))
+    whole = compare_versions(after, before, against="v0001")
+    lacking = msgspec.structs.replace(whole, difference=math.nan, **dict.fromkeys(lost, math.nan))
+    details = details_of(evaluation_from(after, split="test"))
+    for comparison, is_said in ((whole, False), (lacking, True)):
+        page = page_of(Reported(title="t", facts=(), details=(details,), comparisons=(comparison,)))
+        for shown in ("\n".join(comparison_lines(comparison)), page):
+            assert ("accuracy is no number on these rows" in shown) == is_said and "+nan" not in shown
+            assert ("1.0000" in shown and "(-0.5000" in shown) != is_said and "10 got worse" in shown

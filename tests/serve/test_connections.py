@@ -6,12 +6,15 @@ import gc
 import json
 import select
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from polyhead.engine.tickets import SharedBatch
 from polyhead.serve.connections import Connection, JoinedWrites
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 from support.loopback_server import (
@@ -417,6 +420,48 @@ def test_answered_requests_leave_nothing_to_a_collector_of_garbage(port):
             until(lambda: alive() <= before + 3)  # the last request may not have ended yet
         finally:
             gc.enable()
+
+
+def test_a_stream_that_is_cut_off_leaves_no_answers_to_a_collector_of_garbage(port, monkeypatch):
+    """The error of a caller who is gone, which anyio leaves in a cycle, held the frame of the stream with all of it."""
+    told, go, run = threading.Event(), threading.Event(), SharedBatch.run
+
+    def alive():
+        return sum(type(each).__name__ in ("Ticket", "TaskResults", "Result") for each in gc.get_objects())
+
+    def waits(self, deliver):
+        first = iter([True])
+
+        def delivers(calls):
+            deliver(calls)
+            if calls and next(first, False):  # none are of a task that nobody asked
+                told.set()
+                assert go.wait(30)
+
+        return run(self, delivers)
+
+    def cut_off():
+        told.clear()
+        go.clear()
+        with connected(port) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            own.sendall(request_bytes({"inputs": ["good lamp"] * 4}, path="/v1/predict/stream"))
+            assert told.wait(30)
+            while b'"task"' not in _part(own):
+                pass
+        go.set()
+
+    monkeypatch.setattr(SharedBatch, "run", waits)
+    cut_off()
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        for _ in range(10):
+            cut_off()
+        until(lambda: alive() <= before + 6)  # the last ones may not have ended yet
+    finally:
+        gc.enable()
 
 
 class Written:

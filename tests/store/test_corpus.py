@@ -328,6 +328,60 @@ def test_answers_put_while_others_are_joined_are_kept(kind, store, tmp_path, mon
     assert [results["label"].tolist() for results in labels(reader) if results] == [[0, 1, 2, 3, 4]]
 
 
+def test_of_two_compactions_at_once_neither_fails_where_the_other_was_first(kind, store, tmp_path, monkeypatch):
+    """The slower one was told to open the store again: its fragments were joined, and swept with `--days 0`."""
+    for start in (0, 3, 6):
+        store.append(*documents(range(start, start + 3)))
+    other, join = kind.open(str(tmp_path / "store")), store._join
+
+    def late(group):
+        other.compact(rows=6)
+        other.sweep(age=0)
+        return join(group)
+
+    monkeypatch.setattr(store, "_join", late)
+    store.compact(rows=100)
+    store.sweep(age=0)
+    reader = kind.open(str(tmp_path / "store"))
+    reader.verify()
+    assert [fragment.rows for fragment in reader.fragments] == [9] and same(reader, range(9))
+
+
+class Listed(list):
+    """The entries of a folder, as `os.scandir` gives them."""
+
+    def __enter__(self):
+        return iter(self)
+
+    def __exit__(self, *raised):
+        pass
+
+
+def test_of_two_sweeps_at_once_neither_fails_where_the_other_was_first(tmp_path, monkeypatch):
+    """Files that were gone since they were listed ended the slower one."""
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+        store.put_results(store.fragments[-1].name, "topics", {"label": np.arange(3)})
+    other, scan = PlainStore.open(str(tmp_path / "store")), os.scandir
+    store.compact(rows=100)
+    with monkeypatch.context() as patched:
+        folders = []
+
+        def listed(path):
+            entries = Listed(scan(path))
+            folders.append(path)
+            if len(folders) == 1:
+                other.sweep(age=0)
+            return entries
+
+        patched.setattr(plain.os, "scandir", listed)
+        store.sweep(age=0)
+    reader = PlainStore.open(str(tmp_path / "store"))
+    reader.verify()
+    assert same(reader, range(6)) and labels(reader)[0]["label"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
 def test_fragments_are_joined_up_to_so_many_bytes(kind, store, tmp_path, monkeypatch):
     """Only rows were limited, and all features of a joined fragment are in memory."""
     for start in range(0, 20, 5):

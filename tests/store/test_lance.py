@@ -10,7 +10,8 @@ from polyhead.errors import MissingExtra, StoreError
 from polyhead.store.corpus.arrow import ABOUT, arrow_schema, rows_table
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.lance import LanceStore, modules
-from store.test_corpus import SCHEMA, documents, labels
+from polyhead.store.jobs.stores import store_info
+from store.test_corpus import SCHEMA, documents, labels, same
 
 
 @pytest.fixture
@@ -42,6 +43,30 @@ def test_a_column_that_is_dropped_leaves_the_others_as_they_are(store):
     store.verify()
     assert [sorted(fragment.results) for fragment in store.fragments] == [["mood", "urgency"], ["topics"]]
     assert [store.results(name, column)["label"].tolist() for column in ("mood", "urgency")] == [[4, 5, 6], [7, 8, 9]]
+
+
+def counting(patched, owner, name):
+    """The calls of a method from here on."""
+    calls, method = [], getattr(owner, name)
+    patched.setattr(owner, name, lambda *given: calls.append(name) or method(*given))
+    return calls
+
+
+def test_fragments_are_not_listed_again_for_each_of_them(tmp_path, monkeypatch):
+    """All were listed for each whose tokens were counted or rows read: `info`, `compact`, `take` took the square."""
+    dataset, lists = type(modules()[0].dataset(LanceStore.create(str(tmp_path / "any"), SCHEMA)._location)), set()
+    for count in (3, 9):
+        store = LanceStore.create(str(tmp_path / str(count)), SCHEMA)
+        for start in range(count):
+            store.append(*documents([start]))
+        with monkeypatch.context() as patched:
+            read, listed = counting(patched, LanceStore, "_columns"), counting(patched, dataset, "get_fragments")
+            assert same(store, range(count))
+            assert len(read) == len(SCHEMA.names)  # each looks once where the documents are
+            store_info(store._location, store)
+            assert store.compact(rows=100) == count - 1
+        lists.add(len(listed))
+    assert len(lists) == 1
 
 
 def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):

@@ -54,6 +54,19 @@ def test_a_temperature_that_leaves_only_0_and_1_changes_no_labels(threshold):
     assert sureness(rows, calibration, rng=np.random.default_rng(0)).accuracy == 1
 
 
+@pytest.mark.parametrize("threshold", [0.06, 0.9])
+@pytest.mark.parametrize("scale", [0.01, 50.0, 100.0])
+def test_a_threshold_of_one_label_changes_no_other_label(threshold, scale):
+    """Where scaling makes 1 of the task's own threshold, all that is scaled to 1 was given."""
+    task = msgspec.structs.replace(RARE, threshold=threshold)
+    outputs = np.random.default_rng(1).normal(0, 3, (200, 3)).astype(np.float32)
+    answers = kind_of(task).decode_all(task, list(outputs), [None] * len(outputs))
+    made = with_calibrated(task, Calibration(scale=(scale,)), answers, CalibrationChoice(thresholds={"a": 0.5}))
+    for answer, its_outputs, calibrated in zip(answers, outputs, made, strict=True):
+        expected = ["a"] * int(its_outputs[0] >= 0) + [label for label in answer["labels"] if label != "a"]
+        assert calibrated[KEY]["labels"] == expected
+
+
 def test_a_threshold_that_decides_nothing_is_refused():
     """Where one label's threshold decides between it and the others, those of the others were ignored in silence."""
     task = Task(name="d", kind="single_label", labels=("danger", "other"))

@@ -323,6 +323,34 @@ def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, ho
     assert "the old version was scored on other test rows, so it may have been trained on some of these" in said
 
 
+def test_test_rows_that_are_training_rows_too_count_alike_for_both_versions(train):
+    """The old version counted by its answers out of fold, and the new one by what it had learned."""
+    moved = DataFile(path="data/messages-train.jsonl", limit=12)
+    train(validation=0.3, tested=False, training=GOOD)
+    old = earlier_answers(train)
+    comparison = train(validation=0.3, training=msgspec.structs.replace(GOOD, seed=5), test=moved)[0].compared["mood"]
+    new, rows = earlier_answers(train), whole_rows(train).take(range(12))
+    task = Bundle.open(train.root).tasks["mood"].task
+    assert (comparison.split, comparison.rows, comparison.held_out) == ("test", 12, True)
+    for score, answers in ((comparison.live, old), (comparison.new, new)):
+        assert score == pytest.approx(rows.scores(task, [answers[text] for text in rows.inputs])["accuracy"])
+    learned = rows.scores(task, Session(train.root).outputs("mood", rows.inputs))["accuracy"]
+    assert comparison.new != pytest.approx(learned), "else the test shows nothing"
+
+
+def test_test_rows_that_the_new_version_learned_from_are_left_out_too(train, monkeypatch):
+    """Without folds nothing tells how it would answer them, as for the old version."""
+    monkeypatch.setattr(prepared_rows, "FOLDED_BELOW", 0)
+    monkeypatch.setattr(compared, "LEAST_ROWS", 1)
+    train(validation=0.3, tested=False, train=DataFile(path="data/messages-train.jsonl", limit=8))
+    old = earlier_answers(train)
+    moved = DataFile(path="data/messages-train.jsonl", limit=24)
+    comparison = train(validation=0.3, training=GOOD, test=moved)[0].compared["mood"]
+    new, rows = earlier_answers(train), whole_rows(train).inputs
+    fair = [text for text in rows[:24] if text in new and (text in old or text not in rows[:8])]
+    assert (comparison.split, comparison.rows, comparison.of) == ("test", len(fair), 24) and 0 < len(fair) < 24
+
+
 def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
     """The old version by its answers out of fold, and to rows that are new: it was asked for what it had learned."""
     few = DataFile(path="data/messages-train.jsonl", limit=20)

@@ -160,7 +160,8 @@ def comparison_lines(outcome: Comparison) -> list[str]:
     interval = "" if outcome.interval is None else f", 95 % interval {ranged(outcome.interval)}"
     chance = "" if outcome.probability is None else f"; p = {outcome.probability:.4g} (McNemar, exact)"
     lines = [
-        f"{outcome.metric} {outcome.before:.4f} -> {outcome.after:.4f} ({outcome.difference:+.4f}{interval})",
+        outcome.unscored
+        or f"{outcome.metric} {outcome.before:.4f} -> {outcome.after:.4f} ({outcome.difference:+.4f}{interval})",
         f"{outcome.changed:,} of {counted(outcome.rows, 'row')} changed: {outcome.got_right:,} got better, "
         f"{outcome.got_wrong:,} got worse{chance}",
     ]

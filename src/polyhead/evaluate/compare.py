@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ class Comparison(Value):
     got_wrong: int  # number that only the other one had right; for numbers, that moved away
     probability: float | None  # probability of such a split or a wider one by chance (McNemar, exact); None for numbers
     changes: tuple[AnswerChange, ...]
+
+    @property
+    def unscored(self) -> str | None:
+        """The reason why the scores compare nothing; None if both are numbers."""
+        if math.isfinite(self.difference):
+            return None
+        return f"{self.metric} is no number on these rows, of one version or both: it tells nothing about them"
 
 
 def version_view(bundle: Bundle, task: str, version: str) -> Bundle:

@@ -80,18 +80,19 @@ class Calibration(Value):
     def given(self, task: Task, log_odds: np.ndarray) -> np.ndarray:
         """Whether each label of a sigmoid is given, bool (rows, labels).
 
-        Without thresholds it is decided by log odds, as the task's own threshold is scaled with them: a temperature
+        Without a threshold it is decided by log odds, as the task's own threshold is scaled with them: a temperature
         then changes no labels, not even where all probabilities become 0 or 1.
         """
-        if self.thresholds:
-            return np.asarray(self.probabilities(task, log_odds) >= np.asarray(self.thresholds))
-        return np.asarray(self._scaled(log_odds) >= self._scaled_threshold(task))
+        is_given = np.asarray(self._scaled(log_odds) >= self._scaled_threshold(task))
+        if not self.thresholds:
+            return is_given
+        needed, own = np.asarray(self.thresholds), msgspec.structs.replace(self, thresholds=()).label_thresholds(task)
+        return np.asarray(np.where(needed == own, is_given, self.probabilities(task, log_odds) >= needed))
 
     def label_thresholds(self, task: Task) -> np.ndarray:
         """The calibrated probability from which each label of a sigmoid is given, float64 (labels,).
 
-        Without thresholds it is what scaling makes of the task's own. It then decides as `given` does unless scaling
-        makes it 0 or 1, as far as a float tells.
+        Without thresholds it is what scaling makes of the task's own, which `given` knows again.
         """
         if self.thresholds:
             return np.array(self.thresholds)

@@ -17,7 +17,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.compare import check_agreement, check_whole_store, compare, comparison_with_texts
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.migrate import open_current, read_pointer, switch, switch_back
-from polyhead.store.jobs.stored import StoredAnswers, dual_answers
+from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from support.backfills import ANSWERED, TASKS, TRUNK, add, append, make_bundle, schema, texts
@@ -173,39 +173,6 @@ def test_a_store_is_never_read_by_the_bundle_of_another_encoder(sides):
             assert side.trunk in str(error.value) and other.trunk in str(error.value)
 
 
-def test_both_sides_are_read_only_where_that_is_asked_for(sides):
-    old, new = sides
-    ids = [document_id(text) for text in texts([7, 2, 61, 40, 3, 99, 7])]
-    for name in ANSWERED:
-        with pytest.raises(StoreError, match=r"3 of 7 documents have no answers") as error:
-            dual_answers(old, new, name, ids)
-        assert error.value.rows == [1, 4, 5] and old.trunk in str(error.value) and new.trunk in str(error.value)
-        read = dual_answers(old, new, name, ids, mix=True)
-        assert read.of.tolist() == [1, 0, 1, 1, 0, -1, 1]
-        assert [source.trunk for source in read.sources] == [TRUNK.digest, OTHER.digest]
-        assert [source.version for source in read.sources] == ["v0001", "v0001"]
-        known = answers_of(old, name), answers_of(new, name)
-        for row, side in enumerate(read.of.tolist()):
-            if side >= 0:
-                assert plain(read, row) == known[side][ids[row].hex()][0]
-        assert plain(read, 5) in (None, [])
-        whole = dual_answers(old, new, name, [ids[0], ids[3]])
-        assert whole.of.tolist() == [1, 1] and plain(whole, 1) == plain(read, 3)
-    assert dual_answers(old, new, "mood", []).of.shape == (0,)
-    with pytest.raises(UnknownTask, match="moods"):
-        dual_answers(old, new, "moods", ids)
-
-
-def plain(read, row):
-    if "value" in read.arrays:
-        value = float(read.arrays["value"][row])
-        return value if np.isfinite(value) else None
-    if "label" in read.arrays:
-        label = int(read.arrays["label"][row])
-        return None if label < 0 else read.labels[label]
-    return [read.labels[i] for i in np.flatnonzero(read.arrays["labels"][row])]
-
-
 def test_labels_are_compared_by_name_whatever_their_order(tmp_path, monkeypatch):
     """The new task has the labels in another order, one of them renamed; its answers are put in by hand."""
     old = fill(tmp_path, "old-store", make_bundle(tmp_path / "old", ["mood", "topics"]), TRUNK, range(6))
@@ -235,20 +202,14 @@ def test_labels_are_compared_by_name_whatever_their_order(tmp_path, monkeypatch)
         ("bad", "awful"),
         ("bad", "good"),
     ]
-    read = dual_answers(old, new, "mood", [document_id(text) for text in texts([6, 0])], mix=True)
-    assert read.labels == ("good", "awful", "bad") and read.of.tolist() == [-1, 1]
-    append(old.store, old.bundle.tasks["mood"].path, texts([6]))
-    put(old, "mood", fragment=1, label=[0], score=[0.75])
-    read = dual_answers(old, new, "mood", [document_id(text) for text in texts([6, 0])], mix=True)
-    assert [read.labels[i] for i in read.arrays["label"]] == ["bad", "good"] and read.arrays["score"][0] == 0.75
 
 
-def put(side, name, *, fragment=0, **arrays):
-    """Answers of a fragment, by the number of each text."""
+def put(side, name, **arrays):
+    """Answers of the first fragment, by the number of each text."""
     kinds = {"label": np.int32, "labels": bool, "score": np.float32}
     made = {key: np.asarray(array, kinds[key]) for key, array in arrays.items()}
     side.store.refresh()
-    side.store.put_results(side.store.fragments[fragment].name, side.column(name).name, made)
+    side.store.put_results(side.store.fragments[0].name, side.column(name).name, made)
     side.store.refresh()
 
 

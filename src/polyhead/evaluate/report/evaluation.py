@@ -280,10 +280,10 @@ def _compared(pair: Comparison) -> str:
         for change in pair.changes[:MOST_CHANGES]
     ]
     shown = f" The first {MOST_CHANGES} are shown." if pair.changed > MOST_CHANGES else ""
+    shift = f"{pair.metric} {pair.before:.4f} → {pair.after:.4f} ({pair.difference:+.4f}{interval})"
     return card(
         f"Against {pair.against}",
-        f"<p>{html_text(pair.metric)} {pair.before:.4f} → {pair.after:.4f} "
-        f"({pair.difference:+.4f}{interval}).{chance}</p>",
+        f"<p>{html_text(pair.unscored or shift)}.{chance}</p>",
         paragraph(
             f"{pair.changed:,} of {pair.rows:,} rows have another answer: {pair.got_right:,} got better, "
             f"{pair.got_wrong:,} got worse.{shown}"

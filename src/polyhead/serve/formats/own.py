@@ -305,6 +305,7 @@ async def _lines(
         yield _line("end", end, is_events=is_events)
     finally:
         answering.cancel()
+        del answering, stages, stage, query  # anyio's error of a caller who is gone keeps this frame
 
 
 def _stage(query: _Query, stage: TaskResults) -> bytes:

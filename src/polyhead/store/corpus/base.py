@@ -282,19 +282,18 @@ class CorpusStore(ABC):
         ids = as_ids(ids)
         check_features(self.schema, ids, features)
         written, rows_written = None, np.empty(0, np.int64)
-        for _ in range(ATTEMPTS):
-            self.refresh()
+
+        def appended(records: Sequence[Any]) -> tuple[Sequence[Any], Any] | None:
+            nonlocal written, rows_written
             rows = self.lacking(ids)
             if not np.array_equal(rows, rows_written):  # at first, and after another writer added some of them
                 if written is not None:
                     self._discard(written)
                 taken = {digest: each.take(rows) for digest, each in features.items()}
                 written, rows_written = self._write(ids[rows], taken) if len(rows) else None, rows
-            if written is None:
-                return 0
-            if self._commit((*self._records, written)):
-                return len(rows)
-        raise self._busy()
+            return None if written is None else ((*records, written), None)
+
+        return len(rows_written) if self._change(appended) else 0
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds or replaces one column: see `put_columns`."""
@@ -308,47 +307,49 @@ class CorpusStore(ABC):
         self.refresh()
         gone, tried = 0, set[str]()  # groups are looked for again in each version, which others may have changed
         groups = partial(fragment_groups, rows=rows, size=cache(self._bytes), largest=JOINED_BYTES)
-        while group := next((each for each in groups(self.fragments) if each[0].name not in tried), None):
-            tried.add(group[0].name)
-            before = [self._record(fragment.name) for fragment in group]
-            joined = self._join(before)
-            for _ in range(ATTEMPTS):
-                records = with_joined(self._records, before, joined)
-                if records is None:  # another process joined them, or added a column
-                    self._discard(joined)
-                    break
-                if self._commit(records):
-                    gone += len(before) - 1
-                    break
+        while True:
+            try:
+                group = next((each for each in groups(self.fragments) if each[0].name not in tried), None)
+                if group is None:
+                    return gone
+                before = [self._record(fragment.name) for fragment in group]
+                joined = self._join(before)
+            except StoreError:
+                version = self.version
                 self.refresh()
-        return gone
+                if self.version == version:  # else another process joined these, and swept them
+                    raise
+                continue
+            tried.add(group[0].name)
+            if self._change(partial(with_joined, before=before, joined=joined)):
+                gone += len(before) - 1
+            else:
+                self._discard(joined)
 
-    def _change(self, change: Callable[[], tuple[Sequence[Any], Any]]) -> None:
-        """Commits the result of `change` on the newest version: its fragments and facts."""
+    def _change(self, change: Callable[[Sequence[Any]], tuple[Sequence[Any], Any] | None]) -> bool:
+        """Commits what `change` makes of the newest version's fragments: others, and facts; False if it gives None."""
         for _ in range(ATTEMPTS):
             self.refresh()
-            if self._commit(*change()):
-                return
-        raise self._busy()
+            if (wanted := change(self._records)) is None:
+                return False
+            if self._commit(*wanted):
+                return True
+        raise StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
     def _turn_to(self, records: Sequence[Any]) -> None:
         """Switches to these fragments, and drops cached data of others."""
-        self._records, names = tuple(records), {record.name for record in records}
-        self._indices = {name: index for name, index in self._indices.items() if name in names}
-        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+        self._records, self._named = tuple(records), {record.name: record for record in records}
+        self._indices = {name: index for name, index in self._indices.items() if name in self._named}
+        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in self._named}
 
     def _bytes(self, fragment: str) -> int:
         return sum(self.tokens(fragment, name) * self.schema.item_bytes(name) for name in self.schema.names)
 
     def _record(self, name: str) -> Any:
-        for record in self._records:
-            if record.name == name:
-                return record
-        do = "read `fragments` again: it was joined with others since"
-        raise StoreError(f"the store has no fragment '{name}'", do=do)
-
-    def _busy(self) -> StoreError:
-        return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
+        if name not in self._named:
+            do = "read `fragments` again: it was joined with others since"
+            raise StoreError(f"the store has no fragment '{name}'", do=do)
+        return self._named[name]
 
     def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
         """The place of each document, int64 (rows, 2): the number of its fragment and its row there; -1 if absent."""
@@ -377,7 +378,7 @@ class CorpusStore(ABC):
         nothing = np.empty((0, self.schema.item_bytes(digest)), np.uint8)
         parts: list[np.ndarray] = [nothing] * len(places)
         for number in np.unique(places[:, 0]).tolist():
-            rows = self.rows(self.fragments[number].name, digest)
+            rows = self.rows(self._records[number].name, digest)
             for index in np.flatnonzero(places[:, 0] == number).tolist():
                 row = places[index, 1]
                 parts[index] = rows.data[rows.offsets[row] : rows.offsets[row + 1]]

@@ -33,12 +33,12 @@ def fragment_groups(
             group.append(fragment)
 
 
-def with_joined(items: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
-    """The items with `joined` in place of the neighbours `before`; None if these have changed."""
+def with_joined(items: Sequence[Any], *, before: Sequence[Any], joined: Any) -> tuple[list[Any], None] | None:
+    """The items with `joined` in place of the neighbours `before`, as a change of no facts; None if these changed."""
     at = next((number for number, each in enumerate(items) if each == before[0]), None)
     if at is None or list(items[at : at + len(before)]) != list(before):
         return None
-    return [*items[:at], joined, *items[at + len(before) :]]
+    return [*items[:at], joined, *items[at + len(before) :]], None
 
 
 def gone_since(location: str, fragment: str) -> StoreError:

@@ -163,13 +163,13 @@ class LanceStore(CorpusStore):
             with lance_errors(self._location, table):
                 files.append(write_columns(self._location, table))
 
-        def added() -> tuple[Sequence[LanceFragment], Any]:
+        def added(records: Sequence[LanceFragment]) -> tuple[Sequence[LanceFragment], Any]:
             schema, known = self._schema_with(tables), self._columns()
             old = [name for column in tables for name in known.get(column, {}).values()]
             self._record(fragment)  # still exists
             return [
                 msgspec.structs.replace(each, files=(*each.without(old), *files)) if each.name == fragment else each
-                for each in self._records
+                for each in records
             ], schema
 
         self._change(added)
@@ -188,9 +188,9 @@ class LanceStore(CorpusStore):
         check_column_name(column, "a column of results")
         added = {FACTS + column.encode(): to_json(facts, indent=0)}
 
-        def described() -> tuple[Sequence[LanceFragment], Any]:
+        def described(records: Sequence[LanceFragment]) -> tuple[Sequence[LanceFragment], Any]:
             schema = self._dataset.schema
-            return self._records, schema.with_metadata({**schema.metadata, **added})
+            return records, schema.with_metadata({**schema.metadata, **added})
 
         self._change(described)
 
@@ -205,10 +205,10 @@ class LanceStore(CorpusStore):
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
 
-        def without() -> tuple[Sequence[LanceFragment], Any]:
+        def without(records: Sequence[LanceFragment]) -> tuple[Sequence[LanceFragment], Any]:
             schema, names = self._dataset.schema, list(self._columns().get(column, {}).values())
             others = self._arrow.schema([each for each in schema if each.name not in names], metadata=schema.metadata)
-            return [msgspec.structs.replace(each, files=each.without(names)) for each in self._records], others
+            return [msgspec.structs.replace(each, files=each.without(names)) for each in records], others
 
         self._change(without)
 
@@ -234,6 +234,7 @@ class LanceStore(CorpusStore):
         with reading(self._location):
             self._dataset = dataset
             self._turn_to(fragments_in(dataset, self._location))
+            self._pieces = dict(zip(self._named, dataset.get_fragments(), strict=True))
 
     def _columns(self) -> dict[str, dict[str, str]]:
         """Columns of results: the names of their arrays, each with the name of its field."""
@@ -273,7 +274,7 @@ class LanceStore(CorpusStore):
         """Columns of a fragment, not checked; the error says so if the newest version does without their files."""
         try:
             with reading(self._location):
-                return self._dataset.get_fragments()[self._records.index(record)].to_table(columns=list(columns))
+                return self._pieces[record.name].to_table(columns=list(columns))
         except StoreError:
             needed = {file.path for file in record.files if set(columns) & set(file.columns)}
             if needed <= {file.path for each in LanceStore.open(self._location)._records for file in each.files}:
@@ -306,8 +307,7 @@ class LanceStore(CorpusStore):
         """Commits a version with these fragments, or returns False if another was first; `about` is another schema."""
         number, operations = self._dataset.version, self._lance.LanceOperation
         fragments, schema = records, self._dataset.schema if about is None else about
-        by_record = dict(zip(self._records, self._dataset.get_fragments(), strict=True))
-        numbers = {fragment.name: each.fragment_id for fragment, each in by_record.items()}
+        numbers = {name: piece.fragment_id for name, piece in self._pieces.items()}
         for fragment in fragments:
             numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
         is_kept = {each.name for each in self._records} <= {each.name for each in fragments}

@@ -24,7 +24,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -92,7 +92,8 @@ class PlainStore(CorpusStore):
     def __init__(self, folder: Path, schema: Schema) -> None:
         super().__init__()
         self._folder, self._location, self.schema = folder, str(folder), schema
-        self._number, self._records = 0, ()
+        self._number = 0
+        self._turn_to(())
         self.refresh()
 
     @classmethod
@@ -185,11 +186,11 @@ class PlainStore(CorpusStore):
             check_results(column, results, stored.rows)
         written = {column: self._write_results(stored, column, results) for column, results in columns.items()}
 
-        def added() -> tuple[list[Stored], None]:
+        def added(records: Sequence[Stored]) -> tuple[list[Stored], None]:
             self._record(fragment)  # still there
             return [
                 msgspec.structs.replace(each, results=each.results | written) if each.name == fragment else each
-                for each in self._records
+                for each in records
             ], None
 
         self._change(added)  # if that fails the files stay: a version may name them, or `sweep` removes them
@@ -226,9 +227,9 @@ class PlainStore(CorpusStore):
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
 
-        def without() -> tuple[list[Stored], None]:
-            others = [{name: file for name, file in each.results.items() if name != column} for each in self._records]
-            kept = zip(self._records, others, strict=True)
+        def without(records: Sequence[Stored]) -> tuple[list[Stored], None]:
+            others = [{name: file for name, file in each.results.items() if name != column} for each in records]
+            kept = zip(records, others, strict=True)
             return [msgspec.structs.replace(stored, results=results) for stored, results in kept], None
 
         self._change(without)
@@ -248,21 +249,24 @@ class PlainStore(CorpusStore):
             patience = age if place in known else max(age, PATIENCE)
             return place not in needed and entry.stat(follow_symlinks=False).st_mtime <= now - patience
 
-        for entry in os.scandir(self._folder / "fragments"):
-            if entry.is_dir(follow_symlinks=False) and is_left(("", entry.name), entry):
-                freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
-                shutil.rmtree(entry.path, ignore_errors=True)
-        for column in os.scandir(self._folder / "results"):
-            if not column.is_dir(follow_symlinks=False):
-                continue
-            for entry in list(os.scandir(column.path)):
-                if is_left((column.name, entry.name), entry):
+        for place, entry in self._removable():
+            with suppress(FileNotFoundError):  # another sweep was first
+                if not is_left(place, entry):
+                    continue
+                if _is_folder(entry):
+                    freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
                     freed += entry.stat(follow_symlinks=False).st_size
-                    remove_files(Path(column.path), [entry.name])
-        for entry in list(os.scandir(self._folder / "versions")):
-            if is_temporary(entry.name) and is_left(("", entry.name), entry):
-                remove_files(self._folder / "versions", [entry.name])
+                    remove_files(Path(entry.path).parent, [entry.name])
         return freed
+
+    def _removable(self) -> Iterator[tuple[tuple[str, str], os.DirEntry[str]]]:
+        """Fragments, files of results and unfinished versions, with the column and name of each."""
+        yield from ((("", each.name), each) for each in _listed(self._folder / "fragments") if _is_folder(each))
+        for column in filter(_is_folder, _listed(self._folder / "results")):
+            yield from (((column.name, each.name), each) for each in _listed(column.path))
+        yield from ((("", each.name), each) for each in _listed(self._folder / "versions") if is_temporary(each.name))
 
     def verify(self) -> None:
         """Reads every byte; raises StoreError that names a file changed since it was written."""
@@ -366,3 +370,14 @@ class PlainStore(CorpusStore):
             if newest is not None and newest.results.get(column) == stored.results.get(column):
                 raise
             raise gone_since(self._location, stored.name) from None
+
+
+def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
+    """The entries of a folder, none where another sweep removed it."""
+    with suppress(FileNotFoundError):
+        return list(os.scandir(folder))
+    return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)

@@ -240,8 +240,9 @@ def answers_at(
     A document without a place, or in a fragment without the column, has no answer.
     """
     answers, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
+    fragments = store.fragments
     for number in np.unique(places[places[:, 0] >= 0, 0]).tolist():
-        arrays = store.results(store.fragments[number].name, column.name)
+        arrays = store.results(fragments[number].name, column.name)
         if arrays is not None:
             rows = np.flatnonzero(places[:, 0] == number)
             is_done[rows] = True

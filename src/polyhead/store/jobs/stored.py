@@ -1,4 +1,4 @@
-"""Answers of one bundle in one store, and combined answers of two encoders, or two versions of a task."""
+"""Answers of one bundle in one store, and a common numbering of the labels of two versions of a task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 from polyhead.bundle.read import Bundle
 from polyhead.errors import StoreError, UnknownTask
 from polyhead.store.corpus import open_corpus
-from polyhead.store.corpus.ids import as_ids
 from polyhead.store.jobs.answers import ResultColumn, answer_columns, answers_at
 from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.tasks.task import Task
 from polyhead.values import Value
-
-OLD, NEW, NEITHER = 0, 1, -1
 
 
 class AnswerSource(Value):
@@ -101,7 +98,7 @@ class Numbering(Value):
             raise StoreError(
                 f"task '{new.name}' is of another kind in the two bundles",
                 got=f"{old.kind} and {new.kind}",
-                do="compare and read tasks of one kind",
+                do="compare tasks of one kind",
             )
         labels = (*new.labels, *(label for label in old.labels if label not in new.labels))
         return cls(labels=labels, old=tuple(map(labels.index, old.labels)))
@@ -127,46 +124,3 @@ class Numbering(Value):
         wide = np.zeros((len(flags), len(self.labels)), bool)
         wide[:, list(numbers)] = flags
         return wide
-
-
-class DualAnswers(Value, eq=False):
-    """A task's answers to some documents, each from the new or the old store, always with its origin.
-
-    `arrays` are those of the column (`label` and `score`, `labels` and `score`, or `value`); `labels` are the names of
-    the numbers in them, whichever store they come from.
-    """
-
-    labels: tuple[str, ...]
-    arrays: dict[str, np.ndarray]
-    of: np.ndarray  # int8 (rows,): 0 the old one, 1 the new one, -1 neither has an answer yet
-    sources: tuple[AnswerSource, AnswerSource]  # old, new
-
-
-def dual_answers(
-    old: StoredAnswers, new: StoredAnswers, task: str, ids: Sequence[bytes] | np.ndarray, *, mix: bool = False
-) -> DualAnswers:
-    """The task's answers to these documents from the new store, and with `mix` from the old one if the new is not done.
-
-    Raises StoreError if documents lack the new answers without `mix`: answers of two encoders have two scales.
-    UnknownTask if one of the bundles lacks the task.
-    """
-    numbering = Numbering.of(old.task(task), new.task(task))
-    ids = as_ids(ids)
-    arrays, is_done = new.at(task, new.store.find(ids))
-    if not mix and not is_done.all():
-        raise StoreError(
-            f"{(~is_done).sum():,} of {len(ids):,} documents have no answers of task '{task}' in {new.location} yet",
-            got=f"answers of trunk {old.trunk} in {old.location} for others" if old.answered(task) else None,
-            allowed=f"answers of trunk {new.trunk}",
-            do="extract and backfill these documents, or ask for answers of both with mix=True",
-            rows=np.flatnonzero(~is_done).tolist(),
-        )
-    of, merged = np.where(is_done, NEW, NEITHER).astype(np.int8), numbering.of_new(arrays)
-    rows = np.flatnonzero(~is_done)
-    if len(rows):
-        before, was_done = old.at(task, old.store.find(ids[rows]))
-        taken = rows[was_done]
-        of[taken] = OLD
-        for name, array in numbering.of_old(before).items():
-            merged[name][taken] = array[was_done]
-    return DualAnswers(labels=numbering.labels, arrays=merged, of=of, sources=(old.source(task), new.source(task)))

@@ -333,9 +333,9 @@ def _scores_of(corpus: CorpusStore, location: str, task: Task, column: str, exam
     """The scores of these examples, float32 (rows, labels)."""
     places = corpus.find([document_id(texts_of(example.input)) for example in examples])
     scores = np.full((len(examples), len(task.labels)), np.nan, np.float32)
-    lacking = places[:, 0] < 0
+    lacking, fragments = places[:, 0] < 0, corpus.fragments
     for number in np.unique(places[~lacking, 0]).tolist():
-        results, is_here = corpus.results(corpus.fragments[number].name, column), places[:, 0] == number
+        results, is_here = corpus.results(fragments[number].name, column), places[:, 0] == number
         if results is None:
             lacking |= is_here
         else:

@@ -71,7 +71,7 @@ class HeadTrainer(Trainer):
         for name, tasks in without_torch.items():
             self.job.events.line(
                 f"{', '.join(tasks)}: a head '{name}', the best for {GAIN}, is not tried without torch: "
-                "pip install 'polyhead[train]'; --retrain then trains such a task again"
+                "pip install 'polyhead[train]', then train such a task again (--retrain, in Python `fit`)"
             )
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:

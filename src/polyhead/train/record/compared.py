@@ -184,9 +184,9 @@ def outputs_of_both(
 
     These are the validation rows. If a version was trained on its validation rows after they had chosen it, `notes`
     (written with each version) say so: then the test rows count. Without test rows, each counts by what it answered the
-    rows before it was trained on them. Where the old version was trained on other rows, those that it learned from are
-    left out, unless `held` has its answers from before. Where that is not known, a share of the training file decides
-    only for the new version, which may have been behind on rows that the old one learned from.
+    rows before it was trained on them. Where the old version was trained on other rows, those that one of them learned
+    from are left out, unless `held` has its answers from before. Where that is not known, a share of the training file
+    decides only for the new version, which may have been behind on rows that the old one learned from.
     """
     refitted = any(note.get("refitted") for note in notes)
     task, split = prepared.task, _split_of(prepared, notes)
@@ -194,7 +194,7 @@ def outputs_of_both(
     known, rows = trained_with.get("data"), split_rows(same)
     is_same = isinstance(known, dict) and {name: known.get(name) for name in rows} == rows
     is_same &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
-    unlearned = None if is_same or held[0] is None else held[0].unlearned(split.examples)
+    unlearned = None if is_same else _unlearned(held, split.examples)
     kind, metric, of = kind_of(task), kind_of(task).default_metric(task), len(split.examples.targets)
     examples = _evenly_spaced(split.examples if unlearned is None else split.examples.take(unlearned))
     is_known = is_same or unlearned is not None
@@ -207,10 +207,10 @@ def outputs_of_both(
     old, new = first(examples), second(examples)
     each = examples.each()
     before, after = kind.decode_all(asked_task, old, each), kind.decode_all(task, new, each)
-    if not is_same and not _is_given(prepared, split):
-        new = _answered_before(held[1], examples, new)
     if unlearned is not None:
         old = _answered_before(held[0], examples, old)
+    if unlearned is not None or not (is_same or _is_given(prepared, split)):
+        new = _answered_before(held[1], examples, new)
     scores = [kind.evaluate(asked_task, old, examples.targets, each)[metric], examples.scores(task, new)[metric]]
     if is_same and split is not prepared.test:
         scores = [
@@ -253,6 +253,12 @@ def _split_of(prepared: Prepared, notes: tuple[Mapping[str, Any], Mapping[str, A
 def _is_given(prepared: Prepared, split: Split) -> bool:
     """True if the rows are a file of their own, and no share of the training file."""
     return split is prepared.test or prepared.whole is None
+
+
+def _unlearned(held: BothHeld, examples: Examples) -> list[int] | None:
+    """The examples that neither version is judged on by what it learned; None: not known of the live one."""
+    live, new = (None if answers is None else answers.unlearned(examples) for answers in held)
+    return live if live is None or new is None else sorted({*live} & {*new})
 
 
 def _answered_before(held: HeldAnswers | None, examples: Examples, outputs: Outputs) -> Outputs:

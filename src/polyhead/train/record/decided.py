@@ -130,7 +130,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 def left_line(name: str, reason: str) -> str:
     """The line about a task that is not trained."""
-    return f"{name}: {reason}; left as it is (--retrain {name} trains it)"
+    return f"{name}: {reason}; left as it is (--retrain {name}, in Python `fit` without `if_better`, trains it)"
 
 
 def choices(
