@@ -154,13 +154,14 @@ def release(arrays: Iterable[np.ndarray]) -> None:
 
     Only for arrays that were not written to: such changes would be lost. Unmapped arrays are left alone.
     """
-    maps = {id(mapped): mapped for array in arrays if (mapped := _map_of(array)) is not None}
+    maps = {id(mapped): mapped for array in arrays if (mapped := map_of(array)) is not None}
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapped in maps.values():
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def _map_of(array: np.ndarray) -> mmap.mmap | MappedFile | None:
+def map_of(array: np.ndarray) -> mmap.mmap | MappedFile | None:
+    """The mapped file that the array lies in; None for one in memory of its own."""
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.arguments import typed
 from polyhead.bundle import write
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside, release
 from polyhead.bundle.format import (
     CODEC,
     LARGEST_TEXT,
@@ -320,7 +320,7 @@ class Bundle(LiveVersions):
         check_hash(self.root / TRUNK / WEIGHTS, arrays_digest(arrays), record.arrays)
         try:
             check_ids(tokenizer, record.architecture.vocabulary, owner="the trunk")
-            return TrunkData(
+            data = TrunkData(
                 name=record.name,
                 architecture=record.architecture,
                 arrays=arrays,
@@ -329,6 +329,8 @@ class Bundle(LiveVersions):
             )
         except PolyheadError as error:
             raise CorruptFile(f"the trunk of {self.root} contradicts itself", got=error) from None
+        release(arrays.values())  # all were read to be checked
+        return data
 
     def _record_of(self, name: str) -> TaskRecord:
         """The record of a task, also of one that a view does not show."""

@@ -72,7 +72,7 @@ class GraphBackend:
         self.packs, self.breadth = not deterministic, 1
         self.kept = KeptStates() if deterministic else None  # in that mode a row is what its text makes it
         self._trunk, self._deterministic = trunk, deterministic
-        self._graphs, self._count = Graphs(runtime), Count()
+        self._graphs, self._count = Graphs(runtime, trunk.arrays.values()), Count()
         self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
         self._loaded = self._loading(tasks, None)
         self._whole = self  # `now` gives copies, which keep their tasks

@@ -17,6 +17,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+
+from polyhead.bundle.files import release
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.files import is_temporary, open_plain, replacing
 from polyhead.machine import processors
@@ -38,8 +41,8 @@ class KeepingRuntime(Protocol):
     def facts(self) -> str:
         """All that decides what it compiles, beside the graph: version, settings, processor."""
 
-    def exported(self, compiled: Compiled) -> bytes:
-        """A compiled graph as bytes."""
+    def exported(self, compiled: Compiled) -> list[bytes]:
+        """A compiled graph as bytes, in parts that follow each other."""
 
     def imported(self, content: memoryview, build: Build, *, label: str, layers: bool) -> Compiled:
         """The graph that these bytes are, which it may go on reading; raises any error where they are none.
@@ -75,7 +78,7 @@ class CompiledFolder:
             return kept
         compiled = make()
         try:
-            _write(file, [runtime.exported(compiled)])
+            _write(file, runtime.exported(compiled))
         except Exception as error:  # no room, no permission, or a graph that the runtime cannot write
             log.info("a compiled graph is not kept for later processes: %s", error)
         return compiled
@@ -124,6 +127,7 @@ def _read(file: Path, imported: Callable[[memoryview], T], damaged: str) -> T | 
             if hashlib.sha256(content[HASHED:]).digest() != content[:HASHED]:
                 raise ValueError("it is damaged")
             value = imported(content[HASHED:])
+            release([np.frombuffer(content, np.uint8)])  # all was read to be hashed
     except FileNotFoundError:
         return None
     except Exception as error:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead.arguments import twice_in
+from polyhead.bundle.files import release
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.encoder import HIDDEN
@@ -74,10 +75,10 @@ class Graph:
 
 
 class Graphs:
-    """All graphs of a backend."""
+    """All graphs of a backend; `read` are arrays that many of them are made from, and nobody writes to."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime, self._lock = runtime, threading.Lock()
+    def __init__(self, runtime: Runtime, read: Collection[np.ndarray] = ()) -> None:
+        self.runtime, self._read, self._lock = runtime, read, threading.Lock()
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
@@ -102,6 +103,7 @@ class Graphs:
         compiled = COMPILED.get(
             self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
         )
+        release(self._read)  # compiling reads all of them, answering few
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

@@ -95,14 +95,16 @@ class OnnxRuntime:
             ops = OnnxInt8Ops(self._scales, bits=self.weight_bits)
         model = ops.graph(build(ops), label=label)
         large = {name: array for name, array in ops.arrays.items() if array.nbytes > INLINE}
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in large.items()}
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = self._threads
         # A plan runs several graphs, one after another: threads of one that rests must not spin beside the next.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.add_external_initializers(list(large), values)
-        return _Compiled(model.SerializeToString(), options, values)
+        options.add_external_initializers(list(values), list(values.values()))
+        for name, value in values.items():  # read where they are: without this the session copies them (1.31)
+            options.add_initializer(name, value)
+        return _Compiled(model.SerializeToString(), options, list(values.values()))
 
 
 class _Compiled:

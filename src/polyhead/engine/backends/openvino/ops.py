@@ -8,6 +8,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 
+from polyhead.bundle.files import map_of
 from polyhead.engine.compile.ops import InputKind, Size, Tensor
 from polyhead.machine import processor
 
@@ -41,8 +42,10 @@ class OpenVINOOps:
     def constant(self, array: np.ndarray) -> Tensor:
         node = self._constants.get(id(array))
         if node is None:
-            kind = np.int64 if array.dtype.kind == "i" else np.float32
-            node = self._constants[id(array)] = op.constant(np.ascontiguousarray(array, dtype=kind))
+            whole = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
+            # Nobody writes to an array of a mapped file: the graph reads it there, others are copied.
+            is_lent = map_of(whole) is not None and whole.flags.writeable
+            node = self._constants[id(array)] = op.constant(whole, shared_memory=is_lent)
             self.arrays[id(node)] = array
         return node
 

@@ -202,11 +202,11 @@ class OpenVINORuntime:
             (str(ov.__version__), options, device, chip.label, chip.machine, chip.features and sorted(chip.features))
         )
 
-    def exported(self, compiled: Compiled) -> bytes:
+    def exported(self, compiled: Compiled) -> list[bytes]:
         """As `engine.compile.compiled` has it: names of inputs and outputs in a line of JSON, then OpenVINO's form."""
         assert isinstance(compiled, _Compiled)
         form: bytes = compiled.model.export_model().getvalue()
-        return json.dumps([compiled.inputs, compiled.outputs]).encode() + b"\n" + form
+        return [json.dumps([compiled.inputs, compiled.outputs]).encode(), b"\n", form]
 
     def imported(self, content: memoryview, build: Build, *, label: str, layers: bool) -> _Compiled:
         """As `engine.compile.compiled` has it."""
