@@ -14,6 +14,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,7 +141,7 @@ def mixed(number: int) -> Branch:
     return Branch(tap=option.tap, layers=option.layers, positions="mean")
 
 
-def adapters(**fields: object) -> Callable[[int], Strategy]:
+def adapters(**fields: Any) -> Callable[[int], Strategy]:
     strategy = InLayer(adapters=(Adapter(**fields),), positions="mean")
     return lambda number: strategy
 
