@@ -148,7 +148,7 @@ def theirs(model: Any) -> dict[str, Callable[[TokenBatch], object]]:
 
 def precisions() -> list[str]:
     """The precisions that the engine has on this machine, without int8."""
-    return [name for name in BACKENDS.named("openvino").precisions if name in ("float32", "bfloat16")]
+    return ["float32", *(["bfloat16"] if BACKENDS.named("openvino").has_bfloat16 else [])]
 
 
 def ours(trunk: TrunkData) -> dict[str, Callable[[TokenBatch], object]]:
