@@ -16,10 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,7 @@ from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study
 from studies.settings import ROOT, parsed, report, say, study_arguments
 
+Ask = Callable[[str], dict[str, Any]]  # one line, and its answer
 NAME, FILE = "right_processor", "any_processor"
 KINDS = {"avx2": {CAPS[0]: "AVX2"}, "full": {}}
 PRECISIONS = ("float32", "int8")
@@ -85,7 +87,7 @@ def measure(study: Study, names: list[str]) -> None:
                 say(str(study.row(partial(both, asks), round=number)))
 
 
-def both(asks: dict) -> dict[str, object]:
+def both(asks: dict[str, Ask]) -> dict[str, object]:
     """A round of each kind: seconds of each precision."""
     row: dict[str, object] = {}
     for kind, ask in asks.items():
@@ -95,24 +97,27 @@ def both(asks: dict) -> dict[str, object]:
 
 
 @contextmanager
-def opened(kind: str, bundle: Path, *more: str) -> Iterator:
+def opened(kind: str, bundle: Path, *more: str) -> Iterator[Ask]:
     """A process on a processor of this kind: gives what asks it one line and reads its answer."""
     environment = {name: value for name, value in os.environ.items() if name not in CAPS} | KINDS[kind]
     command = [sys.executable, "-m", "benchmarks.any_processor", "--child", str(bundle), *more]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        sent, answers = process.stdin, process.stdout
 
-        def ask(line: str) -> dict[str, object]:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
+        def ask(line: str) -> dict[str, Any]:
+            sent.write(line + "\n")
+            sent.flush()
+            answer: dict[str, Any] = json.loads(answers.readline())
+            return answer
 
         bits = ask("kind")["weight_bits"]
         if kind == "avx2" and bits != 7:
             raise SystemExit(f"the cap does not bite: weights of {bits} bits")
         yield ask
-        process.stdin.close()
+        sent.close()
 
 
 def child(root: Path, *, few: bool) -> None:
@@ -149,7 +154,7 @@ def seconds(session: Session, texts: list) -> float:
 def shortened(project: Project, bundle: Bundle) -> Project:
     """The tasks of the project that the bundle has, with a few test rows."""
     there = [entry for entry in project.tasks if entry.name in bundle.tasks]
-    few = [msgspec.structs.replace(declared, test=DataFile(path=declared.test, limit=FEW)) for declared in there]
+    few = [msgspec.structs.replace(declared, test=DataFile(path=str(declared.test), limit=FEW)) for declared in there]
     return msgspec.structs.replace(project, tasks=tuple(few))
 
 

@@ -93,7 +93,8 @@ def _call(name: str, function: Any, *, is_bound: bool = False, result: bool = Tr
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    named: dict[object, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    stars = named.get(parameter.kind, "")
     default = "..." if callable(parameter.default) else re.sub(r"^'(.*)'$", r'"\1"', repr(parameter.default))
     end = "" if parameter.default is parameter.empty else f" = {default}"
     of = "" if parameter.annotation is parameter.empty else f": {_written(parameter.annotation)}"

@@ -14,6 +14,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,7 +141,7 @@ def mixed(number: int) -> Branch:
     return Branch(tap=option.tap, layers=option.layers, positions="mean")
 
 
-def adapters(**fields: object) -> Callable[[int], Strategy]:
+def adapters(**fields: Any) -> Callable[[int], Strategy]:
     strategy = InLayer(adapters=(Adapter(**fields),), positions="mean")
     return lambda number: strategy
 
@@ -320,7 +321,8 @@ def answered(trunk: TrunkData, tasks: Sequence[Task], paths: Mapping[str, Path],
         add_tasks(root, drafts)
         session = Session(Bundle.open(root, verify=False), backend="torch", precision="float32")
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch counts it on other devices alone
-    with FlopCounterMode(display=False, custom_mapping={attention: attention_flops}) as counter:
+    counted = {attention: attention_flops, torch.ops.aten.bmm: product_flops}
+    with FlopCounterMode(display=False, custom_mapping=counted) as counter:
         (result,) = session.predict([text])
     return result, session.backend.layers_run, counter.get_total_flops()
 
@@ -328,6 +330,12 @@ def answered(trunk: TrunkData, tasks: Sequence[Task], paths: Mapping[str, Path],
 def attention_flops(query: object, key: object, value: object, *others: object, **named: object) -> int:
     """Of one call, by the shapes of its arguments."""
     return int(sdpa_flop_count(query, key, value))
+
+
+def product_flops(left: Sequence[int], right: Sequence[int], *others: object, **named: object) -> int:
+    """Of a product for each text; means of positions, which have one row, are in no formula."""
+    texts, rows, shared = left
+    return 0 if rows == 1 else 2 * texts * rows * shared * right[-1]
 
 
 def line_of(row: dict[str, object]) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -23,7 +24,7 @@ import tokenizers
 
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import BACKENDS, open_backend
-from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.base import Backend, TokenBatch
 from polyhead.engine.compile import layout
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.plan import Path as PlanPath
@@ -60,7 +61,7 @@ CASES = {  # of each shape: texts of so many tokens, and whether windows are swi
     "deberta": (("8 texts of 512", (512,) * 8, False), ("64 texts of 64", (64,) * 64, False)),
 }
 RAGGED = 64  # texts of about 30 tokens
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def main() -> None:
@@ -101,7 +102,7 @@ def measured(shape: str, repeats: int, threads: int) -> Iterator[Row]:
                         yield row
 
 
-def made(shape: str, folder: Path, *, whole: bool) -> tuple[object, TrunkData]:
+def made(shape: str, folder: Path, *, whole: bool) -> tuple[Any, TrunkData]:
     """A model of `transformers` with random weights, and the trunk of the folder that it saved."""
     import torch
     import transformers
@@ -128,13 +129,13 @@ def ragged() -> tuple[int, ...]:
     return tuple(np.random.default_rng(0).lognormal(3.3, 0.5, RAGGED).astype(int).clip(3, 128).tolist())
 
 
-def theirs(model: object) -> dict[str, Callable[[TokenBatch], object]]:
+def theirs(model: Any) -> dict[str, Callable[[TokenBatch], object]]:
     """transformers, in float32 and, where the processor multiplies it, in bfloat16."""
     import copy
 
     import torch
 
-    def call(own: object, batch: TokenBatch) -> object:
+    def call(own: Any, batch: TokenBatch) -> object:
         with torch.inference_mode():
             return own(input_ids=torch.from_numpy(batch.ids), attention_mask=torch.from_numpy(batch.mask.astype(int)))
 
@@ -147,7 +148,7 @@ def theirs(model: object) -> dict[str, Callable[[TokenBatch], object]]:
 
 def precisions() -> list[str]:
     """The precisions that the engine has on this machine, without int8."""
-    return [name for name in BACKENDS.named("openvino").precisions if name in ("float32", "bfloat16")]
+    return ["float32", *(["bfloat16"] if BACKENDS.named("openvino").has_bfloat16 else [])]
 
 
 def ours(trunk: TrunkData) -> dict[str, Callable[[TokenBatch], object]]:
@@ -159,10 +160,10 @@ def ours(trunk: TrunkData) -> dict[str, Callable[[TokenBatch], object]]:
     for precision in precisions():
         backend = open_backend("openvino", trunk, {}, precision=precision)
 
-        def call(batch: TokenBatch, own: object = backend) -> object:
+        def call(batch: TokenBatch, own: Backend = backend) -> object:
             return own.features([path], batch)
 
-        def padded(batch: TokenBatch, own: object = backend) -> object:
+        def padded(batch: TokenBatch, own: Backend = backend) -> object:
             with without_packing():
                 return own.features([path], batch)
 
@@ -207,7 +208,7 @@ def claim(id: str, text: str, target: float, rows: Sequence[Row], slow: str, fas
     return Claim(id=id, text=text, target=target, value=value, unit="ratio", holds=value >= target, note=note)
 
 
-def seconds(rows: Sequence[Row], way: str) -> dict[object, float]:
+def seconds(rows: Sequence[Row], way: str) -> dict[int, float]:
     return {row["repeat"]: float(str(row["seconds"])) for row in rows if row["way"] == way}
 
 

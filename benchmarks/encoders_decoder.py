@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -24,7 +25,7 @@ import tokenizers
 from benchmarks.encoders import claim, fastest, precisions
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.engine.generate.search import write
 from polyhead.plan import Embed, Head, Pool, merge, shared_layers
 from polyhead.plan import Path as PlanPath
@@ -37,7 +38,7 @@ NAME = "encoders_decoder"
 DOCUMENTS, TOKENS, WRITTEN = 8, 400, 64
 BEAMS = {"greedy": 1, "4 beams": 4}
 SPREAD = 0.05  # of weights: scores differ by more than rounding
-Row = dict[str, object]
+Row = dict[str, Any]
 Way = Callable[[int], list[list[int]]]
 
 
@@ -82,7 +83,7 @@ def check(first: dict[str, list[list[int]]]) -> None:
             raise SystemExit(f"{way} writes another text than transformers: {texts[0][:10]} and {wanted[:10]}")
 
 
-def made(folder: Path, layers: int) -> tuple[object, TrunkData]:
+def made(folder: Path, layers: int) -> tuple[Any, TrunkData]:
     """A model of `transformers` with random weights, and the trunk of the folder that it saved."""
     import torch
     import transformers
@@ -99,7 +100,7 @@ def made(folder: Path, layers: int) -> tuple[object, TrunkData]:
     return model, load_trunk(str(folder), max_tokens=512)
 
 
-def theirs(model: object, ids: np.ndarray, written: int) -> dict[str, Way]:
+def theirs(model: Any, ids: np.ndarray, written: int) -> dict[str, Way]:
     """`generate`, in float32 and, where the processor multiplies it, in bfloat16."""
     import torch
 
@@ -107,7 +108,7 @@ def theirs(model: object, ids: np.ndarray, written: int) -> dict[str, Way]:
     rules = {"max_new_tokens": written, "min_new_tokens": written, "do_sample": False, "forced_eos_token_id": None}
     rules |= {"forced_bos_token_id": None, "eos_token_id": 2, "pad_token_id": 1}
 
-    def call(own: object, beams: int) -> list[list[int]]:
+    def call(own: Any, beams: int) -> list[list[int]]:
         with torch.inference_mode():
             written_ids = own.generate(input_ids=read, attention_mask=torch.ones_like(read), num_beams=beams, **rules)
         return written_ids[:, 1:].tolist()
@@ -121,6 +122,7 @@ def theirs(model: object, ids: np.ndarray, written: int) -> dict[str, Way]:
 
 def ours(trunk: TrunkData, ids: np.ndarray, written: int) -> dict[str, Way]:
     """A backend's states, and the search over steps of its decoder, which is in float32."""
+    assert trunk.decoder is not None
     known, shape = trunk.decoder(), trunk.architecture
     head = Head(kind="summarization", width=shape.vocabulary, part="task:brief", decoder=known.shape)
     path = PlanPath(nodes=(Embed(trunk=trunk.digest), *shared_layers(shape.layers), Pool(positions="all"), head))
@@ -132,10 +134,11 @@ def ours(trunk: TrunkData, ids: np.ndarray, written: int) -> dict[str, Way]:
         for precision in several:
             backend = open_backend(name, trunk, loaded, precision=precision)
 
-            def call(beams: int, own: object = backend) -> list[list[int]]:
+            def call(beams: int, own: Backend = backend) -> list[list[int]]:
                 states = own.run(merge({"brief": path}), batch)["brief"]
                 rules = GenerationRules(start=2, ends=(2,), pad=1, tokens=written, least=written, beams=beams)
-                return [text.ids.tolist() for text in write(own.decoder("brief"), states, mask, rules)]
+                written_texts = write(own.decoder("brief"), states, mask, rules)
+                return [text.ids.tolist() for text in written_texts if text is not None]
 
             ways[f"polyhead {name} {precision}"] = call
     return ways

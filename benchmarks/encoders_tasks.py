@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,7 +39,8 @@ from polyhead.encoder.data import TextSettings, TrunkData
 from polyhead.encoder.shape import Architecture, Relative, trunk_arrays
 from polyhead.engine.export.write import export_bundle
 from polyhead.plan import cost
-from polyhead.project.pretrained import MINILM, load_trunk
+from polyhead.project.encoders import MINILM
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.task import Task, owner_of
 from studies.results import Claim, Study
@@ -208,7 +209,7 @@ def requests_of(way: str, requests: int, threads: int) -> Row:
     return {"rate": requests / (time.perf_counter() - began), "resident": memory("VmRSS")}
 
 
-def one_trunk(threads: int):
+def one_trunk(threads: int) -> Callable[[str], object]:
     from polyhead.engine.backends.openvino import OpenVINORuntime
     from polyhead.engine.session import Session
 
@@ -217,7 +218,7 @@ def one_trunk(threads: int):
     return lambda text: session.predict([text])
 
 
-def six_encoders(threads: int):
+def six_encoders(threads: int) -> Callable[[str], object]:
     import onnxruntime as ort
     import tokenizers
 
@@ -278,7 +279,7 @@ def bundle_at(root: Path, shape: Architecture, outputs: Mapping[str, int]) -> No
         path = strategy.path(task, trunk=data.digest, shape=shape)
         rng, owner = np.random.default_rng(number), owner_of(task)
         sizes = cost.part_arrays(path, shape, owner)
-        arrays = {key: np.float32(0.05 * rng.standard_normal(size)) for key, size in sizes.items()}
+        arrays = {key: (0.05 * rng.standard_normal(size)).astype(np.float32) for key, size in sizes.items()}
         record = TaskRecord(task=task, path=path, trunk=data.digest)
         drafts.append(Draft(record=record, arrays=arrays, scores={}, probes=[], card=""))
     write_bundle(root, data)

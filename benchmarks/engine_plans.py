@@ -91,7 +91,7 @@ def mixed(arguments: argparse.Namespace) -> Iterator[Row]:
     machine = minilm(arguments)
     options = options_of(runs_of(next(f.rows for f in read_results(RESULTS) if f.name == "branches_quality")))
     best = best_under(options, BUDGET, price_of("layers", machine.trunk.architecture))
-    plans = {
+    plans: dict[str, Sequence[Strategy]] = {
         "best within 24 layers": [Branch(tap=option.tap, layers=option.layers) for option in best.chosen.values()],
         "four pooled, four branches": [Pooled()] * 4
         + [Branch(tap=tap, layers=layers) for tap, layers in ((2, 2), (2, 4), (4, 2), (5, 1))],

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
 from studies.results import Claim, Study, results, write_results
 from studies.settings import RESULTS, ROOT, RUNS, answer_help
@@ -22,7 +23,7 @@ SEEDS = (1, 2, 3)
 def main() -> None:
     study = Study(RUNS / "first_light_eight_tasks.jsonl")
     for seed in SEEDS:
-        study.row(lambda s=seed: run(s), seed=seed)
+        study.row(partial(run, seed), seed=seed)
     rows = [*study.rows, *spreads(study.rows)]
     minutes = study.rows[0]["seconds"] / 60
     claim = Claim(

@@ -9,23 +9,28 @@ import shutil
 import statistics
 import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path as FilePath
 
 import torch
 
-from polyhead.deep.examples import TextExamples
+from polyhead.deep.examples import FeatureExamples, TextExamples
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.part import PooledPart
-from polyhead.plan import Codec
+from polyhead.encoder.data import TrunkData
+from polyhead.plan import Codec, Embed, Layers, Path, Pool
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
-from polyhead.text.batch import batches
+from polyhead.store.taps import entry_batches
+from polyhead.text.question import read_alone
 from polyhead.train.candidates import candidate_paths
+from polyhead.train.data.batches import LengthSorted
 from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
 from polyhead.train.data.kept import examples_of
 from polyhead.train.data.source import FeatureRequest
@@ -44,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(2)
     precision = precision_of(Training())
     data = load_trunk("minilm", max_tokens=128)
-    folder = Path(tempfile.mkdtemp())
+    folder = FilePath(tempfile.mkdtemp())
     try:
         rows = [*extraction(data, folder, precision), *training(data, folder, precision)]
     finally:
@@ -80,18 +85,21 @@ def main() -> None:
     )
 
 
-def extraction(data, folder: Path, precision: str) -> list[dict]:
+def extraction(data: TrunkData, folder: FilePath, precision: str) -> list[dict]:
     ready = prepared(entry("offensive"), STRATEGY, 1)
-    inputs = ready.train.examples.inputs[:TEXTS]
+    inputs = read_alone(ready.train.examples.inputs[:TEXTS])
+    layers = Layers(start=0, stop=data.architecture.layers)
+    last = Path(nodes=(Embed(trunk=data.digest), layers, Pool(positions="first")))
     rows, bare, whole = [], [], []
     for repeat in range(REPEATS + 1):
         extractor = Extractor(data, folder=folder / f"extract{repeat}", precision=precision)
         path = candidate_paths(ready, extractor, Codec(name="float16"))[0]
-        encoded = extractor.tokenizer.encode(inputs)
-        pieces = list(batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokenizer.pad_id))
+        encodings, pad_id = extractor.tokenizer.encodings(inputs), extractor.tokenizer.pad_id
+        width = data.architecture.width if extractor.backend.packs else None
+        pieces = [batch for _, batch in entry_batches(encodings, pad_id=pad_id, budget=TOKEN_BUDGET, width=width)]
         began = time.perf_counter()
         for piece in pieces:
-            extractor.states(piece)
+            extractor.features([last], piece)
         seconds = time.perf_counter() - began
         filled = extractor.fill([FeatureRequest(path=path, inputs=inputs)])
         shutil.rmtree(folder / f"extract{repeat}")
@@ -116,15 +124,16 @@ def extraction(data, folder: Path, precision: str) -> list[dict]:
     ]
 
 
-def training(data, folder: Path, precision: str) -> list[dict]:
+def training(data: TrunkData, folder: FilePath, precision: str) -> list[dict]:
     ready = prepared(entry("offensive"), STRATEGY, 1)
     examples = ready.train.examples
     count = min(HEAD_TEXTS, len(examples.inputs))
     index = (list(range(count)) * (HEAD_TEXTS // count + 1))[:HEAD_TEXTS]
     extractor = Extractor(data, folder=folder / "train", precision=precision)
     path = candidate_paths(ready, extractor, Codec(name="float16"))[0]
-    extractor.fill([FeatureRequest(path=path, inputs=examples.inputs)])
-    cached = examples_of(ready, type(ready.train)(name="train", examples=examples.take(index)), path, extractor)
+    extractor.fill([FeatureRequest(path=path, inputs=read_alone(examples.inputs))])
+    repeated = type(ready.train)(name="train", examples=examples.take(index))
+    cached = FeatureExamples(examples_of(ready, repeated, path, extractor))
     tuned = examples.take(list(range(TUNED_TEXTS)))
     texts = TextExamples(extractor.tokenizer, tuned.inputs, tuned.targets)
     live = {ready.task.name: with_codec(path, Codec(name="float32"))}
@@ -159,7 +168,12 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     ]
 
 
-def speed(module, examples, training: Training, run=None) -> float:
+def speed(
+    module: torch.nn.Module,
+    examples: LengthSorted[TrainingBatch],
+    training: Training,
+    run: Callable[..., torch.Tensor] | None = None,
+) -> float:
     """Examples a second of the training loop alone; validation is not counted on either side."""
     module.train()
     done = Course(

@@ -709,7 +709,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: tensors of a file", 2000)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.project.pretrained import open_checkpoint
+    from polyhead.project.weights import open_checkpoint
 
     save_file({f"a{number}": np.ones(1, np.float32) for number in range(n)}, folder / "model.safetensors")
     return lambda: open_checkpoint(folder)
@@ -717,7 +717,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: tensors of an index", 2000)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.project.pretrained import open_checkpoint
+    from polyhead.project.weights import open_checkpoint
 
     names = [f"a{number}" for number in range(n)]
     save_file({name: np.ones(1, np.float32) for name in names}, folder / "model-1.safetensors")
@@ -728,7 +728,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: files of an index", 100)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.project.pretrained import open_checkpoint
+    from polyhead.project.weights import open_checkpoint
 
     for number in range(n):
         save_file({f"a{number}": np.ones(1, np.float32)}, folder / f"m{number}.safetensors")
@@ -890,7 +890,12 @@ def _(folder: Path, n: int) -> Work:
     for number in range(n):
         ids = [document_id([f"{number}"])]
         own.append(ids, {DIGEST: PackedRows.of([1], np.zeros((1, own.schema.features[0].token_bytes), np.uint8))})
-    return lambda: (PlainStore.open(str(folder / "s")).fragments, PlainStore.open(str(folder / "s")).verify())
+
+    def read() -> None:
+        assert PlainStore.open(str(folder / "s")).fragments
+        PlainStore.open(str(folder / "s")).verify()
+
+    return read
 
 
 @reader("a store: columns of results", 50)

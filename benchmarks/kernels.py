@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.autograd.profiler_util import FunctionEvent
@@ -47,7 +48,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     trunk = tiny_trunk(layers=6, width=128)
     alone = of_trunk(trunk)
-    rows: list[dict[str, object]] = [{"tasks": 0, "kernels": sum(alone.values()), "each": alone}]
+    rows: list[dict[str, Any]] = [{"tasks": 0, "kernels": sum(alone.values()), "each": alone}]
     for size in SIZES:
         for mode in ("stacked", "deterministic"):
             counted = of_tasks(trunk, size, deterministic=mode == "deterministic")

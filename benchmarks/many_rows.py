@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -53,7 +55,7 @@ labels = {labels}
 train = "train.jsonl"
 test = "test.jsonl"
 """
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def main() -> None:
     jobs = [(draw, who) for draw in range(1, options.draws + 1) for who in checkouts]
     for number, (draw, who) in enumerate(() if options.report else jobs, start=1):
         training = (checkouts[who], options.rows, draw)
-        say(str(study.row(lambda a=training: trained(*a), rows=options.rows, draw=draw, who=who)))
+        say(str(study.row(partial(trained, *training), rows=options.rows, draw=draw, who=who)))
         say_left(study.rows, done=number, total=len(jobs))
     mine = [row for row in study.rows if row["rows"] == options.rows]
     lacking = [f"runs of the checkout {who}" for who in WHO if not any(row["who"] == who for row in mine)]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from benchmarks.right_snippet import snippet
 from benchmarks.server_load import SUFFIX
+from polyhead.project.recipes import Effort
 from studies.results import Claim
 from studies.settings import ROOT, answer_help, command, report, say
 
@@ -201,7 +202,7 @@ def bests() -> list[dict]:
     return rows
 
 
-def _searched(name: str, effort: str) -> dict:
+def _searched(name: str, effort: Effort) -> dict:
     from polyhead import Project, train_project
     from polyhead.project.recipes import Training
     from polyhead.project.tables import TrunkChoice
@@ -267,9 +268,9 @@ def claims(rows: list[dict]) -> list[Claim]:
     if "calibration" in parts:
         several = parts["calibration"]
         mean, before = (statistics.mean(row[key] for row in several) for key in ("error", "unscaled"))
-        sets, changed = len({row["set"] for row in several}), sum(row["changed"] for row in several)
+        count, changed = len({row["set"] for row in several}), sum(row["changed"] for row in several)
         note = f"{before:.3f} without the scale; {changed} labels changed by it. {len(DRAWS)} draws a set."
-        text = f"expected calibration error on test, mean of {sets} sets, {ROWS_OF_LABEL} rows a label, no command"
+        text = f"expected calibration error on test, mean of {count} sets, {ROWS_OF_LABEL} rows a label, no command"
         claim("calibration", text, [mean], "", note, 0.05)
     if "best" in parts:
         by = {(row["set"], row["effort"]): row for row in parts["best"]}

@@ -6,18 +6,26 @@ The job names a `bundle`, a `backend`, a `precision` and whether to run the `tru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from peers.protocol import Job, serve
+from peers.protocol import Answer, Job, serve
+
+if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+    from polyhead.engine.answers import AnswerColumn
+    from polyhead.engine.inputs import Inputs
+    from polyhead.text.batch import PaddedBatch
+    from polyhead.text.tokenize import Input
 
 PACKAGES = ("polyhead", "numpy", "tokenizers")
 
 
-def load(job: Job):
+def load(job: Job) -> Answer:
     return trunk_alone(job) if job["trunk_alone"] else all_tasks(job)
 
 
-def all_tasks(job: Job):
+def all_tasks(job: Job) -> Answer:
     """Every task about every text: probabilities or values, of words each label's output.
 
     A task over pairs compares each text with the one before it, the first with itself. All is asked in one call, each
@@ -28,20 +36,21 @@ def all_tasks(job: Job):
     session = Session(job["bundle"], backend=job["backend"], precision=job["precision"])
     compares = any(task.pair == "separate" for task in session.tasks.values())
 
-    def answer(texts: Sequence[str]):
-        inputs = with_pairs(texts) if compares else texts
+    def answer(texts: Sequence[str]) -> list[object]:
+        inputs: Inputs = with_pairs(texts) if compares else texts
         return [numbers(column) for column in session.columns(inputs).tasks.values()]
 
     return answer
 
 
-def with_pairs(texts: Sequence[str]) -> list[tuple[str, ...]]:
+def with_pairs(texts: Sequence[str]) -> list[Input]:
     """Each text, and after it the pair of it and the text before."""
     before = [*texts[:1], *texts[:-1]]
-    return [texts_read for text, other in zip(texts, before, strict=True) for texts_read in ((text,), (text, other))]
+    read: list[list[Input]] = [[(text,), (text, other)] for text, other in zip(texts, before, strict=True)]
+    return [texts_read for several in read for texts_read in several]
 
 
-def numbers(column):
+def numbers(column: AnswerColumn) -> object:
     """All that a column's answers rest on."""
     for values in (column.scores, column.value):
         if values is not None:
@@ -49,7 +58,7 @@ def numbers(column):
     return list(column.outputs)
 
 
-def trunk_alone(job: Job):
+def trunk_alone(job: Job) -> Answer:
     """The trunk over padded batches of texts of like length, cut and tokenized ahead as for tasks.
 
     The first position's state is what is taken of each text.
@@ -65,8 +74,8 @@ def trunk_alone(job: Job):
     make = torch_trunk if job["backend"] in ("torch", "torch-cuda") else graph_trunk
     run = make(bundle, job["backend"], job["precision"])
 
-    def answer(texts: Sequence[str]):
-        inputs = [(text,) for text in texts]
+    def answer(texts: Sequence[str]) -> list[np.ndarray]:
+        inputs: list[Input] = [(text,) for text in texts]
         states = []
         for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(tokenizer_ranges(inputs))):
             for cut in cuts(piece.lengths, token_budget=TOKEN_BUDGET):
@@ -76,7 +85,7 @@ def trunk_alone(job: Job):
     return answer
 
 
-def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
+def graph_trunk(bundle: Bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
     """The same graph as with tasks, without any: from a padded batch to the first positions' last states."""
     from polyhead.engine.backends import open_runtime
     from polyhead.engine.backends.base import TokenBatch
@@ -107,7 +116,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     inputs = ["ids", "added", *span.reads(shape), *(["positions"] if shape.position_table else [])]
     inputs += ["segments"] if shape.segments else []
 
-    def run(batch) -> np.ndarray:
+    def run(batch: PaddedBatch) -> np.ndarray:
         words = np.full((len(batch.ids), 1), -1)
         tokens = TokenBatch(ids=batch.ids, mask=batch.mask, segments=batch.segments, words=words)
         layout = RowLayout(tokens, alone if len(batch.ids) == 1 else padded)
@@ -117,7 +126,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     return run
 
 
-def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
+def torch_trunk(bundle: Bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
     """The trunk in torch, on the processor or on CUDA: from a padded batch to the first positions' last states."""
     import torch
 
@@ -128,7 +137,7 @@ def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     module = Trunk.from_data(trunk, dtype=getattr(torch, precision)).eval().to(device)
 
     @torch.inference_mode()
-    def run(batch) -> np.ndarray:
+    def run(batch: PaddedBatch) -> np.ndarray:
         arrays = (batch.ids, batch.mask, batch.segments)
         ids, mask, segments = (torch.from_numpy(array).to(device) for array in arrays)
         states = module.go_on(module.start(ids, mask, segments=segments), stop=trunk.architecture.layers)

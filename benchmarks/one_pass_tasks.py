@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,7 +43,7 @@ FOLDER = RUNS / "one_pass"
 ROWS = {"train": 1500, "validation": 300, "test": 500}
 SIZES = (1, 5, 21, 50, 100)
 TWEETS = tuple(f"tweeteval_{name}" for name in ("emotion", "hate", "irony", "offensive", "sentiment"))
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def filled(row: Row) -> Row:
@@ -79,13 +80,13 @@ class Chosen(Value, eq=False):
     metric: str = "accuracy"
     derived: Derived = AS_IT_IS
     kind: str = "single_label"
-    fields: dict[str, object] = {}
+    fields: dict[str, Any] = {}
 
     def entry(self) -> TaskEntry:
         """The declared task, its files written where they are not there yet."""
         facts = msgspec.json.decode((DATA / self.folder / "meta.json").read_bytes())
         labels = dict.fromkeys(made for label in facts.get("labels") or () if (made := self.derived.label(label)))
-        files: dict[str, object] = {"validation": 0.2}
+        files: dict[str, Any] = {"validation": 0.2}
         files |= {split: str(file) for split in ROWS if (file := self.file(split)) is not None}
         return TaskEntry(
             name=self.name, kind=self.kind, metric=self.metric, labels=tuple(labels), **self.fields, **files
@@ -166,7 +167,8 @@ def train() -> Path:
     known = read_calibration(bundle)
     if known is None or not read_scales(bundle)[1].has_slots:  # none, or of before poolers and heads had some
         texts = FOLDER / "calibration.txt"
-        rows = [row for task in TASKS if task.folder in TWEETS for row in lines_of(task.file("train"))]
+        files = [task.file("train") for task in TASKS if task.folder in TWEETS]
+        rows = [row for file in files if file is not None for row in lines_of(file)]
         random.Random(0).shuffle(rows)
         texts.write_text("".join(" ".join(row["text"].split()) + "\n" for row in rows))
         command = [sys.executable, "-m", "polyhead", "quantize", str(root), "--texts", str(texts)]
@@ -214,7 +216,7 @@ def copied(trained: Bundle, old: str, new: str) -> Draft:
         record = msgspec.structs.replace(record, arrays="")
         drawn = np.random.default_rng(sum(new.encode()))
         arrays = {
-            name: np.float32(array * (1 + 0.001 * drawn.standard_normal(array.shape)))
+            name: (array * (1 + 0.001 * drawn.standard_normal(array.shape))).astype(np.float32)
             for name, array in sorted(arrays.items())
         }
     return Draft(

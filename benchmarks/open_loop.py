@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 import uvloop
 
@@ -181,7 +182,7 @@ class Connection(asyncio.Protocol):
         self._read = b""
         self._answer: asyncio.Future[int] | None = None
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """As `asyncio` calls it."""
         self._transport, self.is_open = transport, True
 

@@ -99,7 +99,7 @@ def trial(root: Path, project: Project) -> None:
     """Proves that it runs, on the tasks of the example that this bundle has."""
     there = Bundle.open(root).tasks
     few = [
-        msgspec.structs.replace(entry, test=DataFile(path=entry.test, limit=FEW))
+        msgspec.structs.replace(entry, test=DataFile(path=str(entry.test), limit=FEW))
         for entry in project.tasks
         if entry.name in there and there[entry.name].task.labels == entry.labels
     ]

@@ -9,6 +9,7 @@ written by hand, and so is the last column of a table of keys.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -32,6 +33,7 @@ from polyhead.project import recipes as recipe
 from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
 from polyhead.project.encoders import ENCODERS
+from polyhead.project.strategies.base import kind_of_strategy
 from polyhead.tasks.task import Task, owner_of
 from studies.defaults.table import quality_table
 from studies.results import Claim, Results, in_order, read_results, tally
@@ -156,7 +158,7 @@ def pages() -> dict[FilePath, str]:
         ROOT / "studies" / "README.md": {"seen": lambda _: seen_table()},
         reference / "cli.md": {"help": lambda _: help_texts()},
         reference / "project-file.md": {
-            f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS
+            f"keys {kind.__name__}": functools.partial(key_table, kind) for kind in STRUCTS
         },
         reference / "errors.md": {"errors": error_table},
         reference / "http-api.md": {"routes": lambda _: route_table()},
@@ -318,7 +320,7 @@ def cost_table() -> list[str]:
         single, many = (_plan(several, way) for several in (tasks[:1], tasks))
         added = cost.added(single, tasks[0].name, SHAPE, TOKENS, folded=True)
         cells = (
-            f"`{way.__struct_config__.tag}`, {title}",
+            f"`{kind_of_strategy(type(way))}`, {title}",
             f"{added.parameters:,}",
             f"{added.flops / 1e6:,.1f}",
             f"{cost.layer_evaluations(single)}, {cost.layer_evaluations(many)}",
@@ -405,7 +407,7 @@ def limit_table(old: str) -> list[str]:
 def _type(hint: object) -> str:
     plain = {str: "string", int: "integer", float: "number", bool: "boolean"}
     if hint in plain:
-        return plain[typing.cast(type, hint)]
+        return plain[hint]
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f'`"{choice}"`' for choice in inside)

@@ -15,6 +15,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -76,7 +77,7 @@ def peaks() -> tuple[int, int]:
     return own, children
 
 
-def cases(files: tuple[str, ...], pipe) -> None:
+def cases(files: tuple[str, ...], pipe: Connection) -> None:
     watch = Watch()
     os.chdir(ROOT)
     with open(os.devnull, "w") as nothing:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from polyhead.machine import CAPS
 from studies.results import Claim
@@ -54,7 +55,7 @@ def busy() -> Iterator[None]:
             process.kill()
 
 
-def measured(code: str) -> dict[str, float]:
+def measured(code: str) -> dict[str, Any]:
     """Seconds from the start of Python, and from the call of training, to the first word; and to the end."""
     script = f"import sys, time\nprint('start', file=sys.stderr, flush=True)\n{code}"
     mark = "\nprint('train', file=sys.stderr, flush=True)"
@@ -69,6 +70,7 @@ def measured(code: str) -> dict[str, float]:
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
+            assert process.stdout is not None and process.stderr is not None
             times = []
             for line in process.stderr:
                 times.append((time.perf_counter() - began, line.strip()))

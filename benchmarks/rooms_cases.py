@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 TEXT, BROKEN = "the lamp is broken", '{"text": '
-FAULTS = {
+FAULTS: dict[str, str | bytes] = {
     "missing-label.toml": "bundle = 'b'\n[trunk]\nname = 'trunk'\n[[tasks]]\nname = 'mood'\nkind = 'single_label'\n"
     "labels = ['good', 'bad']\nlabel = 'moood'\ntrain = 'data/messages-train.jsonl'\n",
     "unknown-key.toml": "bundle = 'b'\n[trunk]\nname = 'trunk'\n[[tasks]]\nname = 'mood'\nkind = 'single_label'\n"

@@ -78,7 +78,7 @@ def main() -> None:
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(place / "tree")], check=True, cwd=ROOT)
         after = recorded(ROOT, place / "after.json", parts)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for part in ("help", "errors", "http", "answers"):
         differ = differences(before[part], after[part])
         rows.append({"part": part, "cases": len(before[part]), "differ": differ})

@@ -38,7 +38,7 @@ PIECES = (
 TOPICS = ("order", "bill", "card")
 SPLITS = {"train": (0, 32), "validation": (32, 44), "test": (44, 56)}
 TRAINING = "[training]\nseed = 1\nepochs = 3\npatience = 3\nbatch = 8\nlearning_rate = 0.005\nprecision = 'float32'\n"
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
     "mood": {"kind": "single_label", "labels": ["bad", "good"], "label": "mood", "file": "messages"},
     "topics": {"kind": "multi_label", "labels": [*TOPICS], "label": "topics", "file": "messages"},
     "urgency": {"kind": "regression", "range": [0.0, 1.0], "label": "urgency", "file": "messages"},
@@ -209,7 +209,7 @@ def _rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def _messages(count: int, seed: int) -> list[dict[str, Any]]:
-    chance, found = random.Random(seed), {}
+    chance, found = random.Random(seed), dict[str, dict[str, Any]]()
     while len(found) < count:
         row = _message(chance)
         found[row["text"]] = row

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rooms_made import PROJECTS, write_all
+from polyhead.engine.inputs import AnyInput
 
 BACKENDS = ("reference", "openvino", "onnxruntime", "torch")
 TEXTS = ("the lamp is broken today", "my kettle is happy order bill", "anna please refund", "", "late " * 60)
 PAIRS = (("the lamp is good", "the lamp is bad"), ("my bill", "please refund my order today"))
-CHOSEN = {"question": "is the lamp good?", "options": ["good", "bad", "late"]}
+CHOSEN: dict[str, Any] = {"question": "is the lamp good?", "options": ["good", "bad", "late"]}
 PASSAGE = {"question": "where is it?", "context": "anna was sad. the kettle is late today."}
 
 
@@ -86,9 +87,9 @@ def record_answers(folder: Path) -> dict[str, Any]:
     """Strategy by strategy and backend by backend: all tasks' answers, and those of a `Model`; floats in full."""
     import polyhead
 
-    found = {}
-    inputs = [*TEXTS, *PAIRS, polyhead.Question(text=CHOSEN["question"], options=tuple(CHOSEN["options"]))]
-    inputs.append(polyhead.Passage(**PASSAGE))
+    found: dict[str, Any] = {}
+    chosen = polyhead.Question(text=CHOSEN["question"], options=tuple(CHOSEN["options"]))
+    inputs: list[AnyInput | str] = [*TEXTS, *PAIRS, chosen, polyhead.Passage(**PASSAGE)]
     for name in PROJECTS:
         bundle = folder / f"{name}-bundle"
         for backend in BACKENDS:
@@ -140,9 +141,9 @@ def train_all(folder: Path) -> None:
             polyhead.train_project(polyhead.read_project(folder / f"{name}.toml"), folder=folder)
 
 
-def _written(stream: io.TextIOWrapper) -> str:
+def _written(stream: io.TextIOWrapper[io.BytesIO]) -> str:
     stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return stream.buffer.getvalue().decode()
 
 
 def _commands_in(text: str) -> list[str]:

@@ -83,7 +83,7 @@ def upload(name: str, level: float) -> bytes:
     draft = copied(trained, UPDATED, name) if name != UPDATED else copied(trained, UPDATED, UPDATED)
     drawn = np.random.default_rng(round(1e6 * level))
     arrays = {
-        leaf: np.float32(array * (1 + level * drawn.standard_normal(array.shape)))
+        leaf: (array * (1 + level * drawn.standard_normal(array.shape))).astype(np.float32)
         for leaf, array in draft.arrays.items()
     }
     record = msgspec.structs.replace(draft.record, arrays="", files={})

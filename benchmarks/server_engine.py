@@ -39,7 +39,11 @@ def main() -> None:
         results = session.predict(texts, tasks=names)
         seconds.append(time.perf_counter() - began)
         assert len(results) == len(texts)
-    row = {"texts": len(texts), "a_second": len(texts) / statistics.median(seconds), "tasks": len(names)}
+    row: dict[str, Any] = {
+        "texts": len(texts),
+        "a_second": len(texts) / statistics.median(seconds),
+        "tasks": len(names),
+    }
     if options.batches:
         row["lengths"] = session.tokenizer.encodings([(text,) for text in texts]).lengths.tolist()
         row["batches"] = list(timed(session, names, texts, options.batches, draws=options.draws))

@@ -15,11 +15,13 @@ import asyncio
 import io
 import statistics
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from time import thread_time
+from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.bundle.create import write_bundle
 from polyhead.engine.session import Session
@@ -80,9 +82,9 @@ async def measured(root: Path, repeats: int, calls: int) -> list[Row]:
         await service.stop()
 
 
-async def _rows(service: Service, repeats: int, calls: int):
+async def _rows(service: Service, repeats: int, calls: int) -> AsyncIterator[Row]:
     names = tuple(service.tasks)
-    ticket = await service._submitted([("good lamp",)], tasks=names, words=None, seconds=30.0, stage=None, is_gone=None)
+    ticket = await service.ask([("good lamp",)], names)
 
     async def timed(call: Callable[[], Awaitable[object]]) -> float:
         times = []
@@ -124,8 +126,8 @@ async def _rows(service: Service, repeats: int, calls: int):
     yield row("write", "/metrics, in a thread beside it", (thread_time() - began) / 20 * 1e6)
 
 
-def _guarded(paths: Paths, **more: object) -> Callable[[], Awaitable[object]]:
-    guard = Guard(_answer, paths=paths, body_bytes=2**23, **more)  # type: ignore[arg-type]
+def _guarded(paths: Paths, **more: Any) -> Callable[[], Awaitable[object]]:
+    guard = Guard(_answer, paths=paths, body_bytes=2**23, **more)
     return lambda: _asked(guard)
 
 
@@ -155,17 +157,17 @@ BODY = {"type": "http.request", "body": b'{"inputs": "good lamp"}', "more_body":
 HEADERS = [(b"host", b"x"), (b"content-type", b"application/json"), (b"authorization", b"Bearer key-number-9")]
 
 
-async def _answer(scope, receive, send) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-async def _asked(app) -> None:
-    async def receive():
+async def _asked(app: ASGIApp) -> None:
+    async def receive() -> Message:
         return BODY
 
-    async def send(message) -> None:
+    async def send(message: Message) -> None:
         return None
 
     await app({"type": "http", "method": "POST", "path": "/v1/predict", "headers": HEADERS}, receive, send)

@@ -17,6 +17,7 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def ideal_of(cost: BatchCost, lengths: Sequence[int], *, rate: float, seconds: f
     return quantiles(latencies(moments, tokens, cost.seconds, most=cost.texts[-1]))
 
 
-def with_processors(pid: int, port: int, bodies: Path, *, seconds: float, **how: float) -> Row:
+def with_processors(pid: int, port: int, bodies: Path, *, seconds: float, **how: Any) -> Row:
     """A run of the load generator, and how many processors it and the server kept busy."""
     before = computed(pid)
     row = load(port, bodies, seconds=seconds, **how)

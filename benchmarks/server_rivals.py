@@ -70,8 +70,8 @@ def arguments() -> argparse.Namespace:
 def started(who: str, rival: Rival) -> Iterator[tuple[int, int]]:
     """Polyhead's server, or the rival's: its port and its process."""
     if who == "polyhead":
-        with server(bundle_of(TASKS_OF_ONE_TEXT), "--backend", "openvino", "--precision", PRECISION) as (port, process):
-            yield port, process.pid
+        with server(bundle_of(TASKS_OF_ONE_TEXT), "--backend", "openvino", "--precision", PRECISION) as (port, own):
+            yield port, own.pid
         return
     trained = Bundle.open(FOLDER / "trained")
     tasks = [trained.tasks[task.name].task for task in (*TASKS, PAIRED)]
@@ -110,7 +110,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         beside = [row for row in rows if row["beside"] == rival]
 
         def values(what: str, key: str, who: str, beside: Sequence[Row] = beside) -> list[float]:
-            return [float(row[key]) for row in beside if row["what"] == what and row["who"] == who]  # type: ignore[arg-type]
+            return [float(row[key]) for row in beside if row["what"] == what and row["who"] == who]
 
         ours, theirs = (statistics.mean(values("saturation", "a_second", who)) for who in ("polyhead", rival))
         runs = [len(values("saturation", "a_second", who)) for who in ("polyhead", rival)]

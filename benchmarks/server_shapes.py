@@ -36,7 +36,7 @@ def bert_base() -> Path:
         rest = record.path.nodes[len(record.path.layers) + 1 :]
         path = TaskPath(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=BERT_BASE.layers), *rest))
         sizes = cost.part_arrays(path, BERT_BASE, owner_of(record.task))
-        arrays = {name: np.float32(0.02 * rng.standard_normal(size)) for name, size in sizes.items()}
+        arrays = {name: (0.02 * rng.standard_normal(size)).astype(np.float32) for name, size in sizes.items()}
         made = TaskRecord(task=msgspec.structs.replace(record.task), path=path, trunk=trunk.digest)
         drafts.append(Draft(record=made, arrays=arrays, scores={}, probes=[], card="Drawn weights, for timing."))
     add_tasks(root, drafts)

@@ -87,6 +87,7 @@ def gold_of(task: Task, examples: Examples, row: int) -> Any:
             (text,) = texts_of(examples.inputs[row])
             return [(text[span.start : span.end], span.label) for span in examples.gold[row]]
         case "tagging":
+            assert examples.words is not None
             (text,), tags = (
                 texts_of(examples.inputs[row]),
                 [task.labels[int(tag)] for tag in np.asarray(target).reshape(-1)],

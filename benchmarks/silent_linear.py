@@ -15,6 +15,7 @@ import gzip
 import json
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -30,7 +31,7 @@ from transformers import AutoModel, AutoTokenizer
 from polyhead.data.read import Examples
 from polyhead.data.read_report import ReadReport
 from polyhead.project.pretrained import find_encoder
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import LossName, Task
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
 from polyhead.train.heads.rule import best_penalty
 from studies.evidence import counted, estimate, judged
@@ -96,7 +97,7 @@ class Rows(NamedTuple):
         )
 
     @property
-    def loss(self) -> str:
+    def loss(self) -> LossName:
         if self.targets.ndim == 2:
             return "binary_cross_entropy"
         return "cross_entropy" if self.targets.dtype == np.int64 else "squared_error"
@@ -109,8 +110,8 @@ def main() -> None:
     for data in SETS:
         for draw in range(DRAWS):
             key = {"set": data.folder, "kind": data.kind, "draw": draw}
-            theirs = study.row(lambda data=data, draw=draw: scored(*split(data, draw)), **key)
-            rows.append(theirs | measured(*split(data, draw)))
+            drawn = split(data, draw)
+            rows.append(study.row(partial(scored, *drawn), **key) | measured(*drawn))
             say(str(rows[-1]))
     report("silent_linear", command=command(), rows=rows, claims=claims(rows), lacking=[])
 
@@ -133,7 +134,7 @@ def scored(data: Set, train: Rows, test: Rows) -> dict[str, object]:
 def measured(data: Set, train: Rows, test: Rows) -> dict[str, object]:
     """The head that training would keep."""
     head = chosen(data, train)
-    return {"polyhead": score(data, head.outputs(test.inputs()).numpy(), test), "penalty": head.penalty}
+    return {"polyhead": score(data, head.outputs(test.inputs()), test), "penalty": head.penalty}
 
 
 def chosen(data: Set, rows: Rows) -> Solution:
@@ -147,8 +148,10 @@ def chosen(data: Set, rows: Rows) -> Solution:
     if data.kind == "multi_label":
         task = Task(name=data.folder, kind=data.kind, labels=tuple(map(str, range(rows.outputs))))
         targets = [target for _, held in sides for target in held.targets]
-        inputs, numbers = [("",)] * len(targets), list(range(len(targets)))
-        examples = Examples(inputs=inputs, targets=targets, words=None, rows=numbers, report=ReadReport())
+        numbers = list(range(len(targets)))
+        examples = Examples(
+            inputs=[("",)] * len(targets), targets=targets, words=None, rows=numbers, report=ReadReport()
+        )
         steps = steps[best_penalty(task, examples, steps) :]
     return next(head for head in solutions(rows.inputs()) if head.penalty == steps[0].heads[0].penalty)
 

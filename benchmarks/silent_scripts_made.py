@@ -10,6 +10,7 @@ import random
 import unicodedata
 from collections.abc import Iterator
 from itertools import product
+from typing import Literal
 
 from polyhead.values import Value
 
@@ -148,7 +149,7 @@ def every_row() -> Iterator[tuple[str, Row]]:
 
 
 def _parts(script: str) -> tuple[list[str], list[str], list[str]]:
-    form = "NFD" if script in NFD else "NFC"
+    form: Literal["NFC", "NFD"] = "NFD" if script in NFD else "NFC"
     sentences, places, persons = (unicodedata.normalize(form, part) for part in SCRIPTS[script])
     return sentences.split("|"), places.split(), persons.split()
 

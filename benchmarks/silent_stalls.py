@@ -23,6 +23,7 @@ from pathlib import Path
 from time import perf_counter
 
 import uvloop
+from starlette.routing import Route
 
 from benchmarks.stall_bodies import Sent, path_of, sent_to
 from polyhead.engine.session import Session
@@ -75,7 +76,9 @@ def routes(root: Path) -> list[tuple[str, str]]:
     service = Service(Session(root, backend="reference"), SETTINGS)
     app = application(service)
     service.queue.close()
-    return [(method, route.path) for route in app.routes for method in sorted(route.methods - {"HEAD"})]
+    listed = [route for route in app.routes if isinstance(route, Route)]
+    assert len(listed) == len(app.routes)
+    return [(method, route.path) for route in listed for method in sorted((route.methods or set()) - {"HEAD"})]
 
 
 def measured(

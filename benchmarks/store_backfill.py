@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +51,11 @@ from benchmarks.store_made import (
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import ONE_BIT
 from polyhead.engine.backends import open_runtime
+from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.session import Session
 from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.plan import Codec
+from polyhead.plan import Path as TaskPath
 from polyhead.store.corpus import create_corpus, open_corpus
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
@@ -323,8 +326,8 @@ class Memory:
 def remembered(place: Place, job: str, rows: int) -> Row:
     """The peak of a job over so many rows."""
     if job == "backfill":
-        location = location_of(place, "plain", rows)
-        return child(job="backfilling", location=location, bundle=str(bundle_of(place, codec_of(location))))
+        filled = location_of(place, "plain", rows)
+        return child(job="backfilling", location=filled, bundle=str(bundle_of(place, codec_of(filled))))
     file = place.folder / f"numbered-{rows}.jsonl"
     if not file.exists():
         texts = itertools.cycle(read_texts(texts_file(place)))
@@ -350,7 +353,7 @@ class Cheap:
     def __init__(self, width: int) -> None:
         self._values = np.random.default_rng(0).standard_normal((2**14, 1, width)).astype(np.float32)
 
-    def features(self, paths, batch) -> list[np.ndarray]:
+    def features(self, paths: Sequence[TaskPath], batch: TokenBatch) -> list[np.ndarray]:
         return [self._values[: int(batch.mask.sum())] for _ in paths]
 
 
@@ -361,7 +364,8 @@ def extracting(location: str, file: str) -> Row:
     began = time.perf_counter()
     with Memory() as memory:
         tap, wish = Tap(codec="sign"), ExtractRequest(columns=COLUMN, processes=0)
-        done = extract(location, file, [tap], wish, trunk=encoder, backend=Cheap(encoder.architecture.width))
+        cheap: Any = Cheap(encoder.architecture.width)  # no more than an extraction asks of a backend
+        done = extract(location, file, [tap], wish, trunk=encoder, backend=cheap)
     fragments = len(open_corpus(location).fragments)
     return {
         "documents": done.total,

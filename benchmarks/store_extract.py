@@ -15,6 +15,7 @@ import shutil
 import statistics
 import time
 from functools import cache, partial
+from pathlib import Path
 
 from benchmarks.store_made import (
     COLUMN,
@@ -30,9 +31,11 @@ from benchmarks.store_made import (
     write_texts,
 )
 from polyhead.codecs import ONE_BIT
+from polyhead.engine.backends.base import TokenBatch
 from polyhead.plan import Embed, Layers, Pool
 from polyhead.plan import Path as TaskPath
-from polyhead.store.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest, extract
+from polyhead.store.jobs.documents import PIECE_ROWS
+from polyhead.store.jobs.extract import TOKEN_BUDGET, ExtractRequest, extract
 from polyhead.store.taps import entry_batches
 from polyhead.text.tokenize import Tokenizer
 from studies.results import Claim
@@ -61,7 +64,7 @@ def warm(place: Place) -> None:
 
 
 @cache
-def prepared(place: Place, texts: int | None):
+def prepared(place: Place, texts: int | None) -> tuple[Path, list[TokenBatch], int, int]:
     """A file of texts, and their batches, tokenized in the same pieces as an extraction takes."""
     file = place.folder / f"extract-{texts or 'all'}.jsonl"
     write_texts(file, read_texts(texts_file(place))[: texts or place.rows(TEXTS)])
@@ -81,7 +84,7 @@ def timed(place: Place, texts: int | None = None) -> Row:
     return {"texts": count, "tokens": tokens, "bare": bare(ready), "extraction": extracted(place, file, ONE_BIT)}
 
 
-def bare(ready: list) -> float:
+def bare(ready: list[TokenBatch]) -> float:
     """Seconds of the encoder alone."""
     shape = trunk().architecture
     last = TaskPath(nodes=(Embed(trunk=trunk().digest), Layers(start=0, stop=shape.layers), Pool(positions="first")))
@@ -91,11 +94,12 @@ def bare(ready: list) -> float:
     return time.perf_counter() - began
 
 
-def extracted(place: Place, file, codec: str) -> float:
+def extracted(place: Place, file: Path, codec: str) -> float:
     """Seconds of an extraction into a new store."""
     location = place.folder / "extracted"
     shutil.rmtree(location, ignore_errors=True)
     path = column_with(made(place), codec).path
+    assert path is not None
     began = time.perf_counter()
     extract(location, file, [path], ExtractRequest(columns=COLUMN), trunk=trunk(), backend=backend())
     seconds = time.perf_counter() - began

@@ -16,10 +16,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -28,11 +29,12 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import StoreError
 from polyhead.store.corpus import create_corpus, open_corpus
-from polyhead.store.corpus.base import CorpusStore, Schema
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.jobs import extract as extraction
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.executors import HERE
 from polyhead.store.jobs.executors.processes import THREADS
+from polyhead.store.taps import column_of
 from studies.results import Claim
 from studies.settings import ROOT, answer_help, say
 
@@ -62,7 +64,7 @@ class Made:
             write_texts(self.file, [text for (text,) in inputs])
             taken = path.stored()
             source = extraction.feature_origin(self.trunk, precision="float32", long_texts="cut")
-            columns = (extraction.column_of(taken, self.trunk.architecture.width),)
+            columns = (column_of(taken, self.trunk.architecture.width),)
             store = create_corpus(self.whole, Schema(features=columns, source=source))
             backfills.append(store, path, inputs)
             backfill(self.whole, self.bundle, WISH)
@@ -120,23 +122,24 @@ def tell_commits(kind: type[CorpusStore], pipe: Connection) -> None:
     """Stores of this kind say after each append and each fragment's columns which documents are kept and answered."""
     append, put_columns = kind.append, kind.put_columns
 
-    def told_append(store, ids, features):
+    def told_append(store: CorpusStore, ids: np.ndarray, features: Mapping[str, PackedRows]) -> int:
         count = append(store, ids, features)
         pipe.send(("documents", [bytes(each) for each in ids]))
         return count
 
-    def told_columns(store, fragment, columns):
+    def told_columns(store: CorpusStore, fragment: str, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         put_columns(store, fragment, columns)
         pipe.send(("answers", [bytes(each) for each in store.ids(fragment)]))
 
-    kind.append, kind.put_columns = told_append, told_columns
+    mock.patch.multiple(kind, append=told_append, put_columns=told_columns).start()
 
 
 def extracted(made: Made, location: str) -> None:
-    extraction.PIECE_ROWS, extraction.APPEND_SECONDS = EACH, 0.0
     path, wish = made.kept.path, extraction.ExtractRequest(columns={"text": "text"}, processes=0)
+    assert path is not None
     backend = ReferenceBackend(made.trunk, {})
-    extraction.extract(location, made.file, [path], wish, trunk=made.trunk, backend=backend)
+    with mock.patch.multiple(extraction, PIECE_ROWS=EACH, APPEND_SECONDS=0.0):
+        extraction.extract(location, made.file, [path], wish, trunk=made.trunk, backend=backend)
 
 
 def appended(made: Made, location: str) -> None:

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.codecs import HALF, ONE_BIT
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
+from polyhead.engine.backends.base import Backend
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
@@ -45,7 +47,7 @@ COLUMN = {"text": "text"}
 FRAGMENT_ROWS = 100_000  # about what an extraction at one bit appends at once
 DRAWN = 0.17  # times what `tiny_part` draws: the spread of arrays as training begins, at this width
 KINDS = ("plain", "lance")
-Row = dict[str, object]
+Row = dict[str, Any]
 TASKS = (
     Task(name="emotion", kind="single_label", labels=("anger", "joy", "optimism", "sadness")),
     Task(name="sentiment", kind="single_label", labels=("negative", "neutral", "positive")),
@@ -100,7 +102,7 @@ def trunk() -> TrunkData:
 
 
 @cache
-def backend(precision: str | None = None):
+def backend(precision: str | None = None) -> Backend:
     """OpenVINO with the trunk alone; None is bfloat16 where the processor has it, else float32."""
     return open_backend(BACKEND, trunk(), {}, precision=precision)
 

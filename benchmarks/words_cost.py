@@ -97,7 +97,7 @@ def with_words(source: Bundle, name: str) -> Draft:
         head = msgspec.structs.replace(head, words=word_columns(one_pass_tasks.ROWS["train"], head.width))
         path = PlanPath(nodes=(*record.path.nodes[:-1], head))
         drawn = np.random.default_rng(0).standard_normal((head.words, head.width))
-        arrays = {**arrays, WORD_WEIGHTS: np.float32(0.01 * drawn)}
+        arrays = {**arrays, WORD_WEIGHTS: (0.01 * drawn).astype(np.float32)}
         record = msgspec.structs.replace(record, path=path, arrays="")
     return Draft(
         record=record, arrays=arrays, scores=source.scores(name), probes=source.probes(name), card=source.card(name)

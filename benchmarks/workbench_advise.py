@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tomllib
+from functools import partial
 
 import msgspec
 
@@ -44,7 +45,7 @@ def main() -> None:
     study = Study(RUNS / f"{NAME}.jsonl")
     for name in () if options.report else checked_names(options.sets, SETS, "set"):
         for budget in reversed(BUDGETS):  # the whole ladder first: later ones find what it kept
-            say(str(study.row(lambda a=(name, budget): advised(*a), set=name, budget=budget)))
+            say(str(study.row(partial(advised, name, budget), set=name, budget=budget)))
     report(study.rows)
 
 

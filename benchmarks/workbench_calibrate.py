@@ -63,7 +63,7 @@ def main() -> None:
     for name in () if options.report else ALL:
         if lacking(study.rows, name):
             for draw, row in run(name).items():
-                say(str(study.row(lambda r=row: r, set=name, draw=draw)))
+                say(str(study.row(row.copy, set=name, draw=draw)))
     missing = [f"{name}, draw {draw}" for name in ALL for draw in lacking(study.rows, name)]
     report("workbench_calibrate", command=command(), rows=study.rows, claims=claims(study.rows), lacking=missing)
 
@@ -135,8 +135,10 @@ def run(name: str) -> dict[int, dict]:
     for task, several in drawn.items():
         source = Source(path=write_rows(HOME / f"{name}-{task}.jsonl", several[ROWS : ROWS + CALIBRATING]))
         kept[task] = calibrated_task(session, task, source, wish)
-        say(f"{name} {task}: {measure_lines(session.tasks[task], kept[task].calibration)}")
-    keep_beside(root, {task: each.beside for task, each in kept.items()}, read=session.bundle)
+        calibration = kept[task].calibration
+        assert calibration is not None
+        say(f"{name} {task}: {measure_lines(session.tasks[task], calibration)}")
+    keep_beside(root, kept, read=session.bundle)
     again = Session(root)
     columns = again.columns(inputs.inputs)
     return {draw: measured(again, columns, f"draw{draw}", before[f"draw{draw}"], inputs.targets) for draw in DRAWS}

@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,7 +140,7 @@ def chosen(rows: Rows, generator: np.random.Generator, share: float = SHARE) -> 
     return sorted(generator.choice(len(rows), max(4, round(share * len(rows))), replace=False).tolist())
 
 
-def changed(split: str, change: Callable[[dict, np.random.Generator], object], **options) -> Callable[..., Planted]:
+def changed(split: str, change: Callable[[dict, np.random.Generator], Any], **options: Any) -> Callable[..., Planted]:
     def plant(splits: Splits, generator: np.random.Generator) -> Planted:
         labels = tuple(sorted({row["label"] for row in splits["train"]}))
         indices = chosen(splits[split], generator)
@@ -424,7 +425,7 @@ def main() -> None:
     report("workbench_check", command=command(), rows=rows, claims=claims(rows), lacking=lacking)
 
 
-def runs(jobs: list[str], seeds: list[int]):
+def runs(jobs: list[str], seeds: list[int]) -> Iterator[tuple[str, str, str, int]]:
     for seed in seeds:
         for number, name in enumerate(FAULTS if "planted" in jobs else ()):
             yield "planted", name, CLEAN[(number + seed) % len(CLEAN)], seed

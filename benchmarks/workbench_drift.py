@@ -50,7 +50,7 @@ def main() -> None:
         kinds = (*SHIFTS, *(f"same {place}" for place in range(1, SAMPLES + 1)))
         if any(not any((row["set"], row["rows"]) == (name, kind) for row in study.rows) for kind in kinds):
             for kind, row in run(name, *sets[name], number).items():
-                say(str(study.row(lambda r=row: r, set=name, rows=kind)))
+                say(str(study.row(row.copy, set=name, rows=kind)))
     made = claims(study.rows)
     if options.tune:
         for claim in made:
@@ -92,7 +92,7 @@ def summary(session: Session, rows: list[dict]) -> Summarized:
     numbers = list(range(1, len(rows) + 1))
     inputs = [(row["text"],) for row in rows]
     file = FileRows(inputs=list(inputs), words=None, rows=numbers, targets=None, whole=len(rows))
-    return summarized(session, "task", file, show=lambda line: None)
+    return summarized(session, "task", file, None, show=lambda line: None)
 
 
 def truncated(text: str) -> str:

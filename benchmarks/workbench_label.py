@@ -13,16 +13,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import msgspec
 import numpy as np
-import torch
 
 from benchmarks.workbench_vectors import encoded, read
 from benchmarks.workbench_vectors import labels_of as labels_in
 from polyhead.check.labelling import first_texts, next_texts
+from polyhead.project.encoders import MINILM
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice
 from polyhead.tasks.task import Task
@@ -31,7 +32,7 @@ from polyhead.train.events import Events
 from polyhead.train.heads.held_out import FewLabels, FewLabelsFit
 from polyhead.train.heads.label_words import centred, sentences
 from polyhead.train.run import train_project
-from studies.defaults.run import MAX_TOKENS, SETS, baselines, labelled, labels_of, written
+from studies.defaults.run import MAX_TOKENS, SETS, baselines, labelled, labels_of, opened, written
 from studies.evidence import by_draw, estimate, judged
 from studies.results import Claim, Study
 from studies.settings import RUNS, command, parsed, report, resumed, say, study_arguments
@@ -62,7 +63,7 @@ def few(name: str, draw: int) -> dict[str, object]:
             scores |= {key: test["accuracy"], f"{key}_chosen": written_scores.get("chosen")}
             if key == "without":
                 ready = prepare(project, Path(folder))[0]
-                scores["logistic"] = baselines(ready, "accuracy", draw)["mean vectors"]
+                scores["logistic"] = baselines(ready, "accuracy", draw, opened(MINILM))["mean vectors"]
     return scores
 
 
@@ -74,11 +75,10 @@ def active(name: str, how: str, seed: int) -> dict[str, object]:
     values = encoded(f"{name}-pool", [row["text"] for row in rows])[2]
     held = encoded(f"{name}-test", [row["text"] for row in test])[2]
     task = Task(name="label", kind="single_label", labels=names)
-    words = encoded(f"{name}-words", [text for (text,) in sentences(task)])[2]
+    words = encoded(f"{name}-words", [sentence[0] for sentence in sentences(task)])[2]
     truth = np.array([names.index(row["label"]) for row in rows])
     wanted = np.array([names.index(row["label"]) for row in test])
-    both = torch.from_numpy(np.concatenate([values, held]))
-    head = FewLabels(both, len(names), centred(torch.from_numpy(words)))
+    head = FewLabels(np.concatenate([values, held]), len(names), centred(words))
     generator = np.random.default_rng(seed)
     order, chosen, curve = generator.permutation(len(rows)), list[int](), list[tuple[int, float]]()
     most, step = BUDGET.get(name, 300), BUDGET.get(name, 300) // 15
@@ -106,10 +106,10 @@ def main() -> None:
         for seed in seeds:
             for name in ACTIVE if "active" in jobs and seed in DRAWS[:3] else ():
                 for how in ("random", "active"):
-                    row = study.row(lambda a=(name, how, seed): active(*a), job="active", set=name, how=how, seed=seed)
+                    row = study.row(partial(active, name, how, seed), job="active", set=name, how=how, seed=seed)
                     say(str(row))
             for name in FEW if "few" in jobs else ():
-                say(str(study.row(lambda a=(name, seed): few(*a), job="few", set=name, seed=seed)))
+                say(str(study.row(partial(few, name, seed), job="few", set=name, seed=seed)))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     wanted = len(FEW) * len(DRAWS) + 2 * 3 * len(ACTIVE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -36,7 +37,7 @@ def main() -> None:
     if not options.report:
         study = resumed(options.rows[0], NAME)
         for seed in map(int, options.seeds.split(",")):
-            say(str(study.row(lambda seed=seed: run(seed), seed=seed)))
+            say(str(study.row(partial(run, seed), seed=seed)))
     rows = rows_in(options.rows)
     lacking = [f"seed {seed}" for seed in SEEDS if not any(row["seed"] == seed for row in rows)]
     report(NAME, command=command(), rows=rows, claims=claims(rows), lacking=lacking)

@@ -6,6 +6,7 @@ import gzip
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def encoded(name: str, texts: list[str]) -> dict[int, np.ndarray]:
         source = Extractor(trunk, folder=folder / "f", precision=precision)
         vectors = dict(zip(LAYERS, _means(project, entry, part, source), strict=True))
     KEPT.mkdir(parents=True, exist_ok=True)
-    np.savez(file, **{str(of): values.astype(np.float16) for of, values in vectors.items()})
+    halves: dict[str, Any] = {str(of): values.astype(np.float16) for of, values in vectors.items()}
+    np.savez(file, **halves)
     return vectors
 
 

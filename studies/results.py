@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -166,9 +167,9 @@ class Study:
         content = file.read_bytes() if file.exists() else b""
         # A line that a kill cut short is dropped and its row is run again; the next row must not continue it.
         self._gap = b"" if content.endswith(b"\n") or not content else b"\n"
-        self.rows: list[dict[str, object]] = [row for line in content.splitlines() if (row := _row(line)) is not None]
+        self.rows: list[dict[str, Any]] = [row for line in content.splitlines() if (row := _row(line)) is not None]
 
-    def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
+    def row(self, run: Callable[[], dict[str, Any]], **key: object) -> dict[str, Any]:
         """The row of this key, run now if it was not yet."""
         for row in self.rows:
             if all(row.get(name) == value for name, value in key.items()):
@@ -183,9 +184,7 @@ class Study:
         self.rows.append(row)
         return row
 
-    def replaced(
-        self, change: Callable[[dict[str, object]], dict[str, object]], **key: object
-    ) -> Iterator[dict[str, object]]:
+    def replaced(self, change: Callable[[dict[str, Any]], dict[str, Any]], **key: object) -> Iterator[dict[str, Any]]:
         """Changes the rows of this key, in the file too."""
         for place, row in enumerate(self.rows):
             if all(row.get(name) == value for name, value in key.items()):

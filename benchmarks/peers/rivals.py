@@ -111,5 +111,5 @@ class Worker:
             print(json.dumps(line), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self._process.args} ended without an answer, see {self._log}")
+            raise RuntimeError(f"{self._process.args!r} ended without an answer, see {self._log}")
         return json.loads(answer)

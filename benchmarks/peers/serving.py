@@ -26,7 +26,7 @@ class Batches:
         self._answer, self._most = answer, most
         self._waiting: deque[tuple[str, asyncio.Future]] = deque()
         self._ready = threading.Condition()
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop  # of the first question
         threading.Thread(target=self._work, daemon=True).start()
 
     async def ask(self, text: str):
@@ -44,7 +44,13 @@ class Batches:
                     self._ready.wait()
                 taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             self._answer([text for text, _ in taken])
-            self.loop.call_soon_threadsafe(lambda done: [f.set_result(None) for _, f in done if not f.done()], taken)
+            self.loop.call_soon_threadsafe(_done, [future for _, future in taken])
+
+
+def _done(asked: list[asyncio.Future]) -> None:
+    for future in asked:
+        if not future.done():
+            future.set_result(None)
 
 
 def application(batches: Batches):

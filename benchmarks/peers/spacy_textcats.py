@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import spacy
 import spacy_transformers  # noqa: F401, which makes its components known
@@ -43,7 +44,8 @@ def transformer(folder: str) -> dict:
 def add(nlp, task: dict) -> str:
     """A component for the task, with its labels; its kind."""
     if task["words"]:
-        kind, model = "tagger", {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER}
+        kind = "tagger"
+        model: dict[str, Any] = {"@architectures": "spacy.Tagger.v2", "tok2vec": LISTENER}
     else:
         kind = "textcat" if task["outputs"] > 1 else "textcat_multilabel"
         model = {

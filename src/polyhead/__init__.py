@@ -41,23 +41,31 @@ _HOMES = {
 
 __all__ = sorted([*_HOMES, "train_project"])
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `as`: names that a type checker lets others import
     from collections.abc import Mapping
     from pathlib import Path as FilePath
 
-    from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
-    from polyhead.api.model import Model
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.inputs import Passage
-    from polyhead.engine.session import Result, Session
-    from polyhead.engine.several import SessionSet
-    from polyhead.errors import PolyheadError
-    from polyhead.plan import Codec, Path, Plan, merge
-    from polyhead.plan.cost import cost_of
-    from polyhead.project.pretrained import load_trunk
-    from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
-    from polyhead.tasks.task import Task
-    from polyhead.text.question import Question
+    from polyhead.api.estimators import PolyheadClassifier as PolyheadClassifier
+    from polyhead.api.estimators import PolyheadRegressor as PolyheadRegressor
+    from polyhead.api.model import Model as Model
+    from polyhead.bundle.read import Bundle as Bundle
+    from polyhead.engine.inputs import Passage as Passage
+    from polyhead.engine.session import Result as Result
+    from polyhead.engine.session import Session as Session
+    from polyhead.engine.several import SessionSet as SessionSet
+    from polyhead.errors import PolyheadError as PolyheadError
+    from polyhead.plan import Codec as Codec
+    from polyhead.plan import Path as Path
+    from polyhead.plan import Plan as Plan
+    from polyhead.plan import merge as merge
+    from polyhead.plan.cost import cost_of as cost_of
+    from polyhead.project.pretrained import load_trunk as load_trunk
+    from polyhead.project.tables import DataFile as DataFile
+    from polyhead.project.tables import Project as Project
+    from polyhead.project.tables import TaskEntry as TaskEntry
+    from polyhead.project.tables import read_project as read_project
+    from polyhead.tasks.task import Task as Task
+    from polyhead.text.question import Question as Question
     from polyhead.train.events import Events
     from polyhead.train.training import TrainingResult
 

@@ -11,7 +11,7 @@ import shutil
 import statistics
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -116,7 +116,7 @@ def trained(scale: Scale, way: str, seed: int, folder: FilePath, device: str) ->
 def prepared_set(scale: Scale, dataset: Set, data: TrunkData, training: Training) -> Prepared:
     """The rows of a set, with the decoder and the rules of summaries."""
     rows = scale.documents if dataset is SUMMARIES else scale.others
-    given = {"train": rows, "validation": scale.validation, "test": scale.test}
+    given: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
     prepared = prepared_of(DATA, dataset, **given, strategy=Pooled(), training=training)
     if dataset is not SUMMARIES:
         return prepared
@@ -160,7 +160,7 @@ def tokenizer(scale: Scale) -> bytes:
     texts = []
     for dataset in WAYS["mixed"]:
         rows = scale.documents if dataset is SUMMARIES else scale.others
-        given = {"train": rows, "validation": scale.validation, "test": scale.test}
+        given: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
         examples = prepared_of(DATA, dataset, **given, strategy=Pooled(), training=Training()).train.examples
         texts += [str(text) for value in examples.inputs for text in value]  # type: ignore[union-attr]
         if dataset is SUMMARIES:
@@ -168,9 +168,13 @@ def tokenizer(scale: Scale) -> bytes:
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=SPECIAL[3]))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    settings = {"vocab_size": scale.vocabulary, "special_tokens": list(SPECIAL), "initial_alphabet": alphabet}
-    made.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(show_progress=False, **settings))
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=scale.vocabulary,
+        show_progress=False,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    made.train_from_iterator(texts, trainer)
     ends = (SPECIAL[END], END), (SPECIAL[START], START)
     made.post_processor = tokenizers.processors.RobertaProcessing(*ends, trim_offsets=False)
     return made.to_str().encode()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -119,9 +120,9 @@ class Runs:
         if self._means is None:
             self._kept.fill([ATTENTION])
             several = [self._kept.held(name, ATTENTION) for name in TASKS]
-            values = np.concatenate([one.values["train"][0].values for one in several])
+            states = np.concatenate([one.values["train"][0].values for one in several])
             ids = np.concatenate([one.values["train"][0].tokens for one in several])
-            self._means = TokenMeans(values, ids, self._kept.extractor.data.architecture.vocabulary)
+            self._means = TokenMeans(states, ids, self._kept.extractor.data.architecture.vocabulary)
         means, coded = self._means, {}
         for split, (values,) in held.values.items():
             decoded = means.through(values.values, values.tokens)
@@ -138,7 +139,7 @@ class Runs:
         return self._nodes[codec]
 
 
-def lacking(rows: Sequence[dict]) -> list[str]:
+def lacking(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Which runs are not there yet."""
     there = {(row["task"], row["codec"]) for row in rows}
     counts = {pair: sum((row["task"], row["codec"]) == pair for row in rows) for pair in there}
@@ -150,7 +151,7 @@ def lacking(rows: Sequence[dict]) -> list[str]:
     ]
 
 
-def losses(rows: Sequence[dict], codec: str) -> dict[str, dict[int, float]]:
+def losses(rows: Sequence[dict[str, Any]], codec: str) -> dict[str, dict[int, float]]:
     """By task and seed that both have, in points: the score in float16 less that of the codec."""
     scores = {(row["task"], row["codec"], row["seed"]): 100 * float(row["test"]) for row in rows}
     return {
@@ -166,7 +167,7 @@ def losses(rows: Sequence[dict], codec: str) -> dict[str, dict[int, float]]:
     }
 
 
-def claims(rows: Sequence[dict]) -> list[Claim]:
+def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
     """The mean loss to float16 of each codec, over tasks and paired seeds."""
     return [
         claim

@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from polyhead.codecs import EXACT, HALF
 from polyhead.plan import Codec
@@ -106,24 +107,24 @@ class Runs:
         return self._held[1]
 
 
-def scores(rows: Sequence[dict], task: str, method: str) -> list[float]:
+def scores(rows: Sequence[dict[str, Any]], task: str, method: str) -> list[float]:
     """Test scores in points, of every seed that is there."""
     return list(by_seed(rows, task, method).values())
 
 
-def by_seed(rows: Sequence[dict], task: str, method: str) -> dict[int, float]:
+def by_seed(rows: Sequence[dict[str, Any]], task: str, method: str) -> dict[int, float]:
     """Test scores in points, by seed."""
     its = [row for row in rows if (row["task"], row["method"]) == (task, method)]
     return {row["seed"]: 100 * float(row["test"]) for row in its}
 
 
-def lacking(rows: Sequence[dict]) -> list[str]:
+def lacking(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Which runs are not there yet."""
     counts = {(task, method): len(scores(rows, task, method)) for method in METHODS for task in TASKS}
     return [f"{task}, {method}: {n} of {len(SEEDS)} seeds" for (task, method), n in counts.items() if n < len(SEEDS)]
 
 
-def claims(rows: Sequence[dict]) -> list[Claim]:
+def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
     """What every token is worth beside the better of the two vectors, in points and in bytes."""
     tasks = [task for task in TASKS if all(scores(rows, task, method) for method in METHODS)]
     if not tasks:

@@ -33,7 +33,8 @@ import numpy as np
 from polyhead.data.read import Examples
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
-from polyhead.project.pretrained import MINILM, load_trunk
+from polyhead.project.encoders import MINILM
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Effort, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -74,7 +75,7 @@ class Set:
     kind: str = "single_label"
     test: str = "test"
     rare: tuple[str, float] | None = None  # the label that is made so rare, and its share
-    declared: dict = field(default_factory=dict)  # `range` or `pair` of the task
+    declared: dict[str, Any] = field(default_factory=dict[str, Any])  # `range` or `pair` of the task
 
 
 SETS = {
@@ -117,7 +118,7 @@ def main() -> None:
                 for row in study.replaced(lambda row: row | {"baselines": again(row)}, set=name, size=size, draw=draw):
                     say(str(row))
                 continue
-            say(str(study.row(lambda a=(name, size, draw): run(*a), set=name, size=size, draw=draw)))
+            say(str(study.row(functools.partial(run, name, size, draw), set=name, size=size, draw=draw)))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     lacking = [
@@ -160,6 +161,7 @@ def learned(project: Project, folder: Path) -> dict[str, object]:
     began = time.perf_counter()
     outcome = train_project(project, folder=folder, cache=RUNS / "right-cache", events=Events(say=say))
     seconds = time.perf_counter() - began
+    assert outcome.extraction is not None
     metric = prepare(project, folder)[0].task.metric
     metric = metric or {"regression": "pearson", "tagging": "span_f1"}.get(project.tasks[0].kind, "accuracy")
     scores = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
@@ -172,7 +174,7 @@ def learned(project: Project, folder: Path) -> dict[str, object]:
     }
 
 
-def labelled(source: Set, size: str, draw: int) -> list[dict]:
+def labelled(source: Set, size: str, draw: int) -> list[dict[str, Any]]:
     """The training rows of a draw: so many of each label (of tagging: sentences for each name), so many, or all."""
     rows = read(source, "train")
     generator = np.random.default_rng(draw)
@@ -202,7 +204,7 @@ def labelled(source: Set, size: str, draw: int) -> list[dict]:
     return chosen
 
 
-def read(source: Set, split: str) -> list[dict]:
+def read(source: Set, split: str) -> list[dict[str, Any]]:
     with gzip.open(DATA / source.folder / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
@@ -212,7 +214,7 @@ def labels_of(source: Set) -> tuple[str, ...]:
     return tuple(map(str, labels or ()))
 
 
-def written(source: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]) -> TaskEntry:
+def written(source: Set, rows: list[dict[str, Any]], folder: Path, labels: tuple[str, ...]) -> TaskEntry:
     """A project's task as somebody with these files would declare it."""
     test = read(source, source.test)
     if source.rare is not None:
@@ -240,15 +242,25 @@ Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example 
 
 def baselines(ready: Prepared, metric: str, draw: int, extractor: Extractor) -> dict[str, float]:
     """Test scores of scikit-learn's models on vectors of the last layer, learned from all labelled rows."""
-    whole = Split(name="train", examples=ready.whole)
+    whole = Split(name="train", examples=labelled_rows(ready))
     kind = ready.task.kind
-    train, test = (vectors(ready, split, extractor) for split in (whole, ready.test))
+    train, test = (vectors(ready, split, extractor) for split in (whole, test_split(ready)))
     values, targets = (train[0], train[1]), (test[0], test[1])
     if kind == "tagging":
         return of_words(ready, train, test, draw)
     if kind == "regression":
         return of_numbers(values, targets, metric)
     return of_labels(ready, values, targets, metric) | of_texts(ready, train, test, metric)
+
+
+def labelled_rows(ready: Prepared) -> Examples:
+    assert ready.whole is not None
+    return ready.whole
+
+
+def test_split(ready: Prepared) -> Split:
+    assert ready.test is not None
+    return ready.test
 
 
 def of_labels(
@@ -280,12 +292,12 @@ def of_texts(ready: Prepared, train: Vectors, test: Vectors, metric: str) -> dic
     model = searched(model, train[1], metric, logisticregression__C=[1.0, 10.0, 100.0])
     learned, held = (
         [" ".join(texts_of(examples.inputs[member])) for member in members]
-        for examples, members in ((ready.whole, train[2]), (ready.test.examples, test[2]))
+        for examples, members in ((labelled_rows(ready), train[2]), (test_split(ready).examples, test[2]))
     )
     return {"TF-IDF": SCORES[metric](test[1], model.fit(learned, train[1]).predict(held))}
 
 
-def searched(model, targets: np.ndarray, metric: str, **settings: Sequence[float]):
+def searched(model: Any, targets: np.ndarray, metric: str, **settings: Sequence[float]) -> Any:
     """The model with the settings that three folds choose; as it is where a label has fewer than three rows."""
     from sklearn.model_selection import GridSearchCV
 
@@ -324,17 +336,18 @@ def words_around(ready: Prepared, draw: int, metric: str) -> float:
     """The score of logistic regression on the words around each word, without an encoder."""
     from sklearn.feature_extraction import DictVectorizer
 
-    facts, targets = DictVectorizer(), np.concatenate(ready.whole.targets)
+    facts, targets = DictVectorizer(), np.concatenate(labelled_rows(ready).targets)
     chosen = np.random.default_rng(draw).permutation(len(targets))[:WORDS]
-    around = facts.fit_transform(facts_of_words(ready.whole))
+    around = facts.fit_transform(facts_of_words(labelled_rows(ready)))
     model = logistic(None).set_params(C=10.0).fit(around[chosen], targets[chosen])
-    predicted = model.predict(facts.transform(facts_of_words(ready.test.examples)))
-    lengths = [len(target) for target in ready.test.examples.targets]
+    predicted = model.predict(facts.transform(facts_of_words(test_split(ready).examples)))
+    lengths = [len(target) for target in test_split(ready).examples.targets]
     return tagged(ready, predicted, np.repeat(np.arange(len(lengths)), lengths), metric)
 
 
 def facts_of_words(examples: Examples) -> list[dict[str, object]]:
     """Of each word in order: itself, its neighbours, how it begins and ends, and its letters' case."""
+    assert examples.words is not None
     rows = []
     for value, offsets in zip(examples.inputs, examples.words, strict=True):
         (text,) = texts_of(value)
@@ -354,15 +367,15 @@ def facts_of_words(examples: Examples) -> list[dict[str, object]]:
 def tagged(ready: Prepared, predicted: np.ndarray, members: np.ndarray, metric: str) -> float:
     """The score of the labels predicted for the words of all examples."""
     outputs, width = [], len(ready.task.labels)
-    for index, target in enumerate(ready.test.examples.targets):
+    for index, target in enumerate(test_split(ready).examples.targets):
         answered = np.zeros((len(target), width), np.float32)
         own = predicted[members == index]
         answered[np.arange(len(own)), own] = 1
         outputs.append(answered)
-    return float(ready.test.examples.scores(ready.task, outputs)[metric])
+    return float(test_split(ready).examples.scores(ready.task, outputs)[metric])
 
 
-def logistic(balance: str | None):
+def logistic(balance: str | None) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(max_iter=300, class_weight=balance)
@@ -370,7 +383,8 @@ def logistic(balance: str | None):
 
 def cosine(compared: np.ndarray) -> np.ndarray:
     """The cosine of u and v, from `[u, v, |u - v|, u * v]`, where both have the length sqrt(width)."""
-    return compared[:, compared.shape[1] * 3 // 4 :].mean(axis=1)
+    products = compared[:, compared.shape[1] * 3 // 4 :]
+    return np.asarray(products.mean(axis=1))
 
 
 def vectors(ready: Prepared, split: Split, extractor: Extractor) -> Vectors:
@@ -397,7 +411,7 @@ def opened(trunk: str) -> Extractor:
     return Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training()))
 
 
-def draws(rows: list[dict], name: str, size: str) -> int:
+def draws(rows: list[dict[str, Any]], name: str, size: str) -> int:
     return sum(row["set"] == name and row["size"] == size for row in rows)
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,13 +25,15 @@ import safetensors.numpy
 import tokenizers
 
 from polyhead.data.read import Examples
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.session import Session
 from polyhead.evaluate.cascade import CascadePoint, cascade_of
 from polyhead.plan import Embed, Head, Pool, shared_layers
 from polyhead.plan import Path as PlanPath
-from polyhead.project.pretrained import MINILM, load_trunk
+from polyhead.project.encoders import MINILM
+from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.data.prepare import prepare
@@ -61,7 +65,7 @@ def main() -> None:
         trunks = {"static": (str(table()), MINILM), "mpnet": (MINILM, options.mpnet)}
         for draw, pair, name in ((draw, pair, name) for draw in DRAWS for pair in pairs for name in sets):
             if all(trunks[pair]):
-                say(str(study.row(lambda a=(name, draw, *trunks[pair]): run(*a), set=name, draw=draw, pair=pair)))
+                say(str(study.row(partial(run, name, draw, *trunks[pair]), set=name, draw=draw, pair=pair)))
         return
     rows = rows_of(options.rows)
     lacking = [
@@ -92,16 +96,17 @@ def run(name: str, draw: int, cheap: str, deep: str) -> dict[str, object]:
             examples(project_of(msgspec.structs.replace(entry, test=file), deep, draw), folder)
             for file in ("choose.jsonl", entry.test)
         )
-        choice = cascade_of(*sessions, "task", held, points_lost=LOST)
-        found = cascade_of(*sessions, "task", test, thresholds=[choice.chosen.threshold, 0.0])
-    alone, cascade, first = found.points
+        first, second = sessions
+        choice = cascade_of(first, second, "task", held, points_lost=LOST)
+        found = cascade_of(first, second, "task", test, thresholds=[choice.chosen.threshold, 0.0])
+    alone, cascade, cheapest = found.points
     return {
         "rows": len(train),
         "chosen_on": len(choose),
         "metric": found.metric,
         "threshold": choice.chosen.threshold,
         "share": cascade.share,
-        **{key: point.score for key, point in (("deep", alone), ("cascade", cascade), ("cheap", first))},
+        **{key: point.score for key, point in (("deep", alone), ("cascade", cascade), ("cheap", cheapest))},
         "lost": 100 * (alone.score - cascade.score),
         "lost_where_chosen": 100 * (choice.points[0].score - choice.chosen.score),
         **left_of(cascade, alone),
@@ -137,7 +142,7 @@ def table() -> Path:
     return folder
 
 
-def piece_vectors(data) -> np.ndarray:
+def piece_vectors(data: TrunkData) -> np.ndarray:
     """The mean of the last states of each piece of the vocabulary alone, between the special tokens."""
     tokenizer = tokenizers.Tokenizer.from_str(data.tokenizer.decode())
     tokenizer.no_padding()
@@ -163,7 +168,7 @@ def reduced(vectors: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(main * np.log(1 + np.arange(1, len(main) + 1))[:, None], np.float32)
 
 
-def claims(rows: list[dict]) -> Iterator[Claim]:
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """For each pair the points that are lost, and what is left of layers, or of FLOPs for trunks of two widths."""
     for pair, text in PAIRS.items():
         mine = [row for row in rows if row["pair"] == pair]
@@ -197,7 +202,7 @@ def claims(rows: list[dict]) -> Iterator[Claim]:
         )
 
 
-def by_set(rows: list[dict], key: str) -> dict[str, dict[int, float]]:
+def by_set(rows: list[dict[str, Any]], key: str) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         found.setdefault(row["set"], {})[row["draw"]] = float(row[key])

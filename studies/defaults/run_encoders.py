@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-from polyhead.project.pretrained import MINILM
+from polyhead.project.encoders import MINILM
 from studies.defaults.claims import DRAWS, lacking_draws, listed
 from studies.defaults.run import run
 from studies.evidence import by_draw, judged
@@ -36,13 +38,8 @@ def main() -> None:
         trunks = {MINILM: MINILM, **({MPNET: options.mpnet} if options.mpnet else {})}
         for draw, size, name in ((draw, size, name) for draw in DRAWS for size in sizes for name in sets):
             for trunk, place in trunks.items():
-                say(
-                    str(
-                        study.row(
-                            lambda a=(name, size, draw, place): run(*a), set=name, size=size, draw=draw, trunk=trunk
-                        )
-                    )
-                )
+                training = partial(run, name, size, draw, place)
+                say(str(study.row(training, set=name, size=size, draw=draw, trunk=trunk)))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     lacking = [
@@ -54,7 +51,7 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=list(claims(rows)), lacking=lacking)
 
 
-def gains(rows: list[dict], name: str, size: str) -> dict[int, float]:
+def gains(rows: list[dict[str, Any]], name: str, size: str) -> dict[int, float]:
     """By draw that both trunks have: points of MPNet over minilm."""
     scores = {
         trunk: {
@@ -68,7 +65,7 @@ def gains(rows: list[dict], name: str, size: str) -> dict[int, float]:
     return {draw: 100 * (scores[MPNET][draw] - scores[MINILM][draw]) for draw in both}
 
 
-def claims(rows: list[dict]) -> Iterator[Claim]:
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """For each size the mean gain of the larger trunk, and what it costs."""
     for size in SIZES:
         by_set = {name: found for name in NAMES if (found := gains(rows, name, size))}

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,11 +94,12 @@ def run(name: str, size: str, seed: int, method: str) -> dict[str, object]:
         else:
             cache = RUNS / "right-cache" if method != TUNED else Path(folder) / "cache"
             outcome = train_project(project, folder=Path(folder), cache=cache, events=Events(say=say))
+            assert outcome.extraction is not None
             score, seconds = outcome.trained["task"]["test"][metric], outcome.seconds - outcome.extraction.seconds
         return {"rows": len(rows), "metric": metric, "score": score, "seconds": round(seconds, 1)}
 
 
-def sentences(source: Set, size: str, seed: int) -> list[dict]:
+def sentences(source: Set, size: str, seed: int) -> list[dict[str, Any]]:
     rows = read(source, "train")
     order = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
     return order if size == "all" else order[: int(size)]
@@ -116,14 +118,14 @@ def way(method: str, size: str, rows: int, seed: int) -> tuple[Training, Strateg
     return training, Branch(layers=6, tap=0)
 
 
-def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
+def scores(rows: list[dict[str, Any]], name: str, size: str, method: str) -> list[float]:
     return list(by_seed(rows, name, size, method).values())
 
 
-def by_seed(rows: list[dict], name: str, size: str, method: str) -> dict[int, float]:
+def by_seed(rows: list[dict[str, Any]], name: str, size: str, method: str) -> dict[int, float]:
     """Points by seed; earlier rows call them `span_f1`."""
     its = [row for row in rows if (row["set"], row["size"], row["method"]) == (name, size, method)]
-    return {row["seed"]: 100 * row.get("score", row.get("span_f1")) for row in its}
+    return {row["seed"]: 100 * (row["score"] if "score" in row else row["span_f1"]) for row in its}
 
 
 def spread(values: list[float]) -> str:
@@ -132,7 +134,7 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {deviation:.1f} ({len(values)} {'draws' if len(values) > 1 else 'draw'})"
 
 
-def claims(rows: list[dict]) -> list[Claim]:
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Claims for each size, of the set where the default does worst: beside fine-tuning, and beside no encoder."""
     claimed = []
     for size in SIZES:
@@ -170,7 +172,7 @@ def told(pairs: Mapping[str, Sequence[Mapping[int, float]]], other: str) -> str:
     )
 
 
-def earlier_claims(rows: list[dict]) -> list[Claim]:
+def earlier_claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Of the rows before words were read: the mean over sets of the default less that of before, and fine-tuning."""
     claimed = []
     for size in SIZES:

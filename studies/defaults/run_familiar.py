@@ -16,8 +16,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +30,8 @@ from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from studies.defaults.run import DRAWS, MAX_TOKENS, Set, labels_of, read
+from studies.defaults.claims import DRAWS
+from studies.defaults.run import MAX_TOKENS, Set, labels_of, read
 from studies.evidence import estimate, judged, most
 from studies.results import Claim
 from studies.settings import RUNS, checked_names, command, parsed, report, resumed, rows_of, say, study_arguments
@@ -50,7 +52,7 @@ def main() -> None:
     if not options.report:
         study, sets = resumed(options.rows[0], NAME), checked_names(options.sets, SETS, "set")
         for draw, name in ((draw, name) for draw in DRAWS for name in sets):
-            say(str(study.row(lambda a=(name, draw): run(*a), set=name, draw=draw)))
+            say(str(study.row(partial(run, name, draw), set=name, draw=draw)))
         return
     rows = rows_of(options.rows) if all(map(Path.exists, options.rows)) else resumed(options.rows[0], NAME).rows
     lacking = [f"{name}: {count} of {len(DRAWS)} draws" for name in SETS if (count := draws(rows, name)) < len(DRAWS)]
@@ -102,6 +104,7 @@ def scores(session: Session, texts: list[str]) -> dict[str, np.ndarray]:
     """By name, a number for each text: the higher, the more it belongs."""
     column = session.columns(texts, familiar=True)["task"]
     outputs = np.stack([np.asarray(output).reshape(-1) for output in column.outputs]).astype(np.float64)
+    assert column.scores is not None
     chances = np.maximum(column.scores.astype(np.float64), 1e-12)
     return {
         FAMILIAR: column.familiar,
@@ -127,11 +130,11 @@ def seconds(rows: KnownRows) -> float:
     return statistics.median(taken)
 
 
-def draws(rows: list[dict], name: str) -> int:
+def draws(rows: list[dict[str, Any]], name: str) -> int:
     return sum(row["set"] == name for row in rows)
 
 
-def means(rows: list[dict], draw: int | None = None, *, outside: bool = False) -> dict[str, float]:
+def means(rows: list[dict[str, Any]], draw: int | None = None, *, outside: bool = False) -> dict[str, float]:
     """By score, the mean over sets of its mean area against the other sets, or against the out-of-scope questions."""
     kept = [row for row in rows if draw in (None, row["draw"]) and (row["set"] == "clinc150" or not outside)]
     found: dict[str, float] = {}
@@ -144,7 +147,7 @@ def means(rows: list[dict], draw: int | None = None, *, outside: bool = False) -
     return found
 
 
-def claims(rows: list[dict]) -> Iterator[Claim]:
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """That `familiar` is ahead of the largest probability, and that it is a share of rows like a task's own."""
     few = [name for name in SETS if draws(rows, name) < len(DRAWS)]
     lacks = f"fewer than {len(DRAWS)} draws of {', '.join(few)}" if few else ""
@@ -179,7 +182,7 @@ def claims(rows: list[dict]) -> Iterator[Claim]:
         )
 
 
-def by_draw_of(rows: list[dict], limit: str) -> list[float]:
+def by_draw_of(rows: list[dict[str, Any]], limit: str) -> list[float]:
     """The mean over sets of the share of own rows below a limit, by draw."""
     shares = {draw: [row["below"][limit] for row in rows if row["draw"] == draw] for draw in DRAWS}
     return [statistics.mean(several) for several in shares.values() if several]

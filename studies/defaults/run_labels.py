@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from studies.defaults.claims import DRAWS
 from studies.defaults.run import NAME as DEFAULTS
@@ -54,7 +56,8 @@ def main() -> None:
         sets, sizes = checked_names(options.sets, PUBLISHED, "set"), checked_names(options.sizes, SIZES, "size")
         known = {(row["set"], row["size"], row["draw"]): row for row in results_rows(DEFAULTS)}
         for job in ((name, size, draw) for draw in DRAWS for size in sizes for name in sets):
-            say(str(study.row(lambda a=job: known.get(a) or run(*a), **dict(zip(JOB, job, strict=True)))))
+            measured = known[job].copy if job in known else partial(run, *job)
+            say(str(study.row(measured, **dict(zip(JOB, job, strict=True)))))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     without = without_labels(RESULTS / "server_similarity.json")
@@ -75,13 +78,13 @@ def without_labels(file: Path) -> dict[str, float]:
     return {name: max(row["accuracy"] for row in rows if row["set"] == folder) for name, folder in folders.items()}
 
 
-def values(rows: list[dict], name: str, size: str, line: str) -> list[float]:
+def values(rows: list[dict[str, Any]], name: str, size: str, line: str) -> list[float]:
     """The accuracies of all draws."""
     several = [row for row in rows if row["set"] == name and row["size"] == size]
     return [row["default"] if line == "default" else row["baselines"][line] for row in several]
 
 
-def curve(rows: list[dict], name: str, line: str) -> list[tuple[float, float]]:
+def curve(rows: list[dict[str, Any]], name: str, line: str) -> list[tuple[float, float]]:
     """Labelled rows a class, on average, and the mean accuracy, for each size with a row."""
     points = []
     for size in SIZES:
@@ -92,26 +95,22 @@ def curve(rows: list[dict], name: str, line: str) -> list[tuple[float, float]]:
     return points
 
 
-def restated(rows: list[dict]) -> list[Claim]:
+def restated(rows: list[dict[str, Any]]) -> list[Claim]:
     """The claims of these rows, beside what is known without labels."""
     return list(claims(rows, without_labels(RESULTS / "server_similarity.json")))
 
 
-def claims(rows: list[dict], without: dict[str, float]) -> Iterator[Claim]:
+def claims(rows: list[dict[str, Any]], without: dict[str, float]) -> Iterator[Claim]:
     """The fewest labels a class with which the default passes the best published figure without labels."""
     for name, published in PUBLISHED.items():
         if published is None:
             continue
         found = {size: estimate(several) for size in SIZES if (several := values(rows, name, size, "default"))}
         few = [size for size, one in found.items() if one.seeds < len(DRAWS)]
-        surely, by_means, perhaps = (
-            labels_from({size: end(one) for size, one in found.items()}, published[1])
-            for end in (
-                lambda one: one.mean if one.low is None else one.low,
-                lambda one: one.mean,
-                lambda one: one.mean if one.high is None else one.high,
-            )
-        )
+        low = {size: one.mean if one.low is None else one.low for size, one in found.items()}
+        mean = {size: one.mean for size, one in found.items()}
+        high = {size: one.mean if one.high is None else one.high for size, one in found.items()}
+        surely, by_means, perhaps = (labels_from(points, published[1]) for points in (low, mean, high))
         yield judged(
             f"heads.labels_{name}",
             f"labels a class from which the default on {TITLES[name]} is more accurate than the best published of "
@@ -147,7 +146,7 @@ def apart(heights: dict[str, float], least: float = 0.035) -> dict[str, float]:
     return raised
 
 
-def draw_curves(rows: list[dict], without: dict[str, float], path: Path) -> None:
+def draw_curves(rows: list[dict[str, Any]], without: dict[str, float], path: Path) -> None:
     """One panel a set: accuracy over labels a class, lines labelled at their ends."""
     shown = [name for name in PUBLISHED if curve(rows, name, "default")]
     figure, axes = sheet(4.2 * max(1, len(shown)), 3.4, columns=max(1, len(shown)))

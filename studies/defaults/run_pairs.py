@@ -13,7 +13,9 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +31,8 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice, bundles_of,
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.aghajanyan2021.published import FIGURE_TASKS, SENTENCES, TABLE3
-from studies.defaults.run import DRAWS, MAX_TOKENS, Set, read
+from studies.defaults.claims import DRAWS
+from studies.defaults.run import MAX_TOKENS, Set, read
 from studies.evidence import by_draw, counted, estimate, judged
 from studies.results import LEAST_SEEDS, Claim
 from studies.settings import checked_names, command, parsed, report, resumed, rows_of, say, say_left, study_arguments
@@ -63,7 +66,7 @@ def main() -> None:
         jobs = [(name, size, draw) for size in sizes for draw in SIZES[size] for name in sets]
         for number, (name, size, draw) in enumerate(jobs, start=1):
             training = (name, size, draw, options.minutes)
-            say(str(study.row(lambda a=training: run(*a), set=name, size=size, draw=draw)))
+            say(str(study.row(partial(run, *training), set=name, size=size, draw=draw)))
             say_left(study.rows, done=number, total=len(jobs))
         return
     rows = rows_of(options.rows)
@@ -140,11 +143,11 @@ def advised(project: Project, home: Path, draw: int, minutes: float) -> dict[str
     }
 
 
-def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
+def scores(rows: list[dict[str, Any]], name: str, size: str, method: str) -> list[float]:
     return [100 * row["methods"][method]["score"] for row in rows if (row["set"], row["size"]) == (name, size)]
 
 
-def claims(rows: list[dict]) -> list[Claim]:
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """For each size: the sets on which the default is no point above the constant answer, and what `advise` adds."""
     claimed = []
     for size, draws in SIZES.items():
@@ -190,7 +193,7 @@ def claims(rows: list[dict]) -> list[Claim]:
     return claimed
 
 
-def gained(rows: list[dict], name: str, size: str, method: str, other: str) -> dict[int, float]:
+def gained(rows: list[dict[str, Any]], name: str, size: str, method: str, other: str) -> dict[int, float]:
     """Points of a method above another, by draw."""
     its = [row for row in rows if (row["set"], row["size"]) == (name, size)]
     return {row["draw"]: 100 * (row["methods"][method]["score"] - row["methods"][other]["score"]) for row in its}

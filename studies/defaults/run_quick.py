@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from studies.defaults.claims import DRAWS, SIZES, quick_claims
 from studies.defaults.run import NAME as DEFAULTS
@@ -32,7 +34,7 @@ def main() -> None:
         study = resumed(options.rows[0], NAME)
         sets, sizes = checked_names(options.sets, SETS, "set"), checked_names(options.sizes, SIZES, "size")
         for size, draw, name in ((size, draw, name) for size in sizes for draw in DRAWS for name in sets):
-            say(str(study.row(lambda a=(name, size, draw): quick(*a), set=name, size=size, draw=draw)))
+            say(str(study.row(partial(quick, name, size, draw), set=name, size=size, draw=draw)))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
     pairs = list(paired(rows))
@@ -45,7 +47,7 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=restated(rows), lacking=lacking)
 
 
-def restated(rows: list[dict]) -> list[Claim]:
+def restated(rows: list[dict[str, Any]]) -> list[Claim]:
     """The claims of these rows, beside the default's."""
     return list(quick_claims(list(paired(rows)), most=MOST_LOST))
 
@@ -62,7 +64,7 @@ def quick(name: str, size: str, draw: int) -> dict[str, object]:
     }
 
 
-def paired(rows: list[dict]) -> Iterator[tuple[dict, dict]]:
+def paired(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each row with the default's of the same set, size and draw."""
     defaults = {(row["set"], row["size"], row["draw"]): row for row in results_rows(DEFAULTS)}
     for row in rows:

@@ -17,7 +17,9 @@ import statistics
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,7 +28,8 @@ from benchmarks.peers.rivals import HERE, OFFLINE, python_of
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.engine.session import Session
 from polyhead.progress import duration
-from polyhead.project.pretrained import MINILM, find_encoder, load_trunk
+from polyhead.project.encoders import MINILM
+from polyhead.project.pretrained import find_encoder, load_trunk
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice
 from polyhead.train.data.extract import Extractor
@@ -34,8 +37,20 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from studies.defaults.claims import listed
-from studies.defaults.run import DRAWS, MAX_TOKENS, SETS, labelled, labels_of, logistic, opened, read, vectors, written
+from studies.defaults.claims import DRAWS, listed
+from studies.defaults.run import (
+    MAX_TOKENS,
+    SETS,
+    labelled,
+    labelled_rows,
+    labels_of,
+    logistic,
+    opened,
+    read,
+    test_split,
+    vectors,
+    written,
+)
 from studies.evidence import by_draw, counted, estimate, judged
 from studies.results import Claim
 from studies.settings import (
@@ -72,7 +87,7 @@ def main() -> None:
         jobs = part_of([(name, size, draw) for size in sizes for draw in DRAWS for name in sets], options.part)
         for number, (name, size, draw) in enumerate(jobs, start=1):
             training = (name, size, draw, options.max_steps, options.threads)
-            say(str(study.row(lambda a=training: run(*a), set=name, size=size, draw=draw)))
+            say(str(study.row(partial(run, *training), set=name, size=size, draw=draw)))
             say_left(study.rows, done=number, total=len(jobs))
         return
     rows = rows_of(options.rows)
@@ -101,7 +116,7 @@ def run(name: str, size: str, draw: int, max_steps: int, threads: int | None) ->
     return {"rows": len(rows), "methods": methods, "run_seconds": round(time.perf_counter() - began, 1)}
 
 
-def default(name: str, rows: list[dict], test: list[dict], draw: int) -> dict[str, object]:
+def default(name: str, rows: list[dict[str, Any]], test: list[dict[str, Any]], draw: int) -> dict[str, object]:
     """The default, trained without test rows and from no kept feature, then asked about all test texts."""
     with tempfile.TemporaryDirectory() as folder:
         entry = msgspec.structs.replace(written(SETS[name], rows, Path(folder), labels_of(SETS[name])), test=None)
@@ -110,12 +125,15 @@ def default(name: str, rows: list[dict], test: list[dict], draw: int) -> dict[st
         session = Session(outcome.bundle, backend="torch", precision="float32")
         answers = session.columns([row["text"] for row in test]).tasks["task"]
         labels = session.tasks["task"].labels
+        assert answers.scores is not None
         answered = [labels[best] for best in answers.scores[answers.rows].argmax(axis=1)]
     right = sum(answer == row["label"] for answer, row in zip(answered, test, strict=True))
     return {"accuracy": right / len(test), "seconds": round(outcome.seconds, 1)}
 
 
-def setfit(rows: list[dict], test: list[dict], draw: int, max_steps: int, threads: int | None) -> dict[str, object]:
+def setfit(
+    rows: list[dict[str, Any]], test: list[dict[str, Any]], draw: int, max_steps: int, threads: int | None
+) -> dict[str, object]:
     """SetFit in its own environment."""
     train, held = ([(row["text"], row["label"]) for row in several] for several in (rows, test))
     job = {"model": str(find_encoder("minilm")), "train": train, "test": held, "seed": draw, "max_steps": max_steps}
@@ -129,10 +147,11 @@ def setfit(rows: list[dict], test: list[dict], draw: int, max_steps: int, thread
     )
     if done.returncode:
         raise SystemExit(f"SetFit ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
-def regression(name: str, rows: list[dict]) -> dict[str, object]:
+def regression(name: str, rows: list[dict[str, Any]]) -> dict[str, object]:
     """Logistic regression on mean vectors of the last layer; the test's vectors are no part of the seconds."""
     with tempfile.TemporaryDirectory() as folder:
         entry = written(SETS[name], rows, Path(folder), labels_of(SETS[name]))
@@ -140,18 +159,18 @@ def regression(name: str, rows: list[dict]) -> dict[str, object]:
         data = load_trunk("minilm", max_tokens=MAX_TOKENS)
         extractor = Extractor(data, folder=Path(folder) / "features", precision=precision_of(Training()))
         began = time.perf_counter()
-        learned = vectors(ready, Split(name="train", examples=ready.whole), extractor)
+        learned = vectors(ready, Split(name="train", examples=labelled_rows(ready)), extractor)
         model = logistic(None).fit(learned[0], learned[1])
         seconds = time.perf_counter() - began
-    held = vectors(ready, ready.test, opened(MINILM))
+    held = vectors(ready, test_split(ready), opened(MINILM))
     return {"accuracy": float(np.mean(model.predict(held[0]) == held[1])), "seconds": round(seconds, 1)}
 
 
-def scores(rows: list[dict], name: str, size: str, method: str, what: str = "accuracy") -> list[float]:
+def scores(rows: list[dict[str, Any]], name: str, size: str, method: str, what: str = "accuracy") -> list[float]:
     return [row["methods"][method][what] for row in rows if (row["set"], row["size"]) == (name, size)]
 
 
-def claims(rows: list[dict]) -> list[Claim]:
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """For each size: the mean of the default above SetFit's, and the number of sets on which it is ahead."""
     claimed = []
     for size in SIZES:
@@ -190,13 +209,13 @@ def claims(rows: list[dict]) -> list[Claim]:
     return claimed
 
 
-def gained(rows: list[dict], name: str, size: str) -> dict[int, float]:
+def gained(rows: list[dict[str, Any]], name: str, size: str) -> dict[int, float]:
     """Points of the default above SetFit, by draw."""
     its = [row for row in rows if (row["set"], row["size"]) == (name, size)]
     return {row["draw"]: 100 * (row["methods"][OURS]["accuracy"] - row["methods"][THEIRS]["accuracy"]) for row in its}
 
 
-def notes(rows: list[dict], size: str, there: list[str], means: dict[str, dict[str, float]]) -> str:
+def notes(rows: list[dict[str, Any]], size: str, there: list[str], means: dict[str, dict[str, float]]) -> str:
     """Each method's mean and median seconds, and the sets on which SetFit's pass was cut."""
     parts = []
     for method in METHODS:

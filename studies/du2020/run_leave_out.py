@@ -8,6 +8,8 @@ trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most,
 
 from __future__ import annotations
 
+from typing import Any
+
 from studies.du2020.claims import leave_out_claims
 from studies.du2020.effort import effort
 from studies.du2020.figures import plot_tasks
@@ -48,7 +50,7 @@ def main() -> None:
     return None
 
 
-def write_report(rows: list[dict]) -> None:
+def write_report(rows: list[dict[str, Any]]) -> None:
     """Rows are kept as they come; claims wait for all of them."""
     cells = cells_of(rows)
     lacking = missing(cells)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import statistics
 from pathlib import Path as FilePath
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
+from polyhead.text.question import read_alone
 from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
@@ -46,7 +48,7 @@ STRATEGIES = {
 }
 # Chosen on validation (docs/project/log.md), as in examples/tweets/polyhead.toml.
 SIMILARITY = Pooled(layers="last", positions="mean")
-SIMILARITY_TRAINING = {"learning_rate": 1e-3, "dropout": 0.5}
+SIMILARITY_TRAINING: dict[str, Any] = {"learning_rate": 1e-3, "dropout": 0.5}
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def main() -> None:
     plot(study.rows)
 
 
-def plot(rows: list[dict]) -> None:
+def plot(rows: list[dict[str, Any]]) -> None:
     """Bars of the means with their spread and every seed as a dot, one panel a task."""
     import matplotlib
 
@@ -108,17 +110,21 @@ def fill_once(extractor: Extractor) -> None:
             requests += wanted(ready, path_of(ready, strategy, extractor), extractor)
     ready = prepared(similarity(), SIMILARITY, SEEDS[0])
     requests += wanted(ready, path_of(ready, SIMILARITY, extractor), extractor)
-    extractor.fill(requests, update=lambda done, total: print(f"\r{done} of {total}", end="", flush=True))
+    extractor.fill(requests, update=lambda done, total, share: print(f"\r{done} of {total}", end="", flush=True))
 
 
 def entry(task: str) -> TaskEntry:
     folder, labels = TASKS[task]
-    files = {split: f"{DATA}/{folder}/{split}.jsonl.gz" for split in ("train", "validation", "test")}
+    files = files_of(folder)
     return TaskEntry(name=task, kind="single_label", labels=labels, metric="macro_f1", **files)
 
 
+def files_of(folder: str) -> dict[str, Any]:
+    return {split: f"{DATA}/{folder}/{split}.jsonl.gz" for split in ("train", "validation", "test")}
+
+
 def similarity() -> TaskEntry:
-    files = {split: f"{DATA}/glue_stsb/{split}.jsonl.gz" for split in ("train", "validation", "test")}
+    files = files_of("glue_stsb")
     return TaskEntry(
         name="similarity", kind="regression", range=(0.0, 5.0), pair="separate", text="text_a", text_b="text_b", **files
     )
@@ -133,6 +139,7 @@ def prepared(declared: TaskEntry, strategy: Pooled, seed: int) -> Prepared:
 
 def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) -> dict[str, object]:
     ready = prepared(declared, strategy, seed)
+    assert ready.test is not None
     path = path_of(ready, strategy, extractor)
     extractor.fill(wanted(ready, path, extractor))
     trained = train_task(ready, [path], extractor, checkpoints=None, events=Events())
@@ -146,7 +153,7 @@ def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) 
 
 def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
     bare = candidate_paths(ready, extractor, strategy.feature_codec()[0])[0]
-    codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
+    codec = extractor.calibrated(bare, read_alone(ready.train.examples.inputs), per=strategy.codec_per)
     shape = extractor.data.architecture
     return strategy.path(ready.task, trunk=extractor.facts.digest, shape=shape, codec=codec)
 
@@ -154,6 +161,7 @@ def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
 def cosine(extractor: Extractor) -> dict[str, object]:
     """No training: cosine of the two texts' mean-pooled last states, the trunk's own sentence embedding."""
     ready = prepared(similarity(), Pooled(layers="last", positions="mean", codec="float32"), 1)
+    assert ready.test is not None
     path = candidate_paths(ready, extractor, Codec(name="float32"))[0]
     inputs = single_inputs(ready.test.examples.inputs, ready.task)
     requests = [FeatureRequest(path=path, inputs=texts) for texts in inputs]

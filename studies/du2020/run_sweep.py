@@ -8,6 +8,8 @@ nothing. Features of a task, 8 GB at most, are deleted when it is done. `python 
 
 from __future__ import annotations
 
+from typing import Any
+
 from studies.du2020.claims import sweep_claims
 from studies.du2020.leave_out import SETS
 from studies.du2020.sweep import Sweep, missing, plot_sweep, sweep_lines, swept_of
@@ -34,7 +36,7 @@ def main() -> None:
     return None
 
 
-def write_report(rows: list[dict]) -> None:
+def write_report(rows: list[dict[str, Any]]) -> None:
     """Rows as they come; claims when three seeds are there."""
     runs = swept_of(rows)
     lacking = missing(runs, [dataset.task for dataset in SETS], SEEDS)

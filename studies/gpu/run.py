@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACK, ROWS = ROOT / "build" / "gpu", ROOT / "runs" / "gpu.jsonl"
@@ -93,22 +94,22 @@ def run_tests() -> None:
 class Writer:
     """Adds rows to a file, each on the disk before the next."""
 
-    def __init__(self, file):
+    def __init__(self, file: Path) -> None:
         self.file = file
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size:
             file.write_bytes(file.read_bytes() + b"\n")  # of a line that a kill cut short
 
-    def __call__(self, row):
+    def __call__(self, row: dict[str, Any]) -> None:
         with self.file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
             out.flush()
             os.fsync(out.fileno())
 
 
-def read_rows(file):
+def read_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of a file, without a line that a kill cut short."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         try:
             rows.append(json.loads(line))
@@ -117,7 +118,7 @@ def read_rows(file):
     return rows
 
 
-def told(index, what, rows, seconds):
+def told(index: int, what: str, rows: list[dict[str, Any]], seconds: float) -> None:
     """A line of a job that ended."""
     speed = max((row["flops_per_second"] for row in rows), default=0)
     made = f"{len(rows)} rows, {seconds:.0f} s, {speed / 1e12:.2f} TFLOP/s at best" if rows else "was there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from studies.gpu.claims import at_best_rates, claims
 from studies.gpu.run import ROWS, read_rows
@@ -28,9 +29,9 @@ def main() -> None:
     report(NAME, command=COMMAND, rows=kept, claims=claims(kept), lacking=lacking)
 
 
-def tell(rows):
+def tell(rows: list[dict[str, Any]]) -> None:
     """Mean test points of each option and task, and of how many seeds."""
-    options = {}
+    options: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for row in at_best_rates(rows):
         of_task = options.setdefault((row["method"], row["layers"], row["init"]), {})
         of_task.setdefault(row["task"], []).append(100 * row["test"])
@@ -39,7 +40,7 @@ def tell(rows):
         print(f"{method:16s} {layers} {init:10s}  {scores}")
 
 
-def _key(row):
+def _key(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[name] for name in ("task", "method", "layers", "init", "seed", "rate"))
 
 

@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -43,7 +45,7 @@ def main() -> None:
         study = resumed(options.rows[0], NAME)
         say(str(study.row(lambda: trained(messages, pairs), what=PACKAGED)))
         for fold, name in enumerate(folds):
-            say(str(study.row(lambda fold=fold: of_fold(messages, pairs, fold), what=name)))
+            say(str(study.row(partial(of_fold, messages, pairs, fold), what=name)))
         say(str(study.row(demo, what=DEMO)))
     rows = rows_of(options.rows)
     made = {row["what"] for row in rows}
@@ -51,12 +53,12 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=claims(rows, messages, pairs), lacking=lacking)
 
 
-def of_fold(messages: list[dict], pairs: list[dict], fold: int) -> dict[str, object]:
+def of_fold(messages: list[dict[str, Any]], pairs: list[dict[str, Any]], fold: int) -> dict[str, object]:
     alone = [[number] for number in range(len(messages))]
     return trained(refolded(messages, alone, fold), refolded(pairs, written_together(pairs), fold))
 
 
-def trained(messages: list[dict], pairs: list[dict]) -> dict[str, object]:
+def trained(messages: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> dict[str, object]:
     """Test scores of every task of the sample's project file over these rows, and those of its baselines."""
     began = time.process_time()
     with tempfile.TemporaryDirectory() as name:
@@ -102,12 +104,12 @@ def demo() -> dict[str, object]:
     return {"processor_seconds": round(used, 1), "wall_seconds_beside_other_work": round(wall, 1)}
 
 
-def restated(rows: list[dict]) -> list[Claim]:
+def restated(rows: list[dict[str, Any]]) -> list[Claim]:
     """The claims of these rows and of the packaged sample as it is."""
     return claims(rows, sample_rows("messages"), sample_rows("pairs"))
 
 
-def claims(rows: list[dict], messages: list[dict], pairs: list[dict]) -> list[Claim]:
+def claims(rows: list[dict[str, Any]], messages: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> list[Claim]:
     alike = near_duplicates(messages, pairs)
     tasks = len(read_project(Path(str(importlib.resources.files("polyhead.sample") / "polyhead.toml"))).tasks)
     claimed = [

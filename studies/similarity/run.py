@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from polyhead.engine.session import Session
+from polyhead.errors import PolyheadError
 from polyhead.serve.questions import DecisionQuestion
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import words_read
 from polyhead.tasks.metrics import accuracy, macro_f1
-from studies.evidence import estimate, judged, proportion
+from studies.evidence import Estimate, estimate, judged, proportion
+from studies.results import Claim, Study
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in
 from studies.similarity.bundle import sample_bundle
@@ -46,7 +50,7 @@ def main() -> None:
     report(NAME, command=command(), rows=rows, claims=claims(rows), lacking=lacking(rows))
 
 
-async def measure(service, study):
+async def measure(service: Service, study: Study) -> None:
     """A row for each set and form of its options."""
     await service.start()
     try:
@@ -63,7 +67,7 @@ async def measure(service, study):
         await service.stop()
 
 
-async def scored(service, questioned, *, described):
+async def scored(service: Service, questioned: Questioned, *, described: bool) -> dict[str, Any]:
     """Scores on the whole test split, those of the baselines, and the temperature that training rows would choose."""
     asked, labels = questioned.asked(described=described), list(questioned.options)
     train, test = rows_of(DATA, questioned.folder, "train"), rows_of(DATA, questioned.folder, "test")
@@ -75,6 +79,7 @@ async def scored(service, questioned, *, described):
     tried = rows_of(DATA, questioned.folder, "train", most=TRIED)
     trained = await answered(service, asked, tried.texts)
     chance = 1 / len(labels)
+    assert service.similarity is not None
     fitted = service.similarity.fitted
     return {
         "question": asked.form,
@@ -97,13 +102,17 @@ async def scored(service, questioned, *, described):
     }
 
 
-async def answered(service, asked: DecisionQuestion, texts):
+async def answered(service: Service, asked: DecisionQuestion, texts: Sequence[str]) -> np.ndarray:
     """Probabilities float64 (texts, options), as the server gives them."""
     similarity, words = service.similarity, words_read(asked)
+    assert similarity is not None
     options, unread = similarity.known(words)
     if unread:
         read = await service.ask([(each,) for each in unread], [service.vectors])
-        options |= similarity.learned(unread, read)
+        for text, option in similarity.learned(unread, read).items():
+            if isinstance(option, PolyheadError):
+                raise option
+            options[text] = option
     shares = []
     for start in range(0, len(texts), BATCH):
         ticket = await service.ask([(text,) for text in texts[start : start + BATCH]], [service.vectors], deadline=600)
@@ -112,7 +121,7 @@ async def answered(service, asked: DecisionQuestion, texts):
     return np.array(shares)
 
 
-def metrics(gold, shares, *, is_sure=False):
+def metrics(gold: np.ndarray, shares: np.ndarray, *, is_sure: bool = False) -> dict[str, float]:
     """Accuracy, macro-F1 and, of probabilities, the log loss and the calibration error in ten bins."""
     answers = shares.argmax(axis=1)
     scores = {"accuracy": accuracy(gold, answers), "macro_f1": macro_f1(gold, answers)}
@@ -124,37 +133,39 @@ def metrics(gold, shares, *, is_sure=False):
     return {**scores, "log_loss": log_loss(gold, shares), "calibration_error": float(error)}
 
 
-def log_loss(gold, shares):
+def log_loss(gold: np.ndarray, shares: np.ndarray) -> float:
     return float(-np.log(np.maximum(shares[np.arange(len(gold)), gold], 1e-12)).mean())
 
 
-def best_temperature(gold, shares, temperature):
+def best_temperature(gold: np.ndarray, shares: np.ndarray, temperature: float) -> float:
     """The temperature of those tried with the lowest log loss, from probabilities at another one."""
     logits = np.log(np.maximum(shares, 1e-30)) * temperature
     return 1 / min(SHARPNESS, key=lambda sharpness: log_loss(gold, normalized(logits * sharpness)))
 
 
-def normalized(logits):
+def normalized(logits: np.ndarray) -> np.ndarray:
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def labels_of(folder):
-    return msgspec.json.decode((DATA / folder / "meta.json").read_bytes())["labels"]
+def labels_of(folder: str) -> list[str]:
+    return list(msgspec.json.decode((DATA / folder / "meta.json").read_bytes())["labels"])
 
 
-def asked_row(rows, questioned: Questioned):
+def asked_row(rows: list[dict[str, Any]], questioned: Questioned) -> dict[str, Any] | None:
     """The row that claims rest on: with descriptions, where the set has any."""
     form = "described" if questioned.options else "names"
     return next((row for row in rows if (row["set"], row["options"]) == (questioned.folder, form)), None)
 
 
-def claims(rows):
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Each set's own metric, and accuracy, against the better of chance and the most frequent label."""
     made = []
     for questioned in SETS:
         row = asked_row(rows, questioned)
-        for metric in dict.fromkeys((questioned.metric, "accuracy")) if row else ():
+        if row is None:
+            continue
+        for metric in dict.fromkeys((questioned.metric, "accuracy")):
             baseline = max(row["majority"][metric], row["chance"] if metric == "accuracy" else 0.0)
             name = questioned.folder.replace("_", "-") + ("" if metric == questioned.metric else f"-{metric}")
             made.append(
@@ -173,12 +184,12 @@ def claims(rows):
     return made
 
 
-def of_texts(share, texts):
+def of_texts(share: float, texts: int) -> Estimate:
     """A share of texts that are answered rightly, each a draw; one number alone has no interval."""
     return proportion(round(share * texts), texts) if texts > 1 else estimate([share])
 
 
-def lacking(rows):
+def lacking(rows: list[dict[str, Any]]) -> list[str]:
     return [questioned.folder for questioned in SETS if asked_row(rows, questioned) is None]
 
 

@@ -14,6 +14,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from studies.results import Claim
 from studies.settings import RUNS, command, parsed, report, say, study_arguments
@@ -33,11 +36,12 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def served(bundle):
+def served(bundle: Path) -> Iterator[str]:
     """The address of the server, which is stopped at the end."""
     words = [sys.executable, "-m", "polyhead", "serve", str(bundle), "--port", "0", "--unknown", "similarity"]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
+        assert server.stderr is not None
         while not (found := re.search(r"http://\S+", line := server.stderr.readline())):
             if not line:
                 raise SystemExit("the server did not start")
@@ -48,7 +52,7 @@ def served(bundle):
         server.communicate()
 
 
-def conformance(address):
+def conformance(address: str) -> dict[str, Any]:
     """How many requirements were tested, and how many passed."""
     from jevcompat import __version__, runner
 
@@ -59,7 +63,7 @@ def conformance(address):
     return row
 
 
-def coherence(address):
+def coherence(address: str) -> Iterator[dict[str, Any]]:
     """The scores of the suite: overall, of each dimension, group and relation; 1 means no violation."""
     import jevbench
     from jevbench import taxonomy
@@ -86,7 +90,7 @@ def coherence(address):
         yield {"relation": relation, "score": score}
 
 
-def claims(rows):
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     conformed, overall = rows[0], rows[1]
     isolation = [row["score"] for row in rows if row.get("relation") in ISOLATION]
     failed = sum(conformed[level]["fail"] for level in ("MUST", "SHOULD"))

@@ -8,6 +8,8 @@ writes the results from the rows that are there and trains nothing. `python -m s
 
 from __future__ import annotations
 
+from typing import Any
+
 from studies.results import Claim, Study
 from studies.settings import DATA, parsed, report, results_rows, rows_of, say, study_arguments
 from studies.wei2021 import missing, runs_of
@@ -38,7 +40,7 @@ def main() -> None:
     return None
 
 
-def claims(rows: list[dict]) -> list[Claim]:
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Beside the full fine-tuning of `branches_quality`, where its results are."""
     others = results_rows(BESIDE)
     return joint_claims(rows, others) if others else []
