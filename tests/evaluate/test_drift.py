@@ -95,14 +95,16 @@ def test_answers_that_are_too_sure_are_told_from_those_that_are_not():
     assert not sureness(sure, Calibration(scale=(0.25,)), rng=rng).differs
 
 
-def test_the_accuracy_of_labels_is_that_of_the_calibration_s_thresholds():
+def test_accuracy_and_sureness_of_labels_are_those_of_the_thresholds_in_use():
+    """How sure answers are was that of a threshold of 0.5, beside the accuracy of another one."""
     topics = Task(name="topics", kind="multi_label", labels=("order", "bill"), threshold=0.2)
     outputs = np.log([[0.1, 0.3], [0.3, 0.6]]) - np.log1p(-np.array([[0.1, 0.3], [0.3, 0.6]]))
     rows = label_scores_of(topics, list(outputs), list(np.array([[0, 0], [0, 1]])))
-    for calibration, accuracy in (
-        (None, 0.5),
-        (Calibration(scale=(0.5,)), 0.5),
-        (Calibration(thresholds=(0.5, 0.5)), 1.0),
-        (Calibration(thresholds=(0.5, 0.9)), 0.75),
+    for calibration, accuracy, confidence in (
+        (None, 0.5, (0.9 + 0.3 + 0.3 + 0.6) / 4),
+        (Calibration(thresholds=(0.5, 0.5)), 1.0, (0.9 + 0.7 + 0.7 + 0.6) / 4),
+        (Calibration(thresholds=(0.5, 0.9)), 0.75, (0.9 + 0.7 + 0.7 + 0.4) / 4),
     ):
-        assert sureness(rows, calibration, rng=np.random.default_rng(0)).accuracy == accuracy
+        found = sureness(rows, calibration, rng=np.random.default_rng(0))
+        assert (found.accuracy, found.confidence) == (accuracy, pytest.approx(confidence))
+    assert sureness(rows, Calibration(scale=(0.5,)), rng=np.random.default_rng(0)).accuracy == 0.5

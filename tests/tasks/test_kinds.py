@@ -316,6 +316,27 @@ def test_single_label_and_tagging_weights_equal_scikit_learn(seed):
     np.testing.assert_allclose(kind_of(words).class_weights(words, np.split(targets, [3, 9, 9])), expected, rtol=1e-6)
 
 
+@cases("seed", range(10))
+def test_single_label_weights_balance_what_rows_count_for_each_label(seed):
+    """Rows that count several times, and rows that say several labels, were one row of one label each."""
+    rng = np.random.default_rng(seed)
+    task = Task(name="t", kind="single_label", labels=("a", "b", "c", "d"))
+    labels, times = np.concatenate([np.arange(3), rng.choice(3, 40, p=[0.8, 0.1, 0.1])]), rng.integers(1, 5, 43)
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=np.repeat(labels, times))
+    counted = (np.eye(4)[labels] * (times / times.max())[:, None]).astype(np.float32)
+    np.testing.assert_allclose(kind_of(task).class_weights(task, list(counted)), [*expected, 1.0], rtol=1e-5)
+    said = rng.dirichlet([8, 1, 1, 1], size=60).astype(np.float32)
+    weighted = said * kind_of(task).class_weights(task, list(said))
+    np.testing.assert_allclose(weighted.sum(axis=0), 60 / 4, rtol=1e-5)
+
+
+def test_a_label_that_no_row_says_for_sure_weighs_no_more_than_one_of_a_row():
+    task = Task(name="t", kind="single_label", labels=("a", "b"))
+    said = [np.array([0.999, 0.001], np.float32)] * 100
+    np.testing.assert_allclose(kind_of(task).class_weights(task, said), [100 / 2 / 99.9, 50.0], rtol=1e-5)
+    assert kind_of(task).class_weights(task, [np.zeros(2, np.float32)] * 3).tolist() == [1.0, 1.0]
+
+
 def test_a_label_that_never_occurs_weighs_one():
     task = Task(name="t", kind="single_label", labels=("a", "b", "c"))
     weights = kind_of(task).class_weights(task, [np.asarray(i) for i in (0, 0, 0, 1)])

@@ -13,10 +13,11 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
-from polyhead.project.strategies import Pooled
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
+from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.train.heads.linear import Inputs, solutions
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -88,6 +89,30 @@ def test_a_rows_weight_scales_its_term_whoever_is_in_its_batch():
         assert not gradient(torch.zeros(4, 3), weights).any()
     some = certain * torch.tensor([1.0, 0.0, 0.5, 0.0])[:, None]
     torch.testing.assert_close(cross_entropy(outputs, some, ones), cross_entropy(outputs, some, None))
+
+
+@pytest.mark.parametrize("of", ["head", "steps", "branch"])
+def test_classes_are_balanced_by_what_rows_say_and_count(tmp_path, monkeypatch, of):
+    """They were balanced by the most probable label of each row, all of which counted alike: a label that few rows
+    have, and many say a little, was nearly the only answer."""
+    used, balanced = [], SingleLabel.class_weights
+
+    def recorded(*arguments):
+        used.append(balanced(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(SingleLabel, "class_weights", recorded)
+    strategy = {"head": Pooled(of=2, positions="auto"), "steps": STRATEGY, "branch": Branch(layers=1, hidden=8)}[of]
+    training = msgspec.structs.replace(tiny_project.TRAINING, class_weights=True, effort="quick")
+    project = tiny_project.project(tmp_path, "mood", strategy=strategy, training=training)
+    said, counts = {"bad": [0.9, 0.1], "good": [0.6, 0.4]}, {"bad": 1.0, "good": 0.5}
+    files = written(tmp_path, "said", lambda row: {**row, "p": said[row["mood"]], "w": counts[row["mood"]]})
+    entry = msgspec.structs.replace(project.tasks[0], soft="p", weight="w", label="label", **files)
+    train_project(msgspec.structs.replace(project, tasks=(entry,)), folder=tmp_path)
+    sums = sum(counts[row["mood"]] * np.array(said[row["mood"]]) for row in rows_of(tmp_path, "train"))
+    assert used
+    for weights in used:
+        np.testing.assert_allclose(weights, sums.sum() / 2 / sums, rtol=1e-5)
 
 
 @pytest.mark.slow

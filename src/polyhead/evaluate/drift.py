@@ -202,8 +202,9 @@ def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         confidence, right = probabilities.ravel(), rows.targets.ravel().astype(np.float64)
-        accuracy = float((calibration.given(rows.task, rows.logarithms) == rows.targets).mean())
-        shown = float(np.maximum(confidence, 1 - confidence).mean())
+        is_given = calibration.given(rows.task, rows.logarithms)
+        accuracy = float((is_given == rows.targets).mean())
+        shown = float(np.where(is_given, probabilities, 1 - probabilities).mean())
     else:
         confidence = probabilities.max(axis=-1)
         right = (probabilities.argmax(axis=-1) == rows.targets).astype(np.float64)

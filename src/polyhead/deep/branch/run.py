@@ -173,7 +173,7 @@ class Branches:
         if not self._reported:
             tell_unread(self.prepared, train, self.extractor.data.settings.max_tokens, self.events)
             self._reported = True
-        balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
+        balanced = kind.class_weights(task, self.prepared.train.examples.taught) if training.class_weights else None
         label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
         return Course(
             module,

@@ -212,7 +212,7 @@ class JointCourse:
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
     """Class weights of the tasks whose kind has classes."""
-    weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
+    weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.taught) for p in prepared}
     return {name: torch.from_numpy(weights) for name, weights in weights_of.items() if weights is not None}
 
 

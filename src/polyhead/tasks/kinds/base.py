@@ -178,10 +178,15 @@ def check_split(task: Task, outputs: Arrays, targets: Arrays) -> None:
 
 
 def balanced(targets: np.ndarray, labels: int) -> np.ndarray:
-    """`n / (k n_c)` for each of the k labels c that occur, scikit-learn's 'balanced'; 1 for the others."""
-    counts = np.bincount(np.asarray(targets, np.int64).reshape(-1), minlength=labels)
-    weights = counts.sum() / (max(1, np.count_nonzero(counts)) * np.maximum(counts, 1))
-    return np.where(counts > 0, weights, 1.0).astype(np.float32)
+    """`n / (k n_c)` for each of the k labels c that occur, scikit-learn's 'balanced'; 1 for the others.
+
+    Targets are labels, or (rows, labels) what each row says and counts: `n_c` is then a sum, at least an average row's.
+    """
+    counts = targets.sum(axis=0, dtype=np.float64) if targets.ndim == 2 else np.bincount(targets, minlength=labels)
+    total, occurs = float(counts.sum()), counts > 0
+    least = max(total / max(len(targets), 1), np.finfo(np.float64).tiny)
+    weights = total / (max(1, np.count_nonzero(occurs)) * np.maximum(counts, least))
+    return np.where(occurs, weights, 1.0).astype(np.float32)
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:

@@ -181,7 +181,7 @@ class SingleLabel(RowKind):
 
     def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
         """`n / (k n_c)`, scikit-learn's 'balanced' (King and Zeng 2001)."""
-        return base.balanced(np.array(targets, np.int64), len(task.labels))
+        return base.balanced(np.array(targets), len(task.labels))
 
 
 def _shares(task: Task, targets: Arrays) -> np.ndarray:

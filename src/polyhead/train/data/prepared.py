@@ -107,9 +107,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         words = {"label_words": True} if self.reads_label_words else {}
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
         threshold = {"finds_threshold": True} if self.finds_threshold else {}
+        balanced = {"balanced_shares": True} if self.training.class_weights and self.train.examples.shares else {}
         training = msgspec.to_builtins(self.training)
         windows = {"windows": True} if reads_windows(self.task) and not kind_of(self.task).per_word else {}
-        return (donor | columns | words | tokens | threshold | windows) | {
+        return (donor | columns | words | tokens | threshold | windows | balanced) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

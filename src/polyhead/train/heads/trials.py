@@ -263,7 +263,7 @@ class Trials:
         prepared = self.prepared
         if not prepared.training.class_weights:
             return None
-        balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
+        balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.taught)
         return None if balanced is None else balanced.astype(np.float32)
 
     def _tell_unread(self, path: Path) -> None:

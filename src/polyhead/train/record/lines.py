@@ -213,8 +213,9 @@ def _little(prepared: Prepared, trained: Trained) -> list[str]:
     score = trained.scores.get("validation", {}).get(metric)
     if constant is None or score is None or score - constant >= LITTLE * (1 - constant):
         return []
+    above = "little above" if score > constant else "not above"
     return [
-        f"{task.name}: warning: {metric} {score:.2f} on validation is little above the {constant:.2f} of one answer "
+        f"{task.name}: warning: {metric} {score:.2f} on validation is {above} the {constant:.2f} of one answer "
         "for every row: the encoder did not learn to read one text for another. Layers of the task's own may learn it, "
         f'and cost more: try strategy = {{ kind = "branch", layers = {depth} }} (docs/guides/branches.md)'
     ]
