@@ -19,8 +19,8 @@ from polyhead.certify.beside import Beside, keep_beside, with_sections
 from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session
-from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError
-from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated
+from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError, UnknownTask
+from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated, with_choice
 from polyhead.tasks.task import Task
 from support.admin_server import TASKS, TEXTS, add, make
 
@@ -233,6 +233,13 @@ def test_a_request_may_choose_otherwise():
             with_calibrated(MOOD, SURE, [answer], CalibrationChoice(**wrong))
 
 
+@pytest.mark.parametrize("task", [TOPICS, TASKS["urgency"]], ids=["several labels", "a number"])
+def test_a_request_cannot_call_answers_unsure_that_have_no_single_label(task):
+    """It was answered as if nothing had been asked."""
+    with pytest.raises(BadValue, match="unsure_below"):
+        with_choice(task, Calibration(), CalibrationChoice(unsure_below=0.5))
+
+
 def test_each_kind_has_an_answer_of_its_own():
     """Several labels, numbers and options."""
     topics = {"labels": [], "scores": {"order": 0.4, "bill": 0.2, "person": 0.01}}
@@ -273,6 +280,9 @@ def test_a_session_takes_wishes_by_task(root):
     assert KEY in asked.predict(TEXTS, calibrated={"topics": False})[0].answers["mood"]
     choice = {"mood": CalibrationChoice(coverage=0.8)}
     assert asked.predict(TEXTS, calibrated=choice)[0].answers["mood"][KEY]["coverage"] == 0.8
+    for wrong, error in (({"mod": False}, UnknownTask), ({"mood": {"coverage": 0.8}}, BadValue)):
+        with pytest.raises(error, match="calibrated"):  # both were ignored
+            asked.predict(TEXTS, calibrated=wrong)
     streamed = {task.task: task.answers for task in asked.stream(TEXTS)}
     assert streamed["mood"][0] == asked.predict(TEXTS)[0].answers["mood"]
     calm = asked.refresh()

@@ -28,7 +28,7 @@ from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadValue, UnknownTask, WrongTrunk
 from polyhead.plan import LEAST_READ, Layers, Node, Path, Plan, cost, merge
 from polyhead.plan.cost import WORD_WEIGHTS, part_arrays
-from polyhead.tasks.calibration import CalibrationChoice, Wishes, with_choice
+from polyhead.tasks.calibration import CalibrationChoice, Wish, Wishes, with_choice
 from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Kind, Task, owner_of
@@ -138,9 +138,15 @@ class LoadedTasks:
         return names
 
     def check_choices(self, calibrated: Wishes) -> None:
-        """Raises BadValue for a choice that a bundle of the task, whichever answers, does not have."""
+        """Raises UnknownTask or BadValue for a choice that a bundle of the task, whichever answers, does not have."""
         for name, wish in {} if isinstance(calibrated, bool) else calibrated.items():
-            for home in self.homes(name) if name in self.tasks else ():
+            if name not in self.tasks:
+                raise UnknownTask("'calibrated' names a task that is not there", got=name, allowed=sorted(self.tasks))
+            if not isinstance(wish, Wish):
+                problem = f"the choice for task '{name}' in 'calibrated' cannot be read"
+                do = "import CalibrationChoice from polyhead.tasks.calibration"
+                raise BadValue(problem, got=wish, allowed="a bool or a CalibrationChoice", do=do)
+            for home in self.homes(name):
                 calibration = home.calibrations.get(name)
                 if calibration is not None and isinstance(wish, CalibrationChoice):
                     with_choice(home.tasks[name], calibration, wish)

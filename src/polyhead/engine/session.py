@@ -124,6 +124,7 @@ class Session:
         """
         names = None if tasks is None else self.loaded.task_names(tasks)
         check_none_below(none_below, self.loaded.tasks)
+        self.loaded.check_choices(calibrated)
         wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
         columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
         return columns.results(calibrated, familiar=familiar, none_below=none_below)

@@ -151,6 +151,9 @@ def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice)
             )
         changed["thresholds"] = tuple((standing | choice.thresholds).values())
     if choice.unsure_below is not None:
+        if kind_of(task).scores in ("sigmoid", "range"):
+            problem = f"no answer of task '{task.name}' is unsure, so 'unsure_below' changes nothing"
+            raise BadValue(problem, got=task.kind, do="leave it out")
         changed["unsure_below"] = choice.unsure_below
     if choice.coverage is not None:
         if choice.coverage not in [rule.coverage for rule in calibration.sets]:
