@@ -20,7 +20,15 @@ from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError, UnknownTask
-from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated, with_choice
+from polyhead.tasks.calibration import (
+    KEY,
+    Calibration,
+    CalibrationChoice,
+    SetRule,
+    decided,
+    with_calibrated,
+    with_choice,
+)
 from polyhead.tasks.task import Task
 from support.admin_server import TASKS, TEXTS, add, make
 

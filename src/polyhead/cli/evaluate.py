@@ -146,7 +146,7 @@ def command(
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
         outcome = _on_a_file(folder, data, columns, wanted, printer)
-    elif columns.is_named:
+    elif columns.is_named and os.path.exists(project):
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
         outcome = _on_splits(project, bundle, data, wanted, printer, written=(printer.json_to, errors, more.report))
