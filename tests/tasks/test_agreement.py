@@ -23,7 +23,7 @@ from polyhead.engine.probes import (
 )
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
-from polyhead.tasks.agreement import Agreement, agreement_of
+from polyhead.tasks.agreement import Agreement, agreement_of, says_the_same, without_scores
 from polyhead.tasks.calibration import Calibration
 from support.cases import cases
 
@@ -181,3 +181,12 @@ def test_label_says_the_version_of_the_module_whichever_package_brings_it(tmp_pa
     agreement = numerics_of(session)
     assert (agreement.backend, agreement.precision, agreement.calibration) == (name, "float32", "")
     assert agreement.version[:1].isdigit() and str(module.__version__).startswith(agreement.version)
+
+
+def test_answers_that_lie_a_little_nearer_to_known_texts_agree():
+    """`familiar` of a task with `none_below` is a share, of which any difference made two answers different."""
+    task = msgspec.structs.replace(BY_NAME["mood"], none_below=0.02)
+    near, far = ({"label": "good", "familiar": share, "none_of_these": share < 0.02} for share in (0.031, 0.028))
+    assert agreement_of(task, [(near, far)]).share == 1
+    assert not says_the_same(near, {**near, "familiar": 0.01, "none_of_these": True})
+    assert without_scores(near) == {"label": "good", "none_of_these": False}

@@ -17,7 +17,7 @@ from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
 
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: its confidence
+SCORES = ("scores", "score", "ranked", "calibrated", "familiar")  # of an answer: its confidence
 
 
 class Agreement(Value):
