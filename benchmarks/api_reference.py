@@ -17,7 +17,7 @@ from polyhead.lazy import lazy
 
 GROUPS = {
     "Models": ("Model", "PolyheadClassifier", "PolyheadRegressor"),
-    "Sessions": ("Session", "SessionSet", "Result", "Passage", "Question"),
+    "Sessions": ("Session", "SessionSet", "Result", "Passage", "Question", "CalibrationChoice"),
     "Projects": ("read_project", "train_project", "Project", "TaskEntry", "DataFile"),
     "Bundles and tasks": ("Bundle", "Task"),
     "Paths, plans and costs": ("Path", "Codec", "Plan", "merge", "cost_of", "load_trunk"),

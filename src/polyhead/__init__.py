@@ -17,6 +17,7 @@ from polyhead._version import __version__ as __version__
 
 _HOMES = {
     "Bundle": "polyhead.bundle.read",
+    "CalibrationChoice": "polyhead.tasks.calibration",
     "Codec": "polyhead.plan",
     "DataFile": "polyhead.project.tables",
     "Model": "polyhead.api.model",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # `as`: names that a type checker lets others import
     from polyhead.project.tables import Project as Project
     from polyhead.project.tables import TaskEntry as TaskEntry
     from polyhead.project.tables import read_project as read_project
+    from polyhead.tasks.calibration import CalibrationChoice as CalibrationChoice
     from polyhead.tasks.task import Task as Task
     from polyhead.text.question import Question as Question
     from polyhead.train.events import Events

@@ -291,6 +291,8 @@ def test_a_session_takes_wishes_by_task(root):
     for wrong, error in (({"mod": False}, UnknownTask), ({"mood": {"coverage": 0.8}}, BadValue)):
         with pytest.raises(error, match="calibrated"):  # both were ignored
             asked.predict(TEXTS, calibrated=wrong)
+    with pytest.raises(BadValue, match="no calibration"):  # it was ignored
+        asked.predict(TEXTS, calibrated={"topics": CalibrationChoice(coverage=0.8)})
     streamed = {task.task: task.answers for task in asked.stream(TEXTS)}
     assert streamed["mood"][0] == asked.predict(TEXTS)[0].answers["mood"]
     calm = asked.refresh()

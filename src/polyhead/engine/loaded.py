@@ -144,12 +144,16 @@ class LoadedTasks:
                 raise UnknownTask("'calibrated' names a task that is not there", got=name, allowed=sorted(self.tasks))
             if not isinstance(wish, Wish):
                 problem = f"the choice for task '{name}' in 'calibrated' cannot be read"
-                do = "import CalibrationChoice from polyhead.tasks.calibration"
+                do = "import CalibrationChoice from polyhead"
                 raise BadValue(problem, got=wish, allowed="a bool or a CalibrationChoice", do=do)
-            for home in self.homes(name):
-                calibration = home.calibrations.get(name)
-                if calibration is not None and isinstance(wish, CalibrationChoice):
-                    with_choice(home.tasks[name], calibration, wish)
+            if not isinstance(wish, CalibrationChoice):
+                continue
+            calibrated_homes = [home for home in self.homes(name) if name in home.calibrations]
+            if not calibrated_homes:
+                problem, do = f"task '{name}' has no calibration that a choice could change", "run `polyhead calibrate`"
+                raise BadValue(problem, got=wish, allowed="true or false", do=do)
+            for home in calibrated_homes:
+                with_choice(home.tasks[name], home.calibrations[name], wish)
 
     def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
         """The versions of those of these tasks that lie in a bundle."""
