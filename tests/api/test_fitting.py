@@ -267,6 +267,8 @@ def test_a_frame_says_what_is_missing_of_a_call(made):
         made.fit(frame, text="body", labels=["moods"])
     with pytest.raises(errors.BadValue, match="one name of a task"):
         made.fit(frame, text="body", labels=["the mood", "the-mood"])
+    with pytest.raises(errors.BadValue, match="column 'asks', row 0: an empty label"):
+        made.fit(frame, text="body", labels=["the mood", "asks"])
     frame["body"] = range(len(TEXTS))
     with pytest.raises(errors.BadValue, match="row 0 is no text"):
         made.fit(frame, text=["title", "body"], labels="asks", kind="multi_label", empty="skip")

@@ -129,15 +129,16 @@ def with_lists(
         return msgspec.structs.replace(rows, labels=parsed)
     mark = separator or (separator_between(cells, known) if kind.empty_is_none else None)
     labels: list[Any] = []
+    place = f"column '{rows.name}', row " if rows.name else "row "
     for number, label in enumerate(rows.labels):
         if kind.empty_is_none and isinstance(label, str) and not label.strip():
-            labels.append(_of_empty(empty, number))
+            labels.append(_of_empty(empty, number, where=f"{place}{number}"))
             continue
         parts: Any = kind.parse(label, mark) if isinstance(label, str) and label.strip() else label
         parts = [parts] if isinstance(parts, str) and parts in known else parts
         if isinstance(parts, str):
             raise BadValue(
-                f"row {number}: kind '{kind.name}' takes a list of labels",
+                f"{place}{number}: kind '{kind.name}' takes a list of labels",
                 got=label,
                 allowed="a list, empty where no label applies, or None where nobody labelled the row",
                 do="give lists, or say what stands between labels, such as separator='/'",
@@ -147,10 +148,10 @@ def with_lists(
     return msgspec.structs.replace(rows, labels=labels)
 
 
-def _of_empty(empty: str | None, row: int) -> list[str] | None:
+def _of_empty(empty: str | None, row: int, *, where: str) -> list[str] | None:
     if empty is None:
         raise BadValue(
-            f"row {row}: an empty label may say two things",
+            f"{where}: an empty label may say two things",
             allowed="empty='none' (none of the labels applies) or empty='skip' (nobody labelled the row)",
             do="give one of them, or lists: [] where no label applies, None where nobody labelled the row",
             row=row,
