@@ -161,7 +161,7 @@ def test_what_is_missing_or_means_nothing_is_told(bare, home, file, tmp_path):
     run("evaluate", bare, "--data", file, "--errors", file).refuses("cannot write")
     run("evaluate", tmp_path, "--data", file).refuses("no bundle")
     run("evaluate", home / "polyhead.toml", "--label", "mood").refuses("a project file names its own", code=2)
-    run("evaluate", home / "absent", "--data", home / "polyhead.toml", "--label", "mood").refuses("absent")
+    run("evaluate", home / "absent", "--data", file, "--label", "mood=mood").refuses("no bundle at", "absent")
     plain = tmp_path / "plain.csv"
     plain.write_text("text,sentiment\ngood,good\n")
     run("evaluate", bare, "--data", plain).refuses("ConfigError", "sentiment", "--task NAME --label COLUMN")

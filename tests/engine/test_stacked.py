@@ -154,6 +154,24 @@ def test_kept_features_are_answered_by_the_same_stacks():
             np.testing.assert_allclose(stacked[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize(("rows", "words"), [(4, 0), (0, 5)], ids=["no words", "no texts"])
+def test_nothing_is_answered_by_the_same_stacks(rows, words, caplog):
+    """A batch of stored texts of which none has a word was an error of shapes."""
+    tasks = EXACT["forms"]
+    backend, own = TorchBackend(TRUNK, tasks), TorchBackend(TRUNK, tasks, deterministic=True)
+    for name, task in tasks.items():
+        if rows == 0 or task.path.stored().pool.positions == "tokens":
+            positions = 1 if task.path.stored().pool.positions in ("first", "mean") else words
+            values = np.zeros((rows, positions, stored_layers(task.path), 16), np.float32)
+            features = FeatureBatch(values=values, mask=np.zeros((rows, positions), bool))
+            stacked, expected = backend.heads([name], features)[name], own.heads([name], features)[name]
+            assert stacked.shape == expected.shape and not stacked.size
+    arrays = {field: getattr(BATCH, field)[:rows] for field in ("ids", "mask", "segments", "words")}
+    with caplog.at_level(logging.INFO, backends.__name__):
+        TorchBackend(TRUNK, tasks).run(merged(tasks), msgspec.structs.replace(BATCH, **arrays))
+    assert not caplog.records
+
+
 def test_tasks_that_stay_are_folded_once(monkeypatch):
     """A task that changes under its name is folded anew, and answers with its new arrays."""
     folded, of = [], StackMember.of

@@ -137,7 +137,8 @@ def write_arrays(path: FilePath, arrays: Mapping[str, np.ndarray]) -> str:
 def read_arrays(root: FilePath, *names: str) -> dict[str, np.ndarray]:
     """The arrays of a file of the bundle, memory-mapped; raises CorruptFile where header and size disagree.
 
-    Writing into them changes this process's copy alone, never the file.
+    They are to be read: what is written into them never reaches the file, and `release` drops it. A file that is
+    written into changes them, and one that is cut short ends the process (SIGBUS): replace it by a new one.
     """
     with open_inside(root, *names) as file:
         path = root.joinpath(*names)

@@ -128,7 +128,10 @@ class Bundle(LiveVersions):
         return self._record_of(name)
 
     def trunk(self) -> TrunkData:
-        """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB)."""
+        """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB).
+
+        They are to be read: a session on them drops what was written into them.
+        """
         return self._trunk
 
     def trunk_facts(self) -> TrunkFacts:

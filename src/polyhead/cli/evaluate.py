@@ -287,7 +287,9 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
                 f"`polyhead tasks list {project}` shows the scores of training."
             )
         return project
-    return bundle if data is not None and not os.path.exists(project) else None
+    if data is None or os.path.exists(project):
+        return None
+    return project if bundle is None and not project.endswith(".toml") else bundle
 
 
 def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _Scoring, printer: Printer) -> _Outcome:

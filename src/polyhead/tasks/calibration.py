@@ -86,13 +86,14 @@ class Calibration(Value):
         is_given = np.asarray(self._scaled(log_odds) >= self._scaled_threshold(task))
         if not self.thresholds:
             return is_given
-        needed, own = np.asarray(self.thresholds), msgspec.structs.replace(self, thresholds=()).label_thresholds(task)
-        return np.asarray(np.where(needed == own, is_given, self.probabilities(task, log_odds) >= needed))
+        needed = np.asarray(self.thresholds)
+        unchanged = needed == msgspec.structs.replace(self, thresholds=()).label_thresholds(task)
+        return np.asarray(np.where(unchanged, is_given, self.probabilities(task, log_odds) >= needed))
 
     def label_thresholds(self, task: Task) -> np.ndarray:
         """The calibrated probability from which each label of a sigmoid is given, float64 (labels,).
 
-        Without thresholds it is what scaling makes of the task's own, which `given` knows again.
+        Without thresholds it is what scaling makes of the task's own. A threshold equal to that decides as none does.
         """
         if self.thresholds:
             return np.array(self.thresholds)

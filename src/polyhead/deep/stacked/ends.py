@@ -79,7 +79,9 @@ class _Vectors:
     def answers(self, read: HeadReads) -> StackAnswers:
         vectors = read.vectors[:, self._columns]
         if self._width is not None:
-            vectors = at_one_length(vectors.reshape(len(vectors), -1, self._width)).flatten(1)
+            vectors = at_one_length(
+                vectors.reshape(len(vectors), vectors.shape[1] // self._width, self._width)
+            ).flatten(1)
         return self._maps(vectors)
 
 
@@ -107,7 +109,7 @@ class _Attention:
         scores = torch.baddbmm(keep, x, self._scores.expand(len(x), -1, -1))  # (rows, tokens, heads of all)
         pooled = torch.bmm(torch.softmax(scores, dim=1).mT, x)  # (rows, heads of all, inputs)
         mixed = torch.bmm(self._values, pooled.permute(1, 2, 0))  # (heads of all, width / heads, rows)
-        return self._maps(mixed.view(self._slots, -1, len(x)).mT)
+        return self._maps(mixed.view(self._slots, mixed.shape[0] * mixed.shape[1] // self._slots, len(x)).mT)
 
 
 class _Words:

@@ -168,8 +168,10 @@ class ReadKept:
     def words(self, pool: Pool, window: int) -> Tensor:
         """As of `HeadReads`."""
         words = self.tokens(pool) * self._mask.unsqueeze(2)
-        around = functional.pad(words, (0, 0, window, window)) if window else words
-        return around.unfold(1, 2 * window + 1, 1).transpose(2, 3).flatten(2)
+        if not window:
+            return words
+        around = functional.pad(words, (0, 0, window, window))
+        return torch.cat([around[:, start : start + words.shape[1]] for start in range(2 * window + 1)], dim=2)
 
 
 def _side_by_side(values: Tensor, pool: Pool) -> Tensor:

@@ -180,7 +180,8 @@ def check_split(task: Task, outputs: Arrays, targets: Arrays) -> None:
 def balanced(targets: np.ndarray, labels: int) -> np.ndarray:
     """`n / (k n_c)` for each of the k labels c that occur, scikit-learn's 'balanced'; 1 for the others.
 
-    Targets are labels, or (rows, labels) what each row says and counts: `n_c` is then a sum, at least an average row's.
+    Targets are labels (rows,), or probabilities times the row's weight (rows, labels): `n_c` is then the sum of a
+    column, raised to the mean of the rows' sums where it is less.
     """
     counts = targets.sum(axis=0, dtype=np.float64) if targets.ndim == 2 else np.bincount(targets, minlength=labels)
     total, occurs = float(counts.sum()), counts > 0

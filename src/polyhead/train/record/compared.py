@@ -45,7 +45,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     live: float
     new: float
-    rows: int  # 0: too few are known that the live version did not learn from
+    rows: int  # 0: too few are known that neither version learned from
     of: int  # total rows of the split
     changed: int  # number of rows with another answer
     held_out: bool  # whether neither version is known to be trained on its scored rows
@@ -61,8 +61,8 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         """`accuracy 0.9083 -> 0.9167 on 120 validation rows, 7 answers changed`."""
         if not self.rows:
             return (
-                f"no fair comparison: of the {self.of:,} {self.split} rows, too few are known that the old version did "
-                "not learn from; give such rows as a test or validation file (in Python `test` or `validation`)"
+                f"no fair comparison: of the {self.of:,} {self.split} rows, too few are known that neither version "
+                "learned from; give such rows as a test or validation file (in Python `test` or `validation`)"
             )
         rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
         more = "" if self.close is None else f" by more than {self.close:g}"
@@ -256,7 +256,10 @@ def _is_given(prepared: Prepared, split: Split) -> bool:
 
 
 def _unlearned(held: BothHeld, examples: Examples) -> list[int] | None:
-    """The examples that neither version is judged on by what it learned; None: not known of the live one."""
+    """The examples that both versions answered, or can answer, without having learned from them.
+
+    None where that is not known of the live one; of a new one of which it is not known all count.
+    """
     live, new = (None if answers is None else answers.unlearned(examples) for answers in held)
     return live if live is None or new is None else sorted({*live} & {*new})
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnxruntime as ort
 
+from polyhead.bundle.files import map_of
 from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
 from polyhead.engine.compile.ops import Build, Tensor
 from polyhead.engine.scales import Scale, Scales
@@ -95,7 +96,9 @@ class OnnxRuntime:
             ops = OnnxInt8Ops(self._scales, bits=self.weight_bits)
         model = ops.graph(build(ops), label=label)
         large = {name: array for name, array in ops.arrays.items() if array.nbytes > INLINE}
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in large.items()}
+        # Arrays of a mapped file are only read, so the graph reads them there; others are copied.
+        lent = {name: array if map_of(array) is not None else array.copy() for name, array in large.items()}
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in lent.items()}
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = self._threads

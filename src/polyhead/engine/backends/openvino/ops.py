@@ -43,7 +43,7 @@ class OpenVINOOps:
         node = self._constants.get(id(array))
         if node is None:
             whole = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
-            # Nobody writes to an array of a mapped file: the graph reads it there, others are copied.
+            # Arrays of a mapped file are only read, so the graph reads them there; others are copied.
             is_lent = map_of(whole) is not None and whole.flags.writeable
             node = self._constants[id(array)] = op.constant(whole, shared_memory=is_lent)
             self.arrays[id(node)] = array
