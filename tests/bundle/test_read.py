@@ -123,3 +123,14 @@ def test_trunk_is_read_once_and_given_as_it_was_written(root):
     assert bundle.trunk() is bundle.trunk()
     for name, array in golden_trunk().arrays.items():
         np.testing.assert_array_equal(bundle.trunk().arrays[name], array)
+
+
+def test_the_known_digest_of_a_trunk_is_that_of_its_content(root):
+    trunk = Bundle.open(root).trunk()
+    assert trunk.known_digest == trunk.digest
+    others = [
+        msgspec.structs.replace(trunk, arrays={**trunk.arrays, name: trunk.arrays[name] + 1}) for name in trunk.arrays
+    ]
+    others.append(msgspec.structs.replace(trunk, settings=msgspec.structs.replace(trunk.settings, max_tokens=3)))
+    assert [other.known_digest for other in others] == [other.digest for other in others]
+    assert len({trunk.digest, *(other.known_digest for other in others)}) == len(others) + 1

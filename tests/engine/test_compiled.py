@@ -10,10 +10,14 @@ import pytest
 
 pytest.importorskip("openvino", reason="the runtime whose graphs can be kept")
 
+import openvino as ov
+
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
+from polyhead.encoder import data
+from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.openvino import OpenVINORuntime
-from polyhead.engine.compile import compiled
+from polyhead.engine.compile import arrangement, compiled
 from polyhead.engine.compile.compiled import COMPILED, user_folder
 from polyhead.engine.scales import SLOT, Scales
 from polyhead.engine.session import Session
@@ -180,6 +184,35 @@ def test_what_was_read_longest_ago_makes_room(tmp_path, folder, compilations, mo
     made = len(compilations)
     _outputs(tmp_path / "5")
     assert len(compilations) == made
+
+
+@pytest.mark.parametrize("room", [-1, 10**6], ids=["too large", "kept"])
+def test_a_graph_of_more_weights_than_a_file_may_have_is_not_written_into_memory(folder, monkeypatch, room):
+    matrix, export, exports = (
+        np.random.default_rng(0).standard_normal((64, 64), np.float32),
+        ov.CompiledModel.export_model,
+        [],
+    )
+    monkeypatch.setattr(ov.CompiledModel, "export_model", lambda model: exports.append(model) or export(model))
+    monkeypatch.setattr(compiled, "LARGEST", matrix.nbytes + room)
+
+    def product(ops):
+        return {"out": ops.matmul(ops.input("x", "float", (-1, 64)), ops.constant(matrix))}
+
+    runtime = OpenVINORuntime(precision="float32")
+    graph = COMPILED.get(runtime, lambda: "product", product, label="product", layers=True)
+    rows = np.ones((3, 64), np.float32)
+    np.testing.assert_allclose(graph({"x": rows})["out"], rows @ matrix, rtol=0, atol=1e-4)
+    assert len(exports) == folder.exists() == (room > 0)
+
+
+def test_the_weights_of_a_trunk_are_not_hashed_again_for_its_graphs(tmp_path, folder, compilations, monkeypatch):
+    bundle, digest, hashed = Bundle.open(_bundle(tmp_path / "bundle")), data.arrays_digest, []
+    bundle.trunk()
+    for module in (data, arrangement):
+        monkeypatch.setattr(module, "arrays_digest", lambda arrays: hashed.append(set(arrays)) or digest(arrays))
+    _outputs(bundle)
+    assert compilations and hashed and not any(WORD_VECTORS in names for names in hashed)
 
 
 def test_a_task_that_left_its_seat_is_not_taken_for_another(tmp_path, folder):

@@ -2,8 +2,10 @@
 
 import gc
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ from polyhead.bundle.files import map_of, read_arrays, write_arrays
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends import open_runtime
+from polyhead.engine.compile.program import Graphs, Recipe
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -69,6 +72,58 @@ def test_a_session_does_not_grow_by_its_word_vectors(name, tmp_path):
         command = [sys.executable, "-c", SESSIONS, name, tmp_path / "graphs", *bundles]
         grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert grown < TABLE / 4
+
+
+def resident(ending):
+    """Bytes in memory of mapped files whose names end so."""
+    sizes, is_read = [], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            is_read = line.endswith(ending)
+        elif is_read and line.startswith("Rss:"):
+            sizes.append(1024 * int(line.split()[1]))
+    return sum(sizes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of memory")
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("kept", [False, True], ids=["compiled", "kept"])
+def test_the_first_call_gives_back_what_it_read(tmp_path, folder, name, kept):
+    """Weights are packed by the first call with them, which comes long after all graphs of a server are compiled."""
+    matrix = np.random.default_rng(0).standard_normal((2048, 2048), np.float32)
+    write_arrays(tmp_path / "matrix.weights", {"matrix": matrix})
+    arrays = read_arrays(tmp_path, "matrix.weights")
+
+    def inner(ops):
+        x = ops.input("x", "float", (-1, -1, 2048))
+        product = ops.matmul(x, ops.constant(arrays["matrix"]), transposed=True)
+        return {"out": ops.gelu(ops.add(product, ops.constant(np.ones(2048, np.float32))))}
+
+    recipe = Recipe(
+        key="product", build=inner, label="product", layers=True, digest=lambda: "product" if kept else None
+    )
+    for _ in range(2):
+        graphs = Graphs(open_runtime(name, precision="float32"))
+        graphs.hold([], [], list(arrays.values()))
+        graph = graphs.graph(recipe)
+        graph.ready()
+        graph({"x": np.ones((1, 3, 2048), np.float32)})
+        assert resident((".weights", ".compiled")) < matrix.nbytes / 4
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_arrays_that_a_caller_attached_stay_as_they_are(tmp_path, name):
+    """Also where they lie in a file, and the caller has written into his copy."""
+    root, task = bundle_of(tmp_path / "bundle", 1), tiny_tasks()[0]
+    bundle = Bundle.open(root)
+    arrays = bundle.part(task.name)
+    for array in arrays.values():
+        array += 1
+    changed = {key: array.copy() for key, array in arrays.items()}
+    session = Session(root, backend=name, precision="float32")
+    session.attach(bundle.record(task.name), arrays)
+    session.predict(["where is my order?"])
+    assert all(np.array_equal(arrays[key], changed[key]) for key in changed)
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -44,7 +44,7 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.codecs.tables import is_known, take_table
-from polyhead.encoder.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
+from polyhead.encoder.data import HashedArrays, TrunkData, TrunkFacts, arrays_digest, check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.lazy import lazy
@@ -329,6 +329,7 @@ class Bundle(LiveVersions):
                 arrays=arrays,
                 tokenizer=tokenizer,
                 settings=record.settings,
+                hashed=HashedArrays(arrays, record.arrays),
             )
         except PolyheadError as error:
             raise CorruptFile(f"the trunk of {self.root} contradicts itself", got=error) from None

@@ -53,6 +53,13 @@ class CheckpointDecoder(msgspec.Struct, frozen=True, kw_only=True):
         return arrays_digest(self.arrays)
 
 
+class HashedArrays(msgspec.Struct, frozen=True, eq=False):
+    """Arrays, and their `arrays_digest`."""
+
+    arrays: Mapping[str, np.ndarray]
+    digest: str
+
+
 class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that determines a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
 
@@ -63,6 +70,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     settings: TextSettings
     pooler: CheckpointPooler | None = None  # what poolers may start from; no part of the trunk, nor of its digest
     decoder: Callable[[], CheckpointDecoder] | None = None  # reads what generating heads may start from; likewise
+    hashed: HashedArrays | None = None  # arrays that were hashed when they were read
 
     def __post_init__(self) -> None:
         check_arrays(self.arrays, dict(trunk_arrays(self.architecture)), owner=f"trunk '{self.name}'")
@@ -77,6 +85,13 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256, in hex, over shape, arrays, tokenizer and text settings; computed anew at every call."""
         return trunk_digest(self.architecture, arrays_digest(self.arrays), self.tokenizer, self.settings)
+
+    @property
+    def known_digest(self) -> str:
+        """The digest, without hashing again what was hashed when it was read; for arrays that nobody writes to."""
+        if self.hashed is None or self.hashed.arrays is not self.arrays:
+            return self.digest
+        return trunk_digest(self.architecture, self.hashed.digest, self.tokenizer, self.settings)
 
     @property
     def facts(self) -> TrunkFacts:

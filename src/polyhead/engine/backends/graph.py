@@ -72,7 +72,7 @@ class GraphBackend:
         self.packs, self.breadth = not deterministic, 1
         self.kept = KeptStates() if deterministic else None  # in that mode a row is what its text makes it
         self._trunk, self._deterministic = trunk, deterministic
-        self._graphs, self._count = Graphs(runtime, trunk.arrays.values()), Count()
+        self._graphs, self._count = Graphs(runtime), Count()
         self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
         self._loaded = self._loading(tasks, None)
         self._whole = self  # `now` gives copies, which keep their tasks
@@ -191,8 +191,9 @@ class GraphBackend:
         )
 
     def _hold(self) -> None:
-        tokens = [owner.token for owner in self._loaded.arranged.owners.values()]
-        self._graphs.hold([call.graph for call in self._loaded.full], tokens)
+        arranged = self._loaded.arranged
+        tokens = [owner.token for owner in arranged.owners.values()]
+        self._graphs.hold([call.graph for call in self._loaded.full], tokens, list(arranged.mapped()))
 
     def _release_replaced(self, loaded: _Loaded) -> None:
         """Releases the graphs that only tasks replaced since need; calls that still run them keep them."""

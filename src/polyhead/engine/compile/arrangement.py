@@ -69,7 +69,9 @@ class Arrangement:
         before: Arrangement | None = None,
     ) -> None:
         self.trunk, self.deterministic = trunk, deterministic
-        self._trunk_digest: Callable[[], str] = before._trunk_digest if before else lru_cache(lambda: trunk.digest)
+        self._trunk_digest: Callable[[], str] = (
+            before._trunk_digest if before else lru_cache(lambda: trunk.known_digest)
+        )
         self.tasks: dict[str, LoadedTask] = dict(tasks)
         self.owners: dict[str, Owner] = _owners(self.tasks, before.owners if before else {})
         self.owners[TRUNK] = Owner((TRUNK, 0), dict(trunk.arrays))
@@ -122,6 +124,12 @@ class Arrangement:
     def arrays(self, owner: str) -> Arrays:
         """All that an owner has."""
         return self.owners[owner].arrays
+
+    def mapped(self) -> Iterator[np.ndarray]:
+        """The trunk's arrays and those of tasks that may lie in files of the bundle, where nobody writes to them."""
+        yield from self.trunk.arrays.values()
+        for arrays in self._mapped.values():
+            yield from arrays.values()
 
     def tokens(self, *nodes: Node) -> tuple[Token, ...]:
         """The arrays that these nodes read, beside the trunk's."""

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST = 2 * 2**30  # bytes of all files; what was read longest ago goes first
+LARGEST = MOST // 4  # of one
 ENDING, STATES = ".compiled", ".states"
 HASHED = 32  # bytes of a file before its content: their SHA-256
 ROOMS = ("bundle", "codecs", "encoder", "engine", "plan")  # whose code decides what a graph is
@@ -41,8 +42,8 @@ class KeepingRuntime(Protocol):
     def facts(self) -> str:
         """All that decides what it compiles, beside the graph: version, settings, processor."""
 
-    def exported(self, compiled: Compiled) -> list[bytes]:
-        """A compiled graph as bytes, in parts that follow each other."""
+    def exported(self, compiled: Compiled, *, most: int) -> list[bytes]:
+        """A compiled graph as bytes, in parts that follow each other; ValueError where its weights alone have more."""
 
     def imported(self, content: memoryview, build: Build, *, label: str, layers: bool) -> Compiled:
         """The graph that these bytes are, which it may go on reading; raises any error where they are none.
@@ -78,7 +79,7 @@ class CompiledFolder:
             return kept
         compiled = make()
         try:
-            _write(file, runtime.exported(compiled))
+            _write(file, runtime.exported(compiled, most=LARGEST))
         except Exception as error:  # no room, no permission, or a graph that the runtime cannot write
             log.info("a compiled graph is not kept for later processes: %s", error)
         return compiled
@@ -140,7 +141,7 @@ def _read(file: Path, imported: Callable[[memoryview], T], damaged: str) -> T | 
 
 def _write(file: Path, content: Iterable[bytes | memoryview]) -> None:
     parts = list(content)
-    if sum(map(len, parts)) > MOST // 4:
+    if sum(map(len, parts)) > LARGEST:
         return
     digest = hashlib.sha256()
     for part in parts:

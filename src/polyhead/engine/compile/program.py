@@ -46,10 +46,12 @@ class Recipe(Value, eq=False):
 class Graph:
     """A graph that is compiled by its first call; other graphs may run and be compiled meanwhile."""
 
-    def __init__(self, recipe: Recipe, make: Callable[[Graph], Compiled]) -> None:
+    def __init__(self, recipe: Recipe, make: Callable[[Graph], Compiled], has_run: Callable[[], None]) -> None:
+        """`has_run` is called once, after the first call."""
         self.recipe, self.used = recipe, next(_CLOCK)
         self.compiled: Compiled | None = None
         self._make, self._lock = make, threading.Lock()
+        self._has_run: Callable[[], None] | None = has_run
         # Why it could not be compiled, and until when that is not tried again.
         self._failed: Exception | None = None
         self._again = 0.0
@@ -57,7 +59,11 @@ class Graph:
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
         self.used = next(_CLOCK)
-        return self.ready()(inputs)
+        outputs = self.ready()(inputs)
+        has_run, self._has_run = self._has_run, None
+        if has_run is not None:
+            has_run()
+        return outputs
 
     def ready(self) -> Compiled:
         """Compiled, now at the latest; a graph that could not be compiled is not tried again for a while."""
@@ -75,21 +81,27 @@ class Graph:
 
 
 class Graphs:
-    """All graphs of a backend; `read` are arrays that many of them are made from, and nobody writes to."""
+    """All graphs of a backend."""
 
-    def __init__(self, runtime: Runtime, read: Collection[np.ndarray] = ()) -> None:
-        self.runtime, self._read, self._lock = runtime, read, threading.Lock()
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime, self._lock = runtime, threading.Lock()
+        self._read: Collection[np.ndarray] = ()
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
     def graph(self, recipe: Recipe) -> Graph:
         """The graph of this recipe, the same for each with its key."""
         with self._lock:
-            return self._known.setdefault(recipe.key, Graph(recipe, self._compiled))
+            return self._known.setdefault(recipe.key, Graph(recipe, self._compiled, self._release))
 
-    def hold(self, graphs: Collection[Graph], tokens: Collection[Token]) -> None:
-        """Keeps these, and those of single tasks or steps that are loaded; a call that runs others ends as it began."""
+    def hold(self, graphs: Collection[Graph], tokens: Collection[Token], read: Collection[np.ndarray] = ()) -> None:
+        """Keeps these, and those of single tasks or steps that are loaded; a call that runs others ends as it began.
+
+        `read` are arrays that graphs are made from, and that nobody writes to: pages of files that compiling read, or
+        the first call, are given back.
+        """
         with self._lock:
+            self._read = read
             self._held, live = frozenset(graphs), set(tokens)
             self._known = {
                 key: graph
@@ -103,13 +115,17 @@ class Graphs:
         compiled = COMPILED.get(
             self.runtime, recipe.digest, recipe.build, label=recipe.label, layers=recipe.layers, exact=recipe.exact
         )
-        release(self._read)  # compiling reads all of them, answering few
+        self._release()
         with self._lock:
             rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE
             for oldest in sorted(rare, key=lambda known: known.used)[: max(0, over)]:
                 oldest.compiled = None
         return compiled
+
+    def _release(self) -> None:
+        """Gives back what was read once: compiling and a first call, which packs weights, read all, later calls few."""
+        release(self._read)
 
 
 # An array of a run: a state's number or an input's name, the plan's step, and whose rows: "" the text's.

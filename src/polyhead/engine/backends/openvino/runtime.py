@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 
+from polyhead.bundle.files import release
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.compile.ops import Build, Compiled, Tensor, side_by_side
 from polyhead.engine.scales import Scale, Scales
@@ -159,7 +160,8 @@ class OpenVINORuntime:
     def compile(self, build: Build, *, label: str, layers: bool, exact: bool = False) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
         model, inputs, outputs = self._model(build, label=label, layers=layers, exact=exact)
-        return _Compiled(self._compiled(model, exact=exact), inputs, outputs)
+        weights = sum(node.get_byte_size() for node in model.get_ops() if isinstance(node, ov.op.Constant))
+        return _Compiled(self._compiled(model, exact=exact), inputs, outputs, weights=weights)
 
     def _model(self, build: Build, *, label: str, layers: bool, exact: bool) -> tuple[ov.Model, list[str], list[str]]:
         """The graph that `build` makes, and the names of its inputs and outputs."""
@@ -202,9 +204,11 @@ class OpenVINORuntime:
             (str(ov.__version__), options, device, chip.label, chip.machine, chip.features and sorted(chip.features))
         )
 
-    def exported(self, compiled: Compiled) -> list[bytes]:
+    def exported(self, compiled: Compiled, *, most: int) -> list[bytes]:
         """As `engine.compile.compiled` has it: names of inputs and outputs in a line of JSON, then OpenVINO's form."""
         assert isinstance(compiled, _Compiled)
+        if compiled.weights > most:  # before they are written into memory, twice
+            raise ValueError(f"{compiled.weights} bytes of weights, where {most} are kept")
         form: bytes = compiled.model.export_model().getvalue()
         return [json.dumps([compiled.inputs, compiled.outputs]).encode(), b"\n", form]
 
@@ -244,16 +248,24 @@ class _Compiled:
     """A compiled graph with a request for each thread that calls it."""
 
     def __init__(
-        self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str], *, held: object = None
+        self,
+        model: ov.CompiledModel,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        weights: int = 0,
+        held: np.ndarray | None = None,
     ) -> None:
-        """`held` is memory that the model reads."""
-        self.model, self._per_thread, self._held = model, threading.local(), held
+        """`weights`: bytes of its constants, where these are known. `held` is memory of a file that the model reads."""
+        self.model, self.weights = model, weights
+        self._per_thread, self._held = threading.local(), held
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         kinds = [port.get_element_type().to_dtype() for port in model.inputs]
         self._inputs, self._outputs = tuple(zip(inputs, kinds, strict=True)), tuple(enumerate(outputs))
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         request: ov.InferRequest | None = getattr(self._per_thread, "request", None)
+        is_first = request is None
         if request is None:
             request = self._per_thread.request = self.model.create_infer_request()
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
@@ -261,4 +273,6 @@ class _Compiled:
         for index, array in enumerate(lent):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer(share_outputs=True)
+        if is_first and self._held is not None:
+            release([self._held])  # weights were read to be packed
         return {name: request.get_output_tensor(index).data for index, name in self._outputs}
