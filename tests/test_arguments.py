@@ -12,6 +12,7 @@ import pytest
 import polyhead
 from polyhead import (
     Bundle,
+    CalibrationChoice,
     Codec,
     Passage,
     Path,
@@ -106,6 +107,11 @@ CALLS = {
     "predict.words": lambda h, v: h.session.predict(["a"], words=v),
     "predict.word": lambda h, v: h.session.predict(["a"], words=[v]),
     "predict.deadline": lambda h, v: h.session.predict(["a"], deadline=v),
+    "predict.calibrated": lambda h, v: h.session.predict(["a"], calibrated=v),
+    "predict.choice": lambda h, v: h.session.predict(["a"], calibrated={"mood": v}),
+    "CalibrationChoice.thresholds": lambda h, v: CalibrationChoice(thresholds=v),
+    "CalibrationChoice.unsure_below": lambda h, v: CalibrationChoice(unsure_below=v),
+    "CalibrationChoice.coverage": lambda h, v: CalibrationChoice(coverage=v),
     "columns.tasks": lambda h, v: h.session.columns(["a"], tasks=v),
     "columns[]": lambda h, v: h.session.columns(["a"])[v],
     "stream.inputs": lambda h, v: list(h.session.stream(v)),

@@ -139,7 +139,11 @@ class LoadedTasks:
 
     def check_choices(self, calibrated: Wishes) -> None:
         """Raises UnknownTask or BadValue for a choice that a bundle of the task, whichever answers, does not have."""
-        for name, wish in {} if isinstance(calibrated, bool) else calibrated.items():
+        if isinstance(calibrated, bool):
+            return
+        if not isinstance(calibrated, Mapping):
+            raise BadValue("'calibrated' cannot be read", got=calibrated, allowed="a bool, or choices by task")
+        for name, wish in calibrated.items():
             if name not in self.tasks:
                 raise UnknownTask("'calibrated' names a task that is not there", got=name, allowed=sorted(self.tasks))
             if not isinstance(wish, Wish):

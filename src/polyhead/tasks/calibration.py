@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from polyhead.arguments import check_fields
 from polyhead.errors import BadValue, ConfigError
 from polyhead.tasks.kinds import KINDS, base, kind_of
 from polyhead.tasks.task import Answer, RowKind, Task
@@ -114,6 +115,9 @@ class CalibrationChoice(Value):
     thresholds: dict[str, float] | None = None  # of some labels
     unsure_below: float | None = None
     coverage: float | None = None  # a coverage that the calibration holds
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 Wish = bool | CalibrationChoice
