@@ -333,7 +333,7 @@ def attention_flops(query: object, key: object, value: object, *others: object, 
 
 
 def product_flops(left: Sequence[int], right: Sequence[int], *others: object, **named: object) -> int:
-    """Of a product for each text; means of positions, which have one row, are in no formula."""
+    """FLOPs of one product of matrices for each text; 0 for one row, a mean of positions, which no formula counts."""
     texts, rows, shared = left
     return 0 if rows == 1 else 2 * texts * rows * shared * right[-1]
 

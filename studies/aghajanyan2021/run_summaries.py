@@ -116,8 +116,8 @@ def trained(scale: Scale, way: str, seed: int, folder: FilePath, device: str) ->
 def prepared_set(scale: Scale, dataset: Set, data: TrunkData, training: Training) -> Prepared:
     """The rows of a set, with the decoder and the rules of summaries."""
     rows = scale.documents if dataset is SUMMARIES else scale.others
-    given: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
-    prepared = prepared_of(DATA, dataset, **given, strategy=Pooled(), training=training)
+    limits: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
+    prepared = prepared_of(DATA, dataset, **limits, strategy=Pooled(), training=training)
     if dataset is not SUMMARIES:
         return prepared
     choice = DecoderChoice(tokens=scale.summary)
@@ -160,8 +160,8 @@ def tokenizer(scale: Scale) -> bytes:
     texts = []
     for dataset in WAYS["mixed"]:
         rows = scale.documents if dataset is SUMMARIES else scale.others
-        given: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
-        examples = prepared_of(DATA, dataset, **given, strategy=Pooled(), training=Training()).train.examples
+        limits: dict[str, Any] = {"train": rows, "validation": scale.validation, "test": scale.test}
+        examples = prepared_of(DATA, dataset, **limits, strategy=Pooled(), training=Training()).train.examples
         texts += [str(text) for value in examples.inputs for text in value]  # type: ignore[union-attr]
         if dataset is SUMMARIES:
             texts += [str(target[0]) for target in examples.targets]

@@ -98,12 +98,12 @@ def run(name: str, draw: int, cheap: str, deep: str) -> dict[str, object]:
         )
         first, second = sessions
         choice = cascade_of(first, second, "task", held, points_lost=LOST)
-        found = cascade_of(first, second, "task", test, thresholds=[choice.chosen.threshold, 0.0])
-    alone, cascade, cheapest = found.points
+        tested = cascade_of(first, second, "task", test, thresholds=[choice.chosen.threshold, 0.0])
+    alone, cascade, cheapest = tested.points
     return {
         "rows": len(train),
         "chosen_on": len(choose),
-        "metric": found.metric,
+        "metric": tested.metric,
         "threshold": choice.chosen.threshold,
         "share": cascade.share,
         **{key: point.score for key, point in (("deep", alone), ("cascade", cascade), ("cheap", cheapest))},

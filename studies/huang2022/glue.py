@@ -53,7 +53,7 @@ class GlueRuns(Runs):
         return len(self.glue[task].train.examples.targets)
 
     def recipe(self, tasks: Sequence[str]) -> Joint:
-        """Updates of an epoch: the share of all that the rows of these tasks are."""
+        """The recipe with the updates of an epoch: these tasks get as large a share of all updates as of all rows."""
         share = sum(map(self.size, tasks)) / sum(map(self.size, self.scale.tasks))
         return msgspec.structs.replace(RECIPE, steps=max(1, round(share * self.scale.steps)))
 

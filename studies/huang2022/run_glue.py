@@ -1,6 +1,6 @@
 """The methods of tables 2 and 3 on eight tasks of GLUE (Huang et al. 2022), for three seeds.
 
-Sets, rows and reported splits are those of `stickland2019 run`: 2,000 training rows each in the mean, in proportion to
+It has the sets, rows and reported splits of `stickland2019 run`: 2,000 training rows each in the mean, in proportion to
 their files; whole test splits, or the published validation split where test has no labels; each by one metric of its
 own, and the mean is of eight. All learn at 5e-5, the best rate of the search on NHC, in at most 16 epochs of 124
 updates of 16 rows (eight epochs read the sets once), until four epochs bring nothing better on 100 rows of each task.

@@ -2,7 +2,7 @@
 
 A row counts with its entropy over that of a uniform guess, times the mean of its task over the highest mean of a task.
 An update reads the `batch` rows that count most, from whichever tasks, and its loss is their mean. A task without
-labels has no entropy: as in the released code, STS-B borrows those of MRPC.
+labels has no entropy: STS-B takes MRPC's, of the same update, which is our choice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polyhead.deep.recipes.together import JointLoss
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Training
 
-LENDERS = {"stsb": "mrpc"}  # task without labels -> whose rows' entropies it borrows, of the same update
+LENDERS = {"stsb": "mrpc"}  # task without labels -> the task whose entropies it takes
 Uncertainty = Callable[[str, TrainingBatch], np.ndarray]  # of each row, 0 to 1
 
 

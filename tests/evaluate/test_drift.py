@@ -96,7 +96,7 @@ def test_answers_that_are_too_sure_are_told_from_those_that_are_not():
 
 
 def test_accuracy_and_sureness_of_labels_are_those_of_the_thresholds_in_use():
-    """How sure answers are was that of a threshold of 0.5, beside the accuracy of another one."""
+    """The confidence was counted with a threshold of 0.5, and the accuracy beside it with the task's own."""
     topics = Task(name="topics", kind="multi_label", labels=("order", "bill"), threshold=0.2)
     outputs = np.log([[0.1, 0.3], [0.3, 0.6]]) - np.log1p(-np.array([[0.1, 0.3], [0.3, 0.6]]))
     rows = label_scores_of(topics, list(outputs), list(np.array([[0, 0], [0, 1]])))
@@ -105,6 +105,6 @@ def test_accuracy_and_sureness_of_labels_are_those_of_the_thresholds_in_use():
         (Calibration(thresholds=(0.5, 0.5)), 1.0, (0.9 + 0.7 + 0.7 + 0.6) / 4),
         (Calibration(thresholds=(0.5, 0.9)), 0.75, (0.9 + 0.7 + 0.7 + 0.4) / 4),
     ):
-        found = sureness(rows, calibration, rng=np.random.default_rng(0))
-        assert (found.accuracy, found.confidence) == (accuracy, pytest.approx(confidence))
+        shown = sureness(rows, calibration, rng=np.random.default_rng(0))
+        assert (shown.accuracy, shown.confidence) == (accuracy, pytest.approx(confidence))
     assert sureness(rows, Calibration(scale=(0.5,)), rng=np.random.default_rng(0)).accuracy == 0.5

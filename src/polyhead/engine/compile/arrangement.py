@@ -126,7 +126,7 @@ class Arrangement:
         return self.owners[owner].arrays
 
     def mapped(self) -> Iterator[np.ndarray]:
-        """The trunk's arrays and those of tasks that may lie in files of the bundle, where nobody writes to them."""
+        """Arrays of the trunk and of tasks of the bundle, which may lie in its files: nobody writes to them."""
         yield from self.trunk.arrays.values()
         for arrays in self._mapped.values():
             yield from arrays.values()

@@ -95,7 +95,7 @@ class Graphs:
             return self._known.setdefault(recipe.key, Graph(recipe, self._compiled, self._release))
 
     def hold(self, graphs: Collection[Graph], tokens: Collection[Token], read: Collection[np.ndarray] = ()) -> None:
-        """Keeps these, and those of single tasks or steps that are loaded; a call that runs others ends as it began.
+        """Keeps these graphs, and loaded ones of single tasks or steps; a call that runs others ends as it began.
 
         `read` are arrays that graphs are made from, and that nobody writes to: pages of files that compiling read, or
         the first call, are given back.
