@@ -1,13 +1,11 @@
 """The first minute: megabytes of an installation, seconds of the README's snippet, of the demo and of cross-validation.
 
-    python -m benchmarks.minute [install snippet demo cross calibration best]
+    python -m benchmarks.minute [install snippet demo cross]
 
 An empty environment gets the package and what it pulls, and nothing else but the default encoder; there the snippet and
 the demo run. The snippet runs once more with torch and OpenVINO beside it, in this environment, and so does
-cross-validation of 200 rows of AG News. Calibration: ten sets with 64 rows a label, three draws, by the whole test
-split, with the scale of the outputs that training chose and without it. Effort 'best': four sets of 1,500 rows, one
-draw, test scores beside those of the default, and the time that its minutes allow. Rows are kept, so that parts can be
-repeated; processors without bfloat16 have a file of their own.
+cross-validation of 200 rows of AG News. Rows are kept, so that parts can be repeated; processors without bfloat16 have
+a file of their own.
 """
 
 from __future__ import annotations
@@ -20,11 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks.right_snippet import snippet
 from benchmarks.server_load import SUFFIX
-from polyhead.project.recipes import Effort
 from studies.results import Claim
 from studies.settings import ROOT, answer_help, command, report, say
 
@@ -59,8 +55,6 @@ def main() -> None:
         "snippet": snippets,
         "demo": demos,
         "cross": crosses,
-        "calibration": calibrations,
-        "best": bests,
     }
     for name in sys.argv[1:] or parts:
         rows = [row for row in kept() if row["part"] != name] + [{"part": name, **row} for row in parts[name]()]
@@ -140,97 +134,13 @@ def crosses() -> list[dict]:
     return rows
 
 
-CALIBRATED = ("trec6", "emotion", "cr", "sst5", "irony", "mrpc", "subj", "ag_news", "trec50", "rte")
-ROWS_OF_LABEL, DRAWS = "64", (1, 2, 3)
-
-
-def calibrations() -> list[dict]:
-    """Expected calibration error on the whole test split, as trained and with the scale of training taken out."""
-    rows = []
-    for name in CALIBRATED:
-        for draw in DRAWS:
-            rows.append({"set": name, "draw": draw, **_calibration(name, draw)})
-            say(str(rows[-1]))
-    return rows
-
-
-def _calibration(name: str, draw: int) -> dict:
-    import numpy as np
-
-    from polyhead import Model, Project, train_project
-    from polyhead.project.recipes import Training
-    from polyhead.project.tables import TrunkChoice
-    from polyhead.tasks.metrics import calibration_error
-    from studies.defaults import run as study
-    from studies.settings import RUNS
-
-    source = study.SETS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        entry = study.written(
-            source, study.labelled(source, ROWS_OF_LABEL, draw), Path(folder), study.labels_of(source)
-        )
-        project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=study.MAX_TOKENS), training=Training(seed=draw))
-        outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache")
-        notes = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
-        model = Model.load(outcome.bundle)
-        test = study.read(source, source.test)
-        pairs = "pair" in source.declared
-        texts = [(row["text_a"], row["text_b"]) if pairs else row["text"] for row in test]
-        shares = np.asarray(model.predict_proba(texts, task="task"), np.float64)
-        labels = [str(label) for label in model.tasks["task"].labels]
-    targets = np.array([labels.index(str(row["label"])) for row in test])
-    scale = notes.get("scale", 1.0)
-    plain = np.exp(np.log(np.maximum(shares, 1e-300)) / scale)
-    errors = [
-        calibration_error(each.max(axis=1), (each.argmax(axis=1) == targets) * 1.0)
-        for each in (shares, plain / plain.sum(axis=1, keepdims=True))
-    ]
-    changed = int((shares.argmax(axis=1) != plain.argmax(axis=1)).sum())
-    return {"scale": scale, "error": round(errors[0], 4), "unscaled": round(errors[1], 4), "changed": changed}
-
-
-SEARCHED, MINUTES = ("trec6", "emotion", "irony", "cr"), 5.0
-
-
-def bests() -> list[dict]:
-    """Each set with the default and with effort 'best', over features that are encoded already but for branches."""
-    rows = []
-    for name in SEARCHED:
-        for effort in ("quick", "default", "best"):  # quick encodes, and is not compared
-            rows.append({"set": name, "effort": effort, **_searched(name, effort)})
-            say(str(rows[-1]))
-    return rows
-
-
-def _searched(name: str, effort: Effort) -> dict:
-    from polyhead import Project, train_project
-    from polyhead.project.recipes import Training
-    from polyhead.project.tables import TrunkChoice
-    from polyhead.tasks.kinds import kind_of
-    from studies.defaults import run as study
-    from studies.settings import RUNS
-
-    source = study.SETS[name]
-    training = Training(effort=effort, minutes=MINUTES if effort == "best" else None)
-    with tempfile.TemporaryDirectory() as folder:
-        entry = study.written(source, study.labelled(source, "1500", 1), Path(folder), study.labels_of(source))
-        project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=study.MAX_TOKENS), training=training)
-        began = time.perf_counter()
-        outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache")
-        seconds = round(time.perf_counter() - began, 1)
-        notes = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
-    task = entry.task()
-    score = 100 * notes["splits"]["test"][kind_of(task).default_metric(task)]
-    return {"score": round(score, 2), "seconds": seconds, "chosen": notes.get("chosen") or "a branch"}
-
-
 def claims(rows: list[dict]) -> list[Claim]:
     """A claim for each part that was measured."""
     parts = {name: [row for row in rows if row["part"] == name] for name in {row["part"] for row in rows}}
     found = []
 
-    def claim(name: str, text: str, values: list[float], unit: str, note: str, target: float | None = None) -> None:
-        wanted = TARGETS[name] if target is None else target
+    def claim(name: str, text: str, values: list[float], unit: str, note: str) -> None:
+        wanted = TARGETS[name]
         value = round(statistics.median(values), 3)
         if value > wanted:
             note += f" {WHY[name]}." if name in WHY else ""
@@ -265,26 +175,6 @@ def claims(rows: list[dict]) -> list[Claim]:
             note = f"Mean accuracy {several[0]['accuracy']:.3f}. Median of {len(several)}."
             text = f"`cross_val_score`, 200 rows of AG News, three folds, effort '{effort}'"
             claim(name, text, [row["seconds"] for row in several], "seconds", note)
-    if "calibration" in parts:
-        several = parts["calibration"]
-        mean, before = (statistics.mean(row[key] for row in several) for key in ("error", "unscaled"))
-        count, changed = len({row["set"] for row in several}), sum(row["changed"] for row in several)
-        note = f"{before:.3f} without the scale; {changed} labels changed by it. {len(DRAWS)} draws a set."
-        text = f"expected calibration error on test, mean of {count} sets, {ROWS_OF_LABEL} rows a label, no command"
-        claim("calibration", text, [mean], "", note, 0.05)
-    if "best" in parts:
-        by = {(row["set"], row["effort"]): row for row in parts["best"]}
-        sets = sorted({row["set"] for row in parts["best"]})
-        lost = [by[name, "default"]["score"] - by[name, "best"]["score"] for name in sets]
-        spent = [by[name, "best"]["seconds"] / 60 for name in sets]
-        branches = sum(by[name, "best"]["chosen"] == "a branch" for name in sets)
-        note = f"{branches} of {len(sets)} kept a branch; from {min(lost):+.1f} to {max(lost):+.1f}. One draw."
-        text = (
-            f"points of the test score that effort 'best' loses to the default, mean of {len(sets)} sets of 1,500 rows"
-        )
-        claim("best", text, [statistics.mean(lost)], "points", note, 0.0)
-        longest = "minutes that the longest of them took, encoding included"
-        claim("best_minutes", longest, [max(spent)], "minutes", f"{MINUTES:g} were given.", MINUTES)
     return found
 
 

@@ -45,7 +45,7 @@ RUNS = {
     "defaults.run_cascade": "Score cascades of two trunks, and what they leave of the deep one's work.",
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
-    "defaults.run_quick": "Score linear heads alone beside the default.",
+    "defaults.run_efforts": "Score linear heads alone, and a search of five minutes, beside the default.",
     "defaults.run_setfit": "Score the default beside SetFit and logistic regression, the same encoder.",
     "defaults.run_pairs": "Score spans and choices: the default, what advise finds, and the constant answer.",
     "gpu.run": "Train and score on a card until the minutes are over; `make gpu`.",

@@ -88,7 +88,7 @@ def quick_claims(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *
         mine = [(row, default) for row, default in pairs if row["size"] == size]
         points: Points = {}
         for row, default in mine:
-            points.setdefault(row["set"], {})[row["draw"]] = 100 * (default["default"] - row["quick"])
+            points.setdefault(row["set"], {})[row["draw"]] = 100 * (default["default"] - row["score"])
         if not points:
             continue
         timed = [pair for pair in mine if len({row.get("hardware") for row in pair}) == 1]  # on one machine
@@ -109,6 +109,37 @@ def quick_claims(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *
             note=f"most: {listed(worst)}{told}",
             lacking=lacking_draws(points),
         )
+
+
+def best_claims(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, sets: Sequence[str], minutes: float
+) -> Iterator[Claim]:
+    """What effort best loses to the default, and whether it keeps to its minutes; pairs as of `quick_claims`."""
+    points: Points = {}
+    for row, default in pairs:
+        points.setdefault(row["set"], {})[row["draw"]] = 100 * (default["default"] - row["score"])
+    if not points:
+        return
+    branches = sum(row["chosen"] is None for row, _ in pairs)
+    absent = [name for name in sets if name not in points]
+    yield judged(
+        "minute.best",
+        f"points of the test score that effort best loses to the default, mean of {len(points)} sets, 1500 rows",
+        by_draw(points),
+        target=0,
+        side="most",
+        note=f"{listed(points)}; {branches} of {len(pairs)} runs kept a branch; {minutes:g} minutes were given",
+        lacking=f"without {', '.join(absent)}" if absent else lacking_draws(points),
+    )
+    longest = max(row["seconds"] for row, _ in pairs) / 60
+    yield Claim(
+        id="minute.best_minutes",
+        text=f"minutes that the longest of {len(pairs)} runs of effort best took, without encoding",
+        target=minutes,
+        value=round(longest, 2),
+        unit="minutes",
+        holds=longest <= minutes,
+    )
 
 
 def over_before(before: Rows, rows: Rows, size: str) -> Points:

@@ -35,7 +35,7 @@ from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
 from polyhead.project.encoders import MINILM
 from polyhead.project.pretrained import load_trunk
-from polyhead.project.recipes import Effort, Training
+from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
@@ -146,14 +146,12 @@ def again(row: Mapping[str, Any]) -> dict[str, float]:
         return baselines(ready, row["metric"], row["draw"], opened(MINILM))
 
 
-def project_of(
-    name: str, size: str, draw: int, folder: Path, *, trunk: str = MINILM, effort: Effort = "default"
-) -> Project:
+def project_of(name: str, size: str, draw: int, folder: Path, *, trunk: str = MINILM) -> Project:
     """A project over these labelled rows and the whole test split, which are written into the folder."""
     source = SETS[name]
     entry = written(source, labelled(source, size, draw), folder, labels_of(source))
     chosen = TrunkChoice(name=trunk, max_tokens=MAX_TOKENS)
-    return Project(tasks=(entry,), trunk=chosen, training=Training(seed=draw, effort=effort))
+    return Project(tasks=(entry,), trunk=chosen, training=Training(seed=draw))
 
 
 def learned(project: Project, folder: Path) -> dict[str, object]:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import many_rows, words_cost
-from studies.defaults import run_cascade, run_pairs, run_setfit
+from studies.defaults import run_calibration, run_cascade, run_efforts, run_pairs, run_setfit
 
 
 def setfit_row(name, size, draw, ours, theirs, *, steps=10, whole=10):
@@ -75,6 +75,50 @@ def test_a_study_reports_from_its_rows_alone(study, row, monkeypatch, tmp_path, 
     assert json.loads((tmp_path / f"{study.NAME}.json").read_text())["rows"] == [row]
     said = capsys.readouterr().out
     assert "lacking: " in said and "all take about" in said
+
+
+def effort_row(effort, name, draw, score, *, seconds=60.0, chosen="attention"):
+    key = {"effort": effort, "set": name, "size": "1500", "draw": draw}
+    return {**key, "hardware": "one", "score": score, "seconds": seconds, "chosen": chosen}
+
+
+def test_efforts_are_held_against_the_default_of_the_same_rows(monkeypatch):
+    """Quick is 2 points below the default, best 1 above it; a row whose default is not there does not count."""
+    defaults = [
+        {"set": name, "size": "1500", "draw": draw, "default": 0.7, "seconds": 20.0, "hardware": "one"}
+        for name in run_efforts.SEARCHED
+        for draw in (1, 2, 3)
+    ]
+    monkeypatch.setattr(run_efforts, "results_rows", lambda name: defaults)
+    rows = [effort_row("quick", row["set"], row["draw"], 0.68) for row in defaults]
+    rows += [effort_row("best", row["set"], row["draw"], 0.71, chosen=None) for row in defaults]
+    rows += [effort_row("best", "subj", 1, 0.1)]
+    quick, best, minutes = run_efforts.restated(rows)
+    assert (quick.id, quick.value, quick.holds) == ("minute.quick_1500", pytest.approx(2), False)
+    assert (best.id, best.value, best.holds) == ("minute.best", pytest.approx(-1), True)
+    assert "12 of 12 runs kept a branch" in best.note
+    assert (minutes.id, minutes.value, minutes.holds) == ("minute.best_minutes", 1.0, True)
+
+
+def test_one_run_of_best_that_takes_longer_than_its_minutes_misses_the_target(monkeypatch):
+    defaults = [{"set": "cr", "size": "1500", "draw": draw, "default": 0.7} for draw in (1, 2, 3)]
+    monkeypatch.setattr(run_efforts, "results_rows", lambda name: defaults)
+    rows = [effort_row("best", "cr", draw, 0.7, seconds=301.0 if draw == 2 else 200.0) for draw in (1, 2, 3)]
+    best, minutes = run_efforts.restated(rows)
+    assert best.holds is None and "without trec6, emotion, irony" in best.note
+    assert minutes.holds is False and minutes.value == pytest.approx(5.02)
+
+
+def test_the_error_of_calibration_is_a_mean_of_ten_sets():
+    rows = [
+        {"set": name, "draw": draw, "error": 0.03, "unscaled": 0.09}
+        for name in run_calibration.NAMES
+        for draw in (1, 2, 3)
+    ]
+    (claim,) = run_calibration.claims(rows)
+    assert claim.holds and claim.value == pytest.approx(0.03) and "without the scale 0.090" in claim.note
+    (part,) = run_calibration.claims(rows[3:])
+    assert part.holds is None and "without trec6" in part.note
 
 
 def test_many_rows_are_compared_with_the_checkout_before():
