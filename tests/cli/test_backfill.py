@@ -6,8 +6,10 @@ import json
 import pytest
 
 from polyhead.bundle.read import Bundle
+from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.tasks.calibration import Calibration, SetRule
 from support.backfills import append, make_bundle, schema, texts
 from support.commands import run
 
@@ -77,6 +79,59 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
         assert float(row["urgency"]) == pytest.approx(result.answers["urgency"]["value"], abs=1e-3)
     assert run(*words[:-2], cwd=folder).code == 0
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_the_table_has_every_column_that_was_asked_for(folder, ending):
+    """It had the answers alone: --scores and --calibrated changed the store, and the file in nothing."""
+    bundle = Bundle.open(folder / "bundle")
+    sets = (SetRule(coverage=0.9, limit=0.4),)
+    beside = {
+        "mood": Calibration(scale=(0.5,), unsure_below=0.55, sets=sets, coverage=0.9),
+        "topics": Calibration(thresholds=(0.3,) * len(bundle.tasks["topics"].task.labels)),
+        "urgency": Calibration(sets=(SetRule(coverage=0.9, limit=0.1),), coverage=0.9),
+    }
+    keep_beside(bundle.root, {name: Beside(calibration=each) for name, each in beside.items()}, read=bundle)
+    words = ("--scores", "--calibrated", "-o", f"out{ending}")
+    done = run("backfill", "bundle", "--features", "store", *words, cwd=folder)
+    assert done.code == 0, done.err
+    session = ("--tasks", "mood,topics,urgency", "--backend", "reference", *words[:-1], f"straight{ending}")
+    straight = run("predict", "bundle", "texts.jsonl", *session, cwd=folder)
+    assert straight.code == 0, straight.err
+    stored, encoded = (rows_of(folder / f"{name}{ending}") for name in ("out", "straight"))
+    assert len(stored) == len(encoded) == 12
+    missing = {".scores.calibrated"} | {f"{name}.calibrated.scores" for name in beside}
+    names = [name for name in encoded[0] if name not in ("text", "error") and name not in missing]
+    assert {"mood.unsure", "mood.set", "topics.calibrated", "topics.scores", "urgency.interval"} <= set(names)
+    for mine, theirs in zip(stored, encoded, strict=True):
+        for name in names:
+            assert plain(mine[name]) == plain(theirs[name]), name
+
+
+def rows_of(path):
+    """The rows of a table as other programs read them; cells of CSV that hold JSON as its values."""
+    if path.suffix == ".parquet":
+        return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    return [{name: read_cell(cell) for name, cell in row.items()} for row in rows]
+
+
+def read_cell(cell):
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell or None
+
+
+def plain(value):
+    """Numbers within the precision of half floats."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return pytest.approx(value, abs=1e-3) if isinstance(value, float) else value
 
 
 def test_what_is_asked_wrongly_is_refused(folder):

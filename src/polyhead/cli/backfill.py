@@ -20,7 +20,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backf
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.resample import SampleAgreement, resampled
 from polyhead.store.jobs.stored import StoredAnswers
-from polyhead.store.jobs.table import WRITTEN, stored_rows, write_answers
+from polyhead.store.jobs.table import WRITTEN, stored_rows, table_columns, write_answers
 
 
 @verb("backfill", again="the same command goes on from there")
@@ -39,7 +39,7 @@ def command(
     sample: int = option("Texts of --sample-from.", 200, ge=1),
     columns: TextColumns,
     output: File = option(
-        "Also write a table to FILE (.csv, .jsonl or .parquet): id, answer and score for each document.",
+        "Also write a table to FILE (.csv, .jsonl or .parquet): each document's id, answers and columns asked for.",
         "-o",
         "--output",
         type=OutputFile(*WRITTEN),
@@ -107,14 +107,14 @@ def _write(
 ) -> None:
     """Writes the answers as a table."""
     answers, names = StoredAnswers(store, bundle), tuple(dict.fromkeys(column.task for column in done.columns))
-    familiar = tuple(column.task for column in done.columns if column.familiar)
-    wish = LabelRequest(tasks=names, columns=roles, familiar=familiar)
+    beside = tuple(column for column in done.columns if not column.is_answer)
+    wish = LabelRequest(tasks=names, columns=roles, beside=beside)
     rows = stored_rows(answers, wish)
     if texts is not None:
         rows = label_rows(answers, texts, wish, show=printer.show)
     with writing_file(output) as file:
-        tasks = {name: answers.task(name) for name in names}
-        written = write_answers(file, Path(output).suffix.lower(), rows, tasks)
+        columns = table_columns({name: answers.task(name) for name in names}, wish)
+        written = write_answers(file, Path(output).suffix.lower(), rows, columns)
     printer.line(f"{output}: {counted(written, 'row')}")
 
 

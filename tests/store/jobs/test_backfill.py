@@ -59,7 +59,7 @@ def test_every_document_has_the_answers_of_a_session_over_its_text(location, bun
     done = backfill(location, bundle, BackfillRequest(all_scores=True))
     assert (done.documents, done.filled, done.fragments) == (60, 60, 3)
     answers = Session(bundle, backend="reference").columns(texts(range(60)), tasks=ANSWERED)
-    mood, moods, topics, _, urgency, _ = (column(location, each.name) for each in done.columns)
+    mood, moods, topics, _, urgency = (column(location, each.name) for each in done.columns)
     np.testing.assert_array_equal(mood["label"], answers["mood"].label)
     np.testing.assert_allclose(mood["score"], answers["mood"].scores.max(axis=1), atol=1e-4)
     np.testing.assert_allclose(moods["scores"], answers["mood"].scores, atol=1e-3)
@@ -293,7 +293,7 @@ def test_documents_without_a_token_have_no_answer(location, bundle):
     store.append([bytes(16)], {kept.digest: PackedRows.of([0], np.empty((0, kept.token_bytes), np.uint8))})
     done = backfill(location, bundle, BackfillRequest(all_scores=True))
     by_name = {each.name: column(location, each.name) for each in done.columns}
-    mood, moods, topics, _, urgency, _ = by_name.values()
+    mood, moods, topics, _, urgency = by_name.values()
     assert mood["label"][:4].min() >= 0 and mood["label"][4] == -1
     assert not topics["labels"][4].any()
     for lacking in (mood["score"], moods["scores"][:, 0], topics["score"], urgency["value"]):

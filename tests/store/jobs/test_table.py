@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from polyhead.store.jobs.table import write_answers
+from polyhead.store.jobs.labels import LabelRequest
+from polyhead.store.jobs.table import table_columns, write_answers
 from polyhead.tasks.task import Task
 
 TASKS = {"mood": Task(name="mood", kind="single_label", labels=("bad", "good"))}
+COLUMNS = table_columns(TASKS, LabelRequest(tasks=("mood",)))
 SINGLE = {"id": "00", "text": "a", "mood": "good", "mood.score": 0.5}
 PAIR = {"id": "01", "text": "b", "text_b": "c", "mood": "bad", "mood.score": 0.25}
 
@@ -17,7 +19,7 @@ PAIR = {"id": "01", "text": "b", "text_b": "c", "mood": "bad", "mood.score": 0.2
 def written(ending, *rows):
     """The rows of such a table as other programs read them."""
     file = io.BytesIO()
-    assert write_answers(file, ending, iter(rows), TASKS) == len(rows)
+    assert write_answers(file, ending, iter(rows), COLUMNS) == len(rows)
     if ending == ".csv":
         return list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
     if ending == ".jsonl":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
+from polyhead.engine.familiar import KEY as FAMILIAR_KEY
 from polyhead.errors import ConfigError
 from polyhead.store.corpus.base import CorpusStore, ResultFacts
 from polyhead.tasks.calibration import KEY, Calibration, decided, in_set, rule_of
@@ -20,12 +22,12 @@ from polyhead.tasks.task import CellForm, RowKind, Task
 from polyhead.values import Value
 
 
-class CalibratedCell(Value, eq=False):
-    """A column in addition to a task's answers."""
+class AddedCell(Value, eq=False):
+    """A column of a table in addition to a task's answers."""
 
     end: str  # suffix of its name, after the task's
     form: CellForm
-    read: Callable[[Any], object]  # content of its cell, from an answer's `calibrated`
+    read: Callable[[Any], object]  # content of its cell, from an answer's `calibrated` or a row of a stored column
     fields: tuple[str, ...] = ()
 
 
@@ -42,24 +44,24 @@ def calibrations_of(calibrations: Mapping[str, Calibration], tasks: Iterable[str
     return known
 
 
-def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> tuple[CalibratedCell, ...]:
+def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> tuple[AddedCell, ...]:
     """The columns of a task: label or labels, confidence, set and interval, as far as it has them."""
     kind, has_sets = kind_of(task), rule_of(calibration) is not None
     if kind.scores == "range":
-        return (CalibratedCell(end=".interval", form="numbers", read=itemgetter("interval")),) if has_sets else ()
+        return (AddedCell(end=".interval", form="numbers", read=itemgetter("interval")),) if has_sets else ()
     cells = []
     if kind.scores == "sigmoid":
-        cells.append(CalibratedCell(end=f".{KEY}", form="texts", read=itemgetter("labels")))
+        cells.append(AddedCell(end=f".{KEY}", form="texts", read=itemgetter("labels")))
     else:
         form: CellForm = "number" if kind.per_option else "text"
-        cells.append(CalibratedCell(end=f".{KEY}", form=form, read=itemgetter("index" if kind.per_option else "label")))
-        cells.append(CalibratedCell(end=".probability", form="number", read=probability_of))
-        cells.append(CalibratedCell(end=".unsure", form="flag", read=itemgetter("unsure")))
+        cells.append(AddedCell(end=f".{KEY}", form=form, read=itemgetter("index" if kind.per_option else "label")))
+        cells.append(AddedCell(end=".probability", form="number", read=probability_of))
+        cells.append(AddedCell(end=".unsure", form="flag", read=itemgetter("unsure")))
     if has_sets:
-        cells.append(CalibratedCell(end=".set", form="places" if kind.per_option else "texts", read=itemgetter("set")))
+        cells.append(AddedCell(end=".set", form="places" if kind.per_option else "texts", read=itemgetter("set")))
     if scores and kind.score_cell is not None:
         end = f".{KEY}.scores"
-        cells.append(CalibratedCell(end=end, form=kind.score_cell, read=itemgetter("scores"), fields=task.labels))
+        cells.append(AddedCell(end=end, form=kind.score_cell, read=itemgetter("scores"), fields=task.labels))
     return tuple(cells)
 
 
@@ -270,6 +272,33 @@ def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
     if not np.isfinite(arrays["score"]):
         return None
     return [label for label, is_given in zip(labels, arrays["labels"].tolist(), strict=True) if is_given]
+
+
+def stored_cells(column: ResultColumn, task: Task) -> tuple[AddedCell, ...]:
+    """The columns of a table for a stored column in addition to the answers; each reads a row of its arrays."""
+
+    def cell(end: str, form: CellForm, array: str, fields: tuple[str, ...] = ()) -> AddedCell:
+        return AddedCell(end=end, form=form, fields=fields, read=lambda row: _cell_value(form, task.labels, row[array]))
+
+    if column.familiar:
+        return (cell(f".{FAMILIAR_KEY}", "number", "familiar"),)
+    if column.all_scores:
+        return (cell(".scores", "shares", "scores", task.labels),)
+    assert column.calibration is not None
+    arrays = {f".{KEY}": "labels" if kind_of(task).scores == "sigmoid" else "label"}
+    cells = calibrated_cells(task, column.calibration, scores=False)
+    return tuple(cell(each.end, each.form, arrays.get(each.end, each.end[1:])) for each in cells)
+
+
+def _cell_value(form: CellForm, labels: Sequence[str], value: np.ndarray) -> object:
+    """One row of an array as a cell of this form; None for a label below 0 and numbers that are NaN."""
+    if form == "text":
+        return labels[int(value)] if value >= 0 else None
+    if form == "texts":
+        return list(compress(labels, value.tolist()))
+    if not np.isfinite(value).all():
+        return None
+    return dict(zip(labels, value.tolist(), strict=True)) if form == "shares" else value.tolist()
 
 
 def document_score(arrays: Mapping[str, np.ndarray]) -> float | None:

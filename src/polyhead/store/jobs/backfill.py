@@ -179,7 +179,7 @@ class Backfill:
             for column in answer_columns(
                 name,
                 bundle.lines[name],
-                all_scores=wish.all_scores and not kind_of(tasks[name]).generates,
+                all_scores=wish.all_scores and kind_of(tasks[name]).score_cell is not None,
                 calibration=calibrations.get(name),
                 familiar=vectors is not None and name in vectors.rows,
             )

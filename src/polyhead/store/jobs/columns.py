@@ -17,7 +17,7 @@ from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells
+from polyhead.store.jobs.answers import AddedCell, calibrated_cells
 from polyhead.tasks.calibration import KEY as CALIBRATED
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
@@ -236,7 +236,7 @@ class Answers(Value):
             cells += [None if answer is None else few_digits(answer.get(key)) for key in self.told.get(name, ())]
         return [*cells, why_none(result)]
 
-    def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:
+    def _calibrated(self, name: str) -> tuple[AddedCell, ...]:
         calibration = self.calibrations.get(name)
         return () if calibration is None else calibrated_cells(self.tasks[name], calibration, scores=self.scores)
 

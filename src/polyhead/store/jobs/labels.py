@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from polyhead.arguments import check_fields
-from polyhead.engine.familiar import KEY
 from polyhead.errors import ConfigError
 from polyhead.progress import Show
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
-from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
+from polyhead.store.jobs.answers import ResultColumn, document_score, given_of, is_answer, stored_cells, surety_of
 from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 AT_ONCE = 2**16  # documents looked up at once
 TEXTS = ("text", "text_b")  # columns of a document's text or pair
@@ -29,7 +29,7 @@ class LabelRequest(Value):
     tasks: tuple[str, ...]
     columns: dict[str, str] = {}  # column of the file to read by its role, such as text
     at_least: float | None = None  # minimum score of an answer
-    familiar: tuple[str, ...] = ()  # tasks with a column of how familiar documents are
+    beside: tuple[ResultColumn, ...] = ()  # columns that are written beside the answers
     rows: int | None = None  # about so many documents, sampled by id, always the same ones; None: all
 
     def __post_init__(self) -> None:
@@ -91,13 +91,24 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
         is_kept = is_done & is_answer(arrays)
         if wish.at_least is not None:
             is_kept &= surety_of(arrays) >= wish.at_least
-        labels = answers.task(name).labels
-        rows = [{key: array[row] for key, array in arrays.items()} for row in range(len(places))]
-        kept = list(zip(rows, is_kept.tolist(), strict=True))
-        columns[name] = [given_of(row, labels) if is_one else None for row, is_one in kept]
+        task = answers.task(name)
+        columns[name] = _cells(partial(given_of, labels=task.labels), arrays, is_kept)
         if "score" in arrays:
-            columns[name + SCORE] = [document_score(row) if is_one else None for row, is_one in kept]
-        if name in wish.familiar:
-            columns[f"{name}.{KEY}"] = list(answers.familiar(name, places))
+            columns[name + SCORE] = _cells(document_score, arrays, is_kept)
+        for column in wish.beside:
+            if column.task == name:
+                beside, is_there = answers.at(name, places, column)
+                for cell in stored_cells(column, task):
+                    columns[name + cell.end] = few_digits(_cells(cell.read, beside, is_kept & is_there))
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))
+
+
+def _cells(
+    read: Callable[[Mapping[str, np.ndarray]], object], arrays: Mapping[str, np.ndarray], is_kept: np.ndarray
+) -> list[object]:
+    """What is read of each row of the arrays; None for one that is not kept."""
+    return [
+        read({key: array[row] for key, array in arrays.items()}) if is_one else None
+        for row, is_one in enumerate(is_kept.tolist())
+    ]

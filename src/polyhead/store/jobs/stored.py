@@ -56,12 +56,6 @@ class StoredAnswers:
         self.task(name)
         return answer_columns(name, self.bundle.lines[name], all_scores=False)[0]
 
-    def familiar(self, name: str, places: np.ndarray) -> list[float | None]:
-        """The familiarity of the documents at these places to the task; None if the store has no vectors for it."""
-        column = answer_columns(name, self.bundle.lines[name], all_scores=False, familiar=True)[-1]
-        arrays, _ = answers_at(self.store, column, self.task(name), places)
-        return [float(share) if np.isfinite(share) else None for share in arrays["familiar"]]
-
     def source(self, name: str) -> AnswerSource:
         """The origin of the task's answers."""
         column = self.column(name)
@@ -74,9 +68,11 @@ class StoredAnswers:
         column = self.column(name).name
         return sum(fragment.rows for fragment in self.store.fragments if column in fragment.results)
 
-    def at(self, name: str, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """`answers_at` of the task's column."""
-        return answers_at(self.store, self.column(name), self.task(name), places)
+    def at(
+        self, name: str, places: np.ndarray, column: ResultColumn | None = None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """`answers_at` of the task's column of answers, or of another one of its columns."""
+        return answers_at(self.store, column or self.column(name), self.task(name), places)
 
     def fragments(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Ids (rows, 16) and places (rows, 2) of each fragment's documents."""

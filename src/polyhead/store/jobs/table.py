@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
 from polyhead.data.tables.arrow import arrow_for
+from polyhead.data.tables.base import NewColumn
 from polyhead.data.tables.delimited import record_bytes
+from polyhead.data.tables.parquet import type_of
 from polyhead.data.tables.written import text_of_cell
-from polyhead.engine.familiar import KEY
+from polyhead.store.jobs.answers import stored_cells
 from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.tasks.kinds import kind_of
@@ -31,8 +33,24 @@ def stored_rows(answers: StoredAnswers, wish: LabelRequest) -> Iterator[dict[str
                 yield {ID: name.tobytes().hex(), **row_answers}
 
 
-def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], tasks: Mapping[str, Task]) -> int:
-    """Writes rows of `stored_rows` or `label_rows` of these tasks in the format of the ending; returns their number."""
+def table_columns(tasks: Mapping[str, Task], wish: LabelRequest) -> tuple[NewColumn, ...]:
+    """The columns of such rows: the id, texts, then of each task the answer, its score and what is beside them."""
+    columns = [NewColumn(name=name, form="text") for name in (ID, *TEXTS)]
+    for name in wish.tasks:
+        kind = kind_of(tasks[name])
+        columns.append(NewColumn(name=name, form=kind.cell))
+        if kind.scores in ("softmax", "sigmoid") and not kind.generates:
+            columns.append(NewColumn(name=name + SCORE, form="number"))
+        cells = [cell for beside in wish.beside if beside.task == name for cell in stored_cells(beside, tasks[name])]
+        columns += [NewColumn(name=name + cell.end, form=cell.form, fields=cell.fields) for cell in cells]
+    return tuple(columns)
+
+
+def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], columns: Sequence[NewColumn]) -> int:
+    """Writes rows of `stored_rows` or `label_rows` in the format of the ending; returns their number.
+
+    `columns` are those of `table_columns`; those of texts are left out where rows have none.
+    """
     written = 0
 
     def counted_rows() -> Iterator[Row]:
@@ -41,27 +59,26 @@ def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], tasks: Mapp
             written += 1
             yield row
 
-    _WRITERS[ending](file, counted_rows(), tasks)
+    _WRITERS[ending](file, counted_rows(), columns)
     return written
 
 
-def _to_jsonl(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+def _to_jsonl(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColumn]) -> None:
     file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
-def _to_csv(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+def _to_csv(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColumn]) -> None:
     first = list(itertools.islice(rows, 1))
-    columns = _columns(tasks, first)
-    file.write(record_bytes(list(columns)))
+    names = [column.name for column in _written(columns, first)]
+    file.write(record_bytes(names))
     for row in itertools.chain(first, rows):
-        file.write(record_bytes(["" if row.get(name) is None else text_of_cell(row[name]) for name in columns]))
+        file.write(record_bytes(["" if row.get(name) is None else text_of_cell(row[name]) for name in names]))
 
 
-def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task]) -> None:
+def _to_parquet(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColumn]) -> None:
     arrow = arrow_for()
     first = list(itertools.islice(rows, ROWS))
-    types = {str: arrow.string(), float: arrow.float64(), list: arrow.list_(arrow.string())}
-    schema = arrow.schema([(name, types[kind]) for name, kind in _columns(tasks, first).items()])
+    schema = arrow.schema([(column.name, type_of(column)) for column in _written(columns, first)])
     with arrow.parquet.ParquetWriter(file, schema) as writer:
         chunk = first
         while chunk:
@@ -69,18 +86,13 @@ def _to_parquet(file: IO[bytes], rows: Iterator[Row], tasks: Mapping[str, Task])
             chunk = list(itertools.islice(rows, ROWS))
 
 
-def _columns(tasks: Mapping[str, Task], first: Sequence[Row]) -> dict[str, type]:
-    """Every column of rows that begin so, and what its cells hold; pairs may follow a single text."""
-    columns: dict[str, Any] = {ID: str, **dict.fromkeys(TEXTS, str)}
-    for name, task in tasks.items():
-        columns[name] = float if task.range is not None else list if kind_of(task).scores == "sigmoid" else str
-        columns[name + SCORE] = columns[f"{name}.{KEY}"] = float
-    names = {name for row in first for name in row}
-    names |= {ID, *(TEXTS if TEXTS[0] in names else ())}
-    return {name: kind for name, kind in columns.items() if name in names}
+def _written(columns: Sequence[NewColumn], first: Sequence[Row]) -> list[NewColumn]:
+    """The columns without those of texts where rows that begin so have no text; pairs may follow a single text."""
+    has_texts = any(TEXTS[0] in row for row in first)
+    return [column for column in columns if has_texts or column.name not in TEXTS]
 
 
-_WRITERS: Mapping[str, Callable[[IO[bytes], Iterator[Row], Mapping[str, Task]], None]] = {
+_WRITERS: Mapping[str, Callable[[IO[bytes], Iterator[Row], Sequence[NewColumn]], None]] = {
     ".csv": _to_csv,
     ".jsonl": _to_jsonl,
     ".parquet": _to_parquet,
