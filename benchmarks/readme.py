@@ -35,7 +35,7 @@ from polyhead.project import tables as project
 from polyhead.project.encoders import ENCODERS
 from polyhead.project.strategies.base import kind_of_strategy
 from polyhead.tasks.task import Task, owner_of
-from studies.defaults.table import quality_table
+from studies.defaults.table import quality_table, setfit_table
 from studies.results import Claim, Results, in_order, read_results, tally
 from studies.sample.table import count_table, score_table
 from studies.sample.texts import sample_rows
@@ -149,7 +149,10 @@ def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
     guides, reference, project_pages = (ROOT / "docs" / folder for folder in ("guides", "reference", "project"))
     parts: dict[FilePath, dict[str, Callable[[str], list[str]]]] = {
-        ROOT / "README.md": {"quality": lambda _: quality_table(read_rows("heads_defaults"))},
+        ROOT / "README.md": {
+            "quality": lambda _: quality_table(read_rows("heads_defaults")),
+            "setfit": lambda _: setfit_table(read_rows("heads_setfit")),
+        },
         project_pages / "measured.md": {"headlines": lambda _: headlines(), "results": lambda _: measured()},
         project_pages / "sample.md": {
             "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),

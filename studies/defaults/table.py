@@ -1,4 +1,4 @@
-"""The README's table of quality, from the rows of the study of defaults."""
+"""The README's tables of quality, from the rows of the studies of defaults and of SetFit."""
 
 from __future__ import annotations
 
@@ -38,3 +38,31 @@ def _points(rows: Sequence[Mapping[str, Any]], size: str, name: str, words: str)
 
     vectors = max(mean([row["baselines"][key] for row in own]) for key in VECTORS if key in own[0]["baselines"])
     return mean([row["baselines"][words] for row in own]), vectors, mean([row["default"] for row in own])
+
+
+METHODS = {"logistic regression": "same encoder, logistic regression", "SetFit": "SetFit 1.2", "default": "Polyhead"}
+
+
+def setfit_table(rows: Sequence[Mapping[str, Any]], draws: int = 3) -> list[str]:
+    """Mean accuracy in points of the sets that have all draws, by size, and median seconds of training."""
+    lines = [f"| training | one label a text | {' | '.join(METHODS.values())} |", f"|---|---|{'---|' * len(METHODS)}"]
+    for size in dict.fromkeys(row["size"] for row in rows):
+        by_set: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            if row["size"] == size:
+                by_set.setdefault(row["set"], []).append(row["methods"])
+        whole = [runs for runs in by_set.values() if len(runs) == draws]
+        if not whole:
+            continue
+        means = {
+            method: 100 * statistics.mean(statistics.mean(run[method]["accuracy"] for run in runs) for runs in whole)
+            for method in METHODS
+        }
+        best = max(means.values())
+        cells = [f"**{mean:.1f}**" if mean == best else f"{mean:.1f}" for mean in means.values()]
+        seconds = [statistics.median(run[method]["seconds"] for runs in whole for run in runs) for method in METHODS]
+        lines += [
+            f"| {size} a label | accuracy, {len(whole)} sets | {' | '.join(cells)} |",
+            f"| {size} a label | seconds to train, median | {' | '.join(f'{each:.1f}' for each in seconds)} |",
+        ]
+    return lines

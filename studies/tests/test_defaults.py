@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import many_rows, words_cost
 from studies.defaults import run_calibration, run_cascade, run_efforts, run_pairs, run_setfit
+from studies.defaults.table import setfit_table
 
 
 def setfit_row(name, size, draw, ours, theirs, *, steps=10, whole=10):
@@ -36,6 +37,17 @@ def test_the_gain_over_setfit_is_a_mean_of_sets_and_counts_those_ahead():
     assert mean.id == "heads.setfit_8" and mean.value == pytest.approx(4) and not mean.holds
     assert ahead.value == 1 and "cr +10.0, subj -2.0" in ahead.note
     assert "SetFit 71.0 in 40.0 s" in mean.note and "cut by max_steps: subj 500 of 5,230" in mean.note
+
+
+def test_the_readme_shows_sets_that_have_every_draw():
+    """Ours 80 and 60, SetFit 70 and 70; subj has one draw, and does not count."""
+    rows = [setfit_row("cr", "8", draw, 0.8, 0.7) for draw in (1, 2, 3)]
+    rows += [setfit_row("sst5", "8", draw, 0.5 + draw / 20, 0.7) for draw in (1, 2, 3)]
+    rows += [setfit_row("subj", "8", 1, 0.1, 0.9)]
+    accuracy, seconds = setfit_table(rows)[2:]
+    assert accuracy == "| 8 a label | accuracy, 2 sets | 50.0 | **70.0** | **70.0** |"
+    assert seconds == "| 8 a label | seconds to train, median | 1.0 | 40.0 | 4.0 |"
+    assert setfit_table(rows[-1:])[2:] == []
 
 
 def test_all_sets_and_draws_above_setfit_hold():
