@@ -46,6 +46,7 @@ RUNS = {
     "defaults.run_labels": "Score the default by labels a class, beside published figures without labels.",
     "defaults.run_familiar": "Score how well answers tell a task's own texts from others.",
     "defaults.run_efforts": "Score linear heads alone, and a search of five minutes, beside the default.",
+    "defaults.run_calibration": "Score how sure the default is, without any command.",
     "defaults.run_setfit": "Score the default beside SetFit and logistic regression, the same encoder.",
     "defaults.run_pairs": "Score spans and choices: the default, what advise finds, and the constant answer.",
     "gpu.run": "Train and score on a card until the minutes are over; `make gpu`.",
