@@ -152,7 +152,7 @@ def chosen(data: Set, rows: Rows) -> Solution:
         examples = Examples(
             inputs=[("",)] * len(targets), targets=targets, words=None, rows=numbers, report=ReadReport()
         )
-        steps = steps[best_penalty(task, examples, steps) :]
+        steps = steps[best_penalty(task, examples, [list(step.outputs) for step in steps]) :]
     return next(head for head in solutions(rows.inputs()) if head.penalty == steps[0].heads[0].penalty)
 
 

@@ -18,7 +18,7 @@ from polyhead.train.data.kept import KeptBatch
 from polyhead.train.heads import inputs as reading
 from polyhead.train.heads import linear
 from polyhead.train.heads.inputs import inputs_of
-from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, axes_of, solutions, swept
+from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, axes_of, solutions, swept
 from polyhead.train.heads.rule import best_penalty
 from support import head_search
 
@@ -176,11 +176,25 @@ def test_of_several_labels_a_penalty_that_gives_more_of_them_rightly_is_kept():
     examples = Examples(inputs=[("",)] * 200, targets=targets, words=None, rows=[*range(200)], report=ReadReport())
     timid = np.stack(targets) * 0.9 - 1.0
     bold = np.stack(targets) * 3 - 1.5
-    steps = [Swept((), outputs.astype(np.float32), np.zeros(200)) for outputs in (timid, bold)]
-    assert best_penalty(task, examples, steps) == 1
-    assert best_penalty(task, examples, steps[::-1]) == 0
+    candidates = [list(outputs.astype(np.float32)) for outputs in (timid, bold)]
+    assert best_penalty(task, examples, candidates) == 1
+    assert best_penalty(task, examples, candidates[::-1]) == 0
     mood = Task(name="mood", kind="single_label", labels=("a", "b"))
-    assert best_penalty(mood, examples, steps) == 0  # of one label a row the least loss decides
+    assert best_penalty(mood, examples, candidates) == 0  # of one label a row the least loss decides
+
+
+def test_of_spans_the_penalty_that_finds_most_of_them_is_kept():
+    """Nearly all words are in no span: with the least loss none was found, and the first of equals is kept."""
+    task = Task(name="names", kind="tagging", labels=("O", "B-name"))
+    targets = [np.array([row % 5 == 0, False, False, False], np.int64) for row in range(40)]
+    words = [np.array([[0, 1], [2, 3], [4, 5], [6, 7]], np.int32)] * 40
+    examples = Examples(
+        inputs=[("a b c d",)] * 40, targets=targets, words=words, rows=[*range(40)], report=ReadReport()
+    )
+    logit = [np.stack([np.zeros(4), each * 2.0], axis=1).astype(np.float32) for each in targets]
+    timid, bold = [row - np.float32([0, 3]) for row in logit], [row - np.float32([0, 1]) for row in logit]
+    assert best_penalty(task, examples, [timid, bold, bold]) == 1
+    assert best_penalty(task, examples, [bold, timid]) == 0
 
 
 def test_the_solution_of_a_regression_is_that_of_ridge_regression():

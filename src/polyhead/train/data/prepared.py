@@ -108,9 +108,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         tokens = {"many_tokens": True} if self.has_many_tokens else {}
         threshold = {"finds_threshold": True} if self.finds_threshold else {}
         balanced = {"balanced_shares": True} if self.training.class_weights and self.train.examples.shares else {}
+        by_spans = self.strategy.reads_kept_features and kind_of(self.task).default_metric(self.task) == "span_f1"
+        spans = {"penalty_by_spans": True} if by_spans else {}
         training = msgspec.to_builtins(self.training)
         windows = {"windows": True} if reads_windows(self.task) and not kind_of(self.task).per_word else {}
-        return (donor | columns | words | tokens | threshold | windows | balanced) | {
+        return (donor | columns | words | tokens | threshold | windows | balanced | spans) | {
             "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

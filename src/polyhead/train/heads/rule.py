@@ -12,7 +12,6 @@ from polyhead.data.read import Examples
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.heads.linear import Swept
 
 GROUPS = 10  # of rows that are left out in turn
 THRESHOLDS = tuple(share / 20 for share in range(1, 20))  # for all labels of a row that may have several
@@ -53,14 +52,17 @@ def best_of(
     return best
 
 
-def best_penalty(task: Task, examples: Examples, steps: Sequence[Swept]) -> int:
-    """The index of the penalty to keep; the first of `steps` has the smallest loss.
+def best_penalty(task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]]) -> int:
+    """The index of the penalty to keep, by the outputs of held-out rows with each; the first has the smallest loss.
 
-    Multi-label tasks assign each label above a threshold. For rare labels a weaker penalty can find more true ones
-    though the loss is higher, so another penalty is kept if it scores clearly better.
+    Nearly all of a loss is of words in no span, or of labels that are not given, and a weaker penalty may find more of
+    the others though the loss is higher. For spans the penalty with the best score is kept, the first among equals; for
+    several labels a text another than the first one if it is clearly better.
     """
-    is_each = kind_of(task).scores == "sigmoid" and len(steps[0].outputs) == len(examples.targets)
-    return best_of(task, examples, [list(step.outputs) for step in steps]) if is_each else 0
+    kind = kind_of(task)
+    if kind.default_metric(task) == "span_f1":
+        return int(np.argmax([choosing_score(task, examples, outputs) for outputs in candidates]))
+    return best_of(task, examples, candidates) if kind.scores == "sigmoid" else 0
 
 
 def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> Task:

@@ -215,22 +215,23 @@ class Trials:
         assert first is not None
         if path.head.separate and not rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
-        best = least[rule.best_penalty(self.prepared.task, self.held, least)]
-        outputs: list[np.ndarray] = []
-        for solution, (_, held) in zip(best.heads, pairs, strict=True):
-            arrays = solved_arrays(path, solution, self._spans.get(path))
-            outputs += self.outputs(path, arrays, held)
+        answered: list[list[np.ndarray]] = []  # outputs of all held-out rows with each penalty
+        for step in least:
+            parts = [solved_arrays(path, solution, self._spans.get(path)) for solution in step.heads]
+            sides_outputs = [self.outputs(path, arrays, held) for arrays, (_, held) in zip(parts, pairs, strict=True)]
+            answered.append([row for outputs in sides_outputs for row in outputs])
+        best = rule.best_penalty(self.prepared.task, self.held, answered)
         return Trial(
             candidate=candidate,
             path=path,
-            outputs=outputs,
+            outputs=answered[best],
             offset=None,
-            setting=best.heads[0].penalty,
+            setting=least[best].heads[0].penalty,
             losses=least[0].losses,
             examples=np.concatenate([held.examples for _, held in sides]),
             prior=prior,
             fitted=Fitted(),
-            arrays=None if self._folds else arrays,
+            arrays=None if self._folds else solved_arrays(path, least[best].heads[0], self._spans.get(path)),
         )
 
     def outputs(self, path: Path, arrays: Mapping[str, np.ndarray], split: Split) -> list[np.ndarray]:
