@@ -274,6 +274,16 @@ def test_a_frame_says_what_is_missing_of_a_call(made):
         made.fit(frame, text=["title", "body"], labels="asks", kind="multi_label", empty="skip")
 
 
+def test_a_frame_of_another_split_gets_no_labels_of_the_training_rows(made):
+    """Lists of labels were paired with the rows of a frame that happened to be as long: scores were those of noise."""
+    frame = frame_for("pandas")
+    for labels in (MOODS, frame["the mood"]):
+        with pytest.raises(errors.BadValue, match="the test of task 'mood' has no labels"):
+            made.fit("mood", TEXTS, labels, text="body", test=frame)
+    with pytest.raises(errors.BadValue, match="the validation of task 'mood' has no labels"):
+        made.fit("mood", TEXTS, MOODS, validation=[TEXTS, MOODS])
+
+
 def test_texts_and_a_named_series_name_their_task(made):
     frame = frame_for("pandas")
     assert [*made.fit(frame.body, frame["the mood"]).tasks] == ["the-mood"]

@@ -110,8 +110,10 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
 
     def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
         """Rows of another split: (texts, labels), or a data frame with the same columns."""
-        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, labels)
-        return LabelledTexts.of(texts, answers, text=self.text, text_b=self.text_b, subject=subject)
+        column = labels if isinstance(labels, str) else None  # labels of other rows are none of these
+        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, column)
+        text_b = None if frame_of(texts) is None else self.text_b
+        return LabelledTexts.of(texts, answers, text=self.text, text_b=text_b, subject=subject)
 
 
 class NewRows(msgspec.Struct, frozen=True, kw_only=True):
