@@ -284,6 +284,22 @@ def test_a_frame_of_another_split_gets_no_labels_of_the_training_rows(made):
         made.fit("mood", TEXTS, MOODS, validation=[TEXTS, MOODS])
 
 
+def test_arguments_that_would_be_ignored_are_refused(made):
+    frame = frame_for("pandas")
+    with pytest.raises(errors.BadValue, match="names of the columns that hold labels"):
+        made.fit(frame, "body", "the mood")  # the column of texts was that of the default
+    for pair in ("body", list(frame.body)):
+        with pytest.raises(errors.BadValue, match="text_b"):
+            made.fit("mood", list(frame.title), MOODS, text_b=pair)
+    by_task = {"text": "body", "labels": {"mood": "the mood"}}
+    for named in ({"kind": {"Mood": "multi_label"}}, {"classes": {"moods": ["good", "bad"]}}):
+        with pytest.raises(errors.BadValue, match="did you mean 'mood'"):
+            made.fit(frame, **by_task, **named)
+    made.fit(frame, text="title", text_b="body", labels="the mood", test=([*zip(frame.title, frame.body)], MOODS))
+    with pytest.raises(errors.BadValue, match="text_b"):
+        made.predict(frame.title, text_b="body")
+
+
 def test_texts_and_a_named_series_name_their_task(made):
     frame = frame_for("pandas")
     assert [*made.fit(frame.body, frame["the mood"]).tasks] == ["the-mood"]

@@ -125,9 +125,12 @@ def texts_of_rows(
     """The inputs of these texts, None for a row without one, and their data frame, if they come from one.
 
     `text` and `text_b` name columns of a data frame; several columns `text` are joined to one text. Raises BadValue for
-    a row that is not an input, with its number.
+    a row that is not an input, with its number, and for `text_b` without a data frame.
     """
     table = frame_of(texts)
+    if table is None and text_b is not None:
+        do = "give pairs: list(zip(first, second))"
+        raise BadValue("text_b names a column of a data frame, and the texts are none", got=text_b, do=do)
     if table is None:
         rows = values_of_rows(texts, "texts")
     else:

@@ -143,7 +143,7 @@ class Model:
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
         that would be lost.
         """
-        texts, named = labels_by_task(task, texts, labels)
+        texts, named = labels_by_task(task, texts, labels, kind, classes)
         fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
         fields |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
         call_rows, display = GivenRows(texts=texts, **fields), progress_display(sys.stderr if self.verbose else None)
