@@ -300,6 +300,16 @@ def test_arguments_that_would_be_ignored_are_refused(made):
         made.predict(frame.title, text_b="body")
 
 
+def test_a_task_of_labels_becomes_one_of_numbers_or_tags(made):
+    """The labels of the live version were looked for in kinds that have none, and put among tags."""
+    made.fit("mood", TEXTS, MOODS).fit("mood", TEXTS, [len(text) / 7 for text in TEXTS], kind="regression")
+    assert made.tasks["mood"].kind == "regression"
+    made.fit("said", TEXTS, MOODS)
+    words, tags = [text.split() for text in TEXTS], [["O", "B-w", "O", "O"] for _ in TEXTS]
+    made.fit("said", words, tags, kind="tagging", allow_lost_labels=True)
+    assert made.tasks["said"].labels == ("O", "B-w", "I-w")
+
+
 def test_texts_and_a_named_series_name_their_task(made):
     frame = frame_for("pandas")
     assert [*made.fit(frame.body, frame["the mood"]).tasks] == ["the-mood"]
