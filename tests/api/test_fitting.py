@@ -300,6 +300,24 @@ def test_arguments_that_would_be_ignored_are_refused(made):
         made.predict(frame.title, text_b="body")
 
 
+class Text(str):
+    """As parsers of HTML give, such as BeautifulSoup."""
+
+
+@pytest.mark.parametrize("form", [np.str_, Text])
+def test_strings_of_other_types_are_strings(made, form):
+    """A fit ended in a TypeError of the file format, after it had learned; also if the arrays were zipped to pairs."""
+    texts, moods = list(map(form, TEXTS)), list(map(form, MOODS))
+    made.fit("mood", texts, moods, classes=list(map(form, ("good", "bad"))))
+    made.fit("listed", TEXTS, [[mood] for mood in moods])
+    made.fit("pair", [*zip(texts, moods, strict=True)], MOODS)
+    made.fit("words", [list(map(form, text.split())) for text in TEXTS], [["O", "B-w", "O", "O"] for _ in TEXTS])
+    assert made.tasks["mood"].labels == ("good", "bad")
+    before = made.predict_proba(texts, "mood")
+    made.fit("mood", TEXTS, MOODS, classes=np.array(["good", "bad"]))
+    assert np.array_equal(made.predict_proba(TEXTS, "mood"), before)
+
+
 def test_a_task_of_labels_becomes_one_of_numbers_or_tags(made):
     """The labels of the live version were looked for in kinds that have none, and put among tags."""
     made.fit("mood", TEXTS, MOODS).fit("mood", TEXTS, [len(text) / 7 for text in TEXTS], kind="regression")
