@@ -63,7 +63,7 @@ class Model:
         deterministic: bool = False,
         verbose: bool = True,
     ) -> None:
-        self._cache, self.verbose = cache, verbose
+        self._cache, self.verbose = FilePath(cache).resolve() if cache else None, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
