@@ -307,7 +307,8 @@ def test_arguments_that_would_be_ignored_are_refused(made):
     for named in ({"kind": {"Mood": "multi_label"}}, {"classes": {"moods": ["good", "bad"]}}):
         with pytest.raises(errors.BadValue, match="did you mean 'mood'"):
             made.fit(frame, **by_task, **named)
-    made.fit(frame, text="title", text_b="body", labels="the mood", test=([*zip(frame.title, frame.body)], MOODS))
+    pairs = list(zip(frame.title, frame.body, strict=True))
+    made.fit(frame, text="title", text_b="body", labels="the mood", test=(pairs, MOODS))
     with pytest.raises(errors.BadValue, match="text_b"):
         made.predict(frame.title, text_b="body")
 

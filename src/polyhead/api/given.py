@@ -113,7 +113,7 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number or string of numpy as one of Python, in lists and tuples too; None if missing; anything else unchanged."""
+    """A number or string of numpy as one of Python, in lists and tuples too, None if missing; else unchanged."""
     if isinstance(value, list):
         return list(map(_plain, value))
     if isinstance(value, tuple):
