@@ -122,6 +122,18 @@ def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_p
 
 
 @pytest.mark.slow
+def test_a_cache_stays_where_it_was_named(trunk, tmp_path, monkeypatch):
+    """After a change of the folder, as notebooks do, another cache was begun there, and the rows were gone."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    monkeypatch.chdir(first)
+    made = Quick(trunk, backend="reference", verbose=False, cache="kept").fit("mood", TEXTS, MOODS)
+    monkeypatch.chdir(second)
+    made.fit("mood", texts_of(["so-so"] * 4), ["so-so"] * 4, add=True)
+    assert made.versions == {"mood": "v0002"} and not list(second.iterdir())
+
+
 def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk):
     """Rows of a task lay in one file, so that threads learned those of another."""
     made, count = Quick(trunk, backend="reference", verbose=False), 4
@@ -272,6 +284,61 @@ def test_a_frame_says_what_is_missing_of_a_call(made):
     frame["body"] = range(len(TEXTS))
     with pytest.raises(errors.BadValue, match="row 0 is no text"):
         made.fit(frame, text=["title", "body"], labels="asks", kind="multi_label", empty="skip")
+
+
+def test_a_frame_of_another_split_gets_no_labels_of_the_training_rows(made):
+    """Lists of labels were paired with the rows of a frame that happened to be as long: scores were those of noise."""
+    frame = frame_for("pandas")
+    for labels in (MOODS, frame["the mood"]):
+        with pytest.raises(errors.BadValue, match="the test of task 'mood' has no labels"):
+            made.fit("mood", TEXTS, labels, text="body", test=frame)
+    with pytest.raises(errors.BadValue, match="the validation of task 'mood' has no labels"):
+        made.fit("mood", TEXTS, MOODS, validation=[TEXTS, MOODS])
+
+
+def test_arguments_that_would_be_ignored_are_refused(made):
+    frame = frame_for("pandas")
+    with pytest.raises(errors.BadValue, match="names of the columns that hold labels"):
+        made.fit(frame, "body", "the mood")  # the column of texts was that of the default
+    for pair in ("body", list(frame.body)):
+        with pytest.raises(errors.BadValue, match="text_b"):
+            made.fit("mood", list(frame.title), MOODS, text_b=pair)
+    by_task = {"text": "body", "labels": {"mood": "the mood"}}
+    for named in ({"kind": {"Mood": "multi_label"}}, {"classes": {"moods": ["good", "bad"]}}):
+        with pytest.raises(errors.BadValue, match="did you mean 'mood'"):
+            made.fit(frame, **by_task, **named)
+    pairs = list(zip(frame.title, frame.body, strict=True))
+    made.fit(frame, text="title", text_b="body", labels="the mood", test=(pairs, MOODS))
+    with pytest.raises(errors.BadValue, match="text_b"):
+        made.predict(frame.title, text_b="body")
+
+
+class Text(str):
+    """As parsers of HTML give, such as BeautifulSoup."""
+
+
+@pytest.mark.parametrize("form", [np.str_, Text])
+def test_strings_of_other_types_are_strings(made, form):
+    """A fit ended in a TypeError of the file format, after it had learned; also if the arrays were zipped to pairs."""
+    texts, moods = list(map(form, TEXTS)), list(map(form, MOODS))
+    made.fit("mood", texts, moods, classes=list(map(form, ("good", "bad"))))
+    made.fit("listed", TEXTS, [[mood] for mood in moods])
+    made.fit("pair", [*zip(texts, moods, strict=True)], MOODS)
+    made.fit("words", [list(map(form, text.split())) for text in TEXTS], [["O", "B-w", "O", "O"] for _ in TEXTS])
+    assert made.tasks["mood"].labels == ("good", "bad")
+    before = made.predict_proba(texts, "mood")
+    made.fit("mood", TEXTS, MOODS, classes=np.array(["good", "bad"]))
+    assert np.array_equal(made.predict_proba(TEXTS, "mood"), before)
+
+
+def test_a_task_of_labels_becomes_one_of_numbers_or_tags(made):
+    """The labels of the live version were looked for in kinds that have none, and put among tags."""
+    made.fit("mood", TEXTS, MOODS).fit("mood", TEXTS, [len(text) / 7 for text in TEXTS], kind="regression")
+    assert made.tasks["mood"].kind == "regression"
+    made.fit("said", TEXTS, MOODS)
+    words, tags = [text.split() for text in TEXTS], [["O", "B-w", "O", "O"] for _ in TEXTS]
+    made.fit("said", words, tags, kind="tagging", allow_lost_labels=True)
+    assert made.tasks["said"].labels == ("O", "B-w", "I-w")
 
 
 def test_texts_and_a_named_series_name_their_task(made):

@@ -429,6 +429,11 @@ WRONG = {
         errors.BadValue,
         "row 59: 'label' is no number.*another kind=",
     ),
+    "tags of a text": (
+        lambda made, t, m: made.fit("a", t, [["O", "B-x"]] * 60),
+        errors.BadValue,
+        re.escape('row 0: this is no span. Got: O. Allowed: {"start", "end", "label"}'),
+    ),
     "no probabilities": (
         lambda made, t, m: made.fit("a", t, [len(x) / 3 for x in t]).predict_proba(t, "a"),
         errors.BadValue,

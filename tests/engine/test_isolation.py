@@ -823,6 +823,19 @@ def test_operation_without_certificate_gets_one_when_verified(root):
     assert not again.uncertified and again.written is None and len(again.equal) == 4
 
 
+def test_a_task_that_has_the_name_of_a_removed_one_is_not_compared_with_it(root):
+    """It begins with v0001 again: that was said to be damaged, and could not be rolled back to."""
+    certified(root, "train", lambda: None, changing=[])
+    certified(root, "remove", lambda: unlist(root, ["mood"]), changing=["mood"])
+    add(root, mood("mood", labels=("no", "yes")), seed=20)
+    add(root, mood("mood", labels=("no", "yes")), seed=21, replace=True)
+    assert checked(root).findings == ()
+    assert isolation.roll_back(root, ["mood"], by=isolation.Requester()).changed == {"mood": ("v0002", "v0001")}
+    record = root / "tasks/mood/v0002/task.json"
+    record.write_bytes(record.read_bytes() + b"\n")  # still readable: only a certificate says that it was changed
+    assert [finding.task for finding in verify(root)] == ["mood"]
+
+
 def test_bundle_that_was_never_certified_gets_its_first_certificate(root):
     found = checked(root)
     assert found.certificates == 0 and found.uncertified and found.written == "0001-verify.json"

@@ -32,7 +32,7 @@ from polyhead.api.rows import (
 from polyhead.api.settings import settings_of
 from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
-from polyhead.errors import BadValue, ConfigError
+from polyhead.errors import BadValue, ConfigError, suggestion
 from polyhead.files import replace_file
 from polyhead.project.declare import clean_name, place_from
 from polyhead.project.tables import DataFile, TaskEntry
@@ -43,15 +43,18 @@ from polyhead.tasks.task import Kind, Task, check_name
 FORMS = {PAIR, SPANS, TOKENS}  # columns that not all rows have
 
 
-def labels_by_task(task: object, texts: object, labels: object) -> tuple[Any, dict[str, Any]]:
+def labels_by_task(task: object, texts: object, labels: object, *by_task: object) -> tuple[Any, dict[str, Any]]:
     """The texts of a call of `fit`, and the labels or the name of their column by task.
 
     The first argument is a task's name; or a data frame, in which `labels` names a column for each task; or texts,
-    followed by a series that has a name. Raises BadValue if no task is named, BadName for an invalid name.
+    followed by a series that has a name. Raises BadValue if no task is named, or if a mapping among the arguments
+    `by_task` names others; BadName for an invalid name.
     """
     named: dict[str, Any]
     rows: object
-    table, column = None if isinstance(task, str) else frame_of(task), texts if labels is None else labels
+    table, column = None if isinstance(task, str) else frame_of(task), labels if texts is None else texts
+    if texts is not None and labels is not None:
+        column = None  # one of them would be ignored
     if isinstance(task, str):
         named, rows = {task: labels}, texts
     elif table is not None and not isinstance(getattr(column, "name", None), str):
@@ -67,6 +70,10 @@ def labels_by_task(task: object, texts: object, labels: object) -> tuple[Any, di
         )
     for name in named:
         check_name(name)  # it is the name of a file
+    for name in (name for values in by_task if isinstance(values, Mapping) for name in values):
+        if name not in named:
+            do = suggestion(name, named) or "name the tasks of this call"
+            raise BadValue("kind and classes name a task that is not learned here", got=name, allowed=[*named], do=do)
     return rows, named
 
 
@@ -110,8 +117,10 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
 
     def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
         """Rows of another split: (texts, labels), or a data frame with the same columns."""
-        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, labels)
-        return LabelledTexts.of(texts, answers, text=self.text, text_b=self.text_b, subject=subject)
+        column = labels if isinstance(labels, str) else None  # labels of other rows are none of these
+        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, column)
+        text_b = None if frame_of(texts) is None else self.text_b
+        return LabelledTexts.of(texts, answers, text=self.text, text_b=text_b, subject=subject)
 
 
 class NewRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from polyhead.data.columns import joined
-from polyhead.data.guess_kind import is_missing
+from polyhead.data.guess_kind import is_missing, plain
 from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, suggestion
@@ -34,7 +34,7 @@ class Frame:
                 allowed=list(self.names),
                 do=suggestion(name, self.names) or "name the column",
             )
-        return [None if is_missing(cell) else cell for cell in self._column(name)]
+        return list(map(_plain, self._column(name)))
 
     def answered(self, columns: Mapping[str, list[Any]]) -> Any:
         """A data frame of the same library with these columns, and the same index if it has one; else a dict."""
@@ -113,9 +113,13 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python, None if missing; anything else unchanged."""
-    if is_missing(value):
-        return None
+    """A number or string of numpy as one of Python, in lists and tuples too, None if missing; else unchanged."""
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if is_missing(value) or isinstance(value, str):
+        return plain(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -125,9 +129,12 @@ def texts_of_rows(
     """The inputs of these texts, None for a row without one, and their data frame, if they come from one.
 
     `text` and `text_b` name columns of a data frame; several columns `text` are joined to one text. Raises BadValue for
-    a row that is not an input, with its number.
+    a row that is not an input, with its number, and for `text_b` without a data frame.
     """
     table = frame_of(texts)
+    if table is None and text_b is not None:
+        do = "give pairs: list(zip(first, second))"
+        raise BadValue("text_b names a column of a data frame, and the texts are none", got=text_b, do=do)
     if table is None:
         rows = values_of_rows(texts, "texts")
     else:

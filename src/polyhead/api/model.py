@@ -63,7 +63,7 @@ class Model:
         deterministic: bool = False,
         verbose: bool = True,
     ) -> None:
-        self._cache, self.verbose = cache, verbose
+        self._cache, self.verbose = FilePath(cache).resolve() if cache else None, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
@@ -143,7 +143,7 @@ class Model:
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
         that would be lost.
         """
-        texts, named = labels_by_task(task, texts, labels)
+        texts, named = labels_by_task(task, texts, labels, kind, classes)
         fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
         fields |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
         call_rows, display = GivenRows(texts=texts, **fields), progress_display(sys.stderr if self.verbose else None)

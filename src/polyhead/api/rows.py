@@ -169,7 +169,7 @@ def entry_of(
     classes: Sequence[str] | None,
     overlaps: Any = None,
 ) -> dict[str, Any]:
-    """The `[[tasks]]` table for rows at this address: labels of the live version first, then new ones.
+    """The `[[tasks]]` table for rows at this address: labels of the live version of this kind first, then new ones.
 
     `classes` are all labels in order, if given.
     """
@@ -180,8 +180,8 @@ def entry_of(
     entry.pop("pair", None)  # equal to a project file's default
     entry |= {column: column for column in rows.of_training}
     if classes is not None:
-        entry["labels"] = list(classes)
-    elif live is not None and live.labels:
+        entry["labels"] = values_of_rows(classes, "classes")
+    elif live is not None and live.labels and live.kind == kind.name:
         entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 

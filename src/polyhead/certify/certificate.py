@@ -138,11 +138,16 @@ class Ledger:
         return answers
 
     def records(self) -> dict[tuple[str, str], str]:
-        """The SHA-256 of the task.json of every version that was ever live, by task and version."""
-        records: dict[tuple[str, str], str] = {}
+        """The SHA-256 of the task.json of every version that was ever live, by task and version.
+
+        A task that was removed, and another that has its name now, are two: only the versions of the latter count.
+        """
+        records, begun = dict[tuple[str, str], str](), set[str]()
         for certificate in self.sound():
             for name, answered in certificate.after.items():
-                records.setdefault((name, answered.version), answered.record)
+                if name not in begun:
+                    records.setdefault((name, answered.version), answered.record)
+            begun |= {name for name, versions in certificate.changed.items() if None in versions}
         return records
 
     def problems(self) -> Iterator[tuple[str, str]]:

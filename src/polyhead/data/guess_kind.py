@@ -76,7 +76,9 @@ def plain(value: object) -> object:
     """A numpy scalar or array as a Python value, and None for every marker of a missing value."""
     if is_missing(value):
         return None
-    if not isinstance(value, (str, list, dict)):
+    if isinstance(value, str):
+        return str.__str__(value)  # of exactly this type, as writers of JSON expect
+    if not isinstance(value, (list, dict)):
         for method in ("tolist", "item"):
             if hasattr(value, method):
                 value = getattr(value, method)()

@@ -306,7 +306,10 @@ def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: 
             got=value,
             do="say with --separator what stands between the labels of a cell, or name another --kind",
         )
-    items = [item.get("label") if isinstance(item, dict) else None for item in value] if options.spans else value
+    if options.spans and (wrong := [item for item in value if not isinstance(item, dict)]):
+        do = "write spans so; tags are for lists of words"
+        raise BadValue(f"{where}: this is no span", got=wrong[0], allowed='{"start", "end", "label"}', do=do)
+    items = [item.get("label") for item in value] if options.spans else value
     return [_spelled(item, where, "give labels as strings") for item in items]
 
 
