@@ -129,7 +129,7 @@ def test_without_a_file_left_callers_wait_and_are_taken_later(loop, monkeypatch,
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_process_that_the_server_starts_does_not_hold_its_port(loop):
-    """The process of a change had the socket too: who called while the server stopped waited, and was never answered."""
+    """The process of a change had the socket too: callers of a server that stopped waited, and got no answer."""
 
     async def main():
         listening = bound(LOOPBACK, 0)
