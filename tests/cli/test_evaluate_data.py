@@ -167,6 +167,20 @@ def test_what_is_missing_or_means_nothing_is_told(bare, home, file, tmp_path):
     run("evaluate", bare, "--data", plain).refuses("ConfigError", "sentiment", "--task NAME --label COLUMN")
 
 
+def test_options_that_would_change_nothing_are_told(bare, home, file):
+    """They were ignored, so that who gave them read the scores of something else."""
+    for scored in (bare, home / "polyhead.toml"):
+        run("evaluate", scored, "--data", file, "--split", "validation").refuses("--split", "--data", code=2)
+    run("evaluate", home / "polyhead.toml", "--points-lost", "5").refuses("--points-lost", "--cascade", code=2)
+
+
+def test_the_score_of_training_that_the_table_shows_is_in_the_json(bare, file):
+    """It was in the table alone: the field of the JSON was empty."""
+    found = told("evaluate", bare, "--data", file, "--tasks", "mood,topics")
+    before = {name: Bundle.open(bare).headline(name) for name in ("mood", "topics")}
+    assert found["from_training"] == {name: {metric: pytest.approx(score)} for name, (metric, score) in before.items()}
+
+
 def test_a_project_is_scored_on_another_file_by_its_own_columns(home, file):
     found = told("evaluate", home / "polyhead.toml", "--tasks", "mood,names", "--data", file)["scores"]
     alone = told("evaluate", home / "bundle", "--data", file, "--label", "names=tags", "--tasks", "mood,names")[

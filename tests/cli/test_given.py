@@ -118,6 +118,14 @@ def test_a_table_that_has_a_column_of_a_tasks_name_gets_the_answers_under_anothe
     predict(home, "good", "--scores").refuses("--scores is for the rows of a table", code=2)
 
 
+def test_a_form_of_lines_does_not_go_with_columns(home, tmp_path):
+    """The rows of the table were answered, and `--format` was ignored without a word."""
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    file.write_text(CSV)
+    predict(home, file, "--text", "message", "-o", out, "--format", "json").refuses("--format", "--text", code=2)
+    assert not out.exists()
+
+
 def test_a_table_needs_a_place_for_its_rows_and_a_column_needs_a_table(home, tmp_path):
     file = tmp_path / "in.csv"
     file.write_text(CSV)

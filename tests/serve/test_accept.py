@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import sys
 import threading
 
 import pytest
@@ -124,6 +125,24 @@ def test_without_a_file_left_callers_wait_and_are_taken_later(loop, monkeypatch,
 
     assert run(loop, main()) == 2
     assert caplog.text.count("Too many open files") == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_process_that_the_server_starts_does_not_hold_its_port(loop):
+    """The process of a change had the socket too: callers of a server that stopped waited, and got no answer."""
+
+    async def main():
+        listening = bound(LOOPBACK, 0)
+        address = listening.getsockname()
+        beside = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+        try:
+            listening.close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address).close()
+        finally:
+            await beside.communicate(b"\n")
+
+    run(loop, main())
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -86,6 +86,12 @@ def test_more_than_a_request_may_hold_is_refused(client, inputs, tasks, what):
     assert answer.status_code == 422 and what in answer.json()["error"]["message"]
 
 
+def test_a_request_that_names_no_task_is_not_called_one_of_no_tasks(client):
+    """All of them were asked, and the refusal said "9 inputs and 0 tasks"."""
+    answer = client.post("/v1/predict", json={"inputs": ["good lamp"] * 9})
+    assert answer.status_code == 422 and answer.json()["error"]["got"] == "9 inputs"
+
+
 def test_characters_are_counted_with_each_option(root):
     """A long question with several options is read several times."""
     limits = RequestLimits(all_characters=1_000)

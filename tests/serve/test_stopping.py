@@ -146,6 +146,25 @@ def test_signals_are_handled_as_before_when_the_server_has_ended():
             signal.signal(number, handler)
 
 
+def test_a_server_that_is_stopped_while_it_starts_never_says_that_it_answers():
+    """It said so of sockets that were closed already, which failed with "Bad file descriptor" and a traceback."""
+    events, until = [], asyncio.Event()
+
+    async def application(scope, receive, send):
+        for part in ("startup", "shutdown"):
+            await receive()
+            until.set()
+            await asyncio.sleep(0.01)  # as a task that waits for `until` has its turn
+            events.append(part)
+            await send({"type": f"lifespan.{part}.complete"})
+
+    with run.bound("127.0.0.1", 0) as first, run.bound("127.0.0.1", 0) as second:
+        listeners = [run.Listener(app=application, socket=each) for each in (first, second)]
+        serving = run.serve(listeners, drain_seconds=LONGEST, ready=lambda: events.append("ready"), until=until)
+        asyncio.run(serving)
+    assert events == ["startup", "shutdown"]
+
+
 def test_the_application_is_stopped_when_all_ports_have_ended(monkeypatch):
     """A body on the second port is complete only once the first one has nothing to wait for."""
     events, asked, first_ended, wait = [], asyncio.Event(), asyncio.Event(), uvicorn.Server._wait_tasks_to_complete

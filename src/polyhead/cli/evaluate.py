@@ -88,7 +88,9 @@ class ReportOptions(Value):
     ] = POINTS_LOST
 
     def check(self, data: str | None) -> None:
-        """Raises, before any work, for a column that `data` does not have."""
+        """Raises, before any work, for a column that `data` does not have, and for an option that changes nothing."""
+        if self.cascade is None and self.points_lost != POINTS_LOST:
+            raise click.UsageError("--points-lost is for the threshold of --cascade: give that too.")
         for column in self.slices if data is not None and os.path.exists(data) else ():
             if (columns := first_columns(str(data))) and column not in columns:
                 raise no_column(str(data), column, columns)
@@ -142,6 +144,8 @@ def command(
     training is shown next to the new one.
     """
     more.check(data)
+    if data is not None and split != "test":
+        raise click.UsageError("--split is of a project's own files, and --data names another: give one of them.")
     wanted = _Scoring(only=tasks, split=split, cache=cache, how=how)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
@@ -300,15 +304,16 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, wanted: _S
     names = session.task_names(wanted.only or None)
     tasks = {name: session.tasks[name] for name in names}
     rows: list[list[object]] = [[*HEAD, "in training", "other metrics"]]
-    evaluated = []
+    evaluated, from_training = list[EvaluatedTask](), dict[str, dict[str, float]]()
     for name, source in labelled_sources(tasks, wanted.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
         score, (metric, before) = evaluation.score, session.bundle.headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
-        before = before if metric == score.metric else None
-        rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
+        if before is not None and metric == score.metric:
+            from_training[name] = {metric: before}
+        rows.append([*cells[: len(HEAD)], number(from_training.get(name, {}).get(metric)), cells[-1]])
         evaluated.append(EvaluatedTask(evaluation=evaluation, session=session))
-    return _Outcome(rows=rows, scored=evaluated, from_training={}, how=computed_by(session))
+    return _Outcome(rows=rows, scored=evaluated, from_training=from_training, how=computed_by(session))
 
 
 def _on_splits(

@@ -95,7 +95,7 @@ def command(
     bundle, given = _bundle_and_inputs(bundle, given, remote, how)
     inputs = given_in(given)
     if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
-        target, printer = _table_target(inputs, named, server, output), Printer(why.json_to)
+        target, printer = _table_target(inputs, named, server, output, form=form), Printer(why.json_to)
         request = table.request(tasks, **wanted)
         done = answer_rows(printer, how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
         return printer.json(done)
@@ -180,11 +180,13 @@ def _note_counts(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
+def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str, *, form: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
     option = f"--{next(iter(named), '').replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
         raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
+    if form != "auto":
+        raise click.UsageError(f"--format is for lines, {option} for the rows of a table: give one of them.")
     if server is not None:
         raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:

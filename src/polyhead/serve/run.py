@@ -57,7 +57,6 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
             got=f"{host}:{port} ({error.strerror or error})",
             do="give another port, or --host 127.0.0.1 for this machine alone",
         ) from None
-    listening.set_inheritable(True)
     return listening
 
 
@@ -115,9 +114,9 @@ async def serve(
 ) -> None:
     """Serves until a signal of `stop_signals`, or `until` is set; then answers what was accepted, and returns.
 
-    The first application starts before any port answers; `ready` is called when all do. `refused` gets the status of
-    each connection that is closed for its limits, 0 if it was not answered. `stopping` is called with a signal, between
-    two steps of whatever the event loop does.
+    The first application starts before any port answers; `ready` is called when all do, unless the server is to stop by
+    then. `refused` gets the status of each connection that is closed for its limits, 0 if it was not answered.
+    `stopping` is called with a signal, between two steps of whatever the event loop does.
     """
     allow_open_files(limits)
     servers = list[_Server]()
@@ -146,13 +145,14 @@ async def serve(
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
         await asyncio.sleep(0.01)
-    if not running[0].done():
+    if not running[0].done() and not first.should_exit:
         for server, listener in zip(others, listeners[1:], strict=True):
             running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
         first.others = running[1:]
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
-        ready()
+        if not first.should_exit:
+            ready()
     try:
         await asyncio.gather(*running)
     finally:

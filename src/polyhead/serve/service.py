@@ -195,7 +195,7 @@ class Service:
         if inputs > limits.inputs or inputs * tasks > limits.answers:
             raise BadValue(
                 "the request holds too many inputs",
-                got=f"{inputs:,} inputs and {tasks:,} tasks",
+                got=f"{inputs:,} inputs" + f" and {tasks:,} tasks" * bool(tasks),
                 allowed=f"{limits.inputs:,} inputs, and {limits.answers:,} answers in all",
                 do="send several requests",
             )
