@@ -81,6 +81,20 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
 
 
+def test_a_table_of_texts_says_which_documents_it_lacks(folder):
+    """A file of other texts gave a table without rows and exit code 0; of some, a shorter table without a word."""
+    words = ("backfill", "bundle", "--features", "store", "-o", "out.csv", "--texts")
+    lines = (folder / "texts.jsonl").read_text().splitlines(keepends=True)
+    (folder / "some.jsonl").write_text("".join(lines[:5]) + '{"text": "nobody kept this"}\n')
+    (folder / "others.jsonl").write_text('{"text": "nobody kept this"}\n')
+    done = run(*words, "some.jsonl", cwd=folder)
+    assert done.code == 0 and "out.csv: 5 rows" in done.out and "7 of 12 documents have no row" in done.err
+    before = (folder / "out.csv").read_bytes()
+    run(*words, "others.jsonl", cwd=folder).refuses("no answer", "to a text of others.jsonl")
+    assert (folder / "out.csv").read_bytes() == before
+    assert "have no row" not in run(*words, "texts.jsonl", cwd=folder).err
+
+
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 def test_the_table_has_every_column_that_was_asked_for(folder, ending):
     """It had the answers alone: --scores and --calibrated changed the store, and the file in nothing."""

@@ -116,6 +116,9 @@ def _write(
         columns = table_columns({name: answers.task(name) for name in names}, wish)
         written = write_answers(file, Path(output).suffix.lower(), rows, columns)
     printer.line(f"{output}: {counted(written, 'row')}")
+    if lacking := answers.documents - written:
+        kept = f"{lacking:,} of {counted(answers.documents, 'document')}"
+        note(f"{kept} have no row: {texts} lacks their texts, or they are later windows of a text")
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
