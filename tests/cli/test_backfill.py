@@ -81,6 +81,12 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
 
 
+@pytest.mark.parametrize("words", [("--precision", "int8"), ("--backend", "torch"), ("--text", "body")], ids=" ".join)
+def test_what_only_texts_need_is_refused_without_them(folder, words):
+    """It was ignored: --precision int8 answered in the precision of the store, and a column was not looked for."""
+    run("backfill", "bundle", "--features", "store", *words, cwd=folder).refuses("--sample-from", code=2)
+
+
 def test_a_table_of_texts_says_which_documents_it_lacks(folder):
     """A file of other texts gave a table without rows and exit code 0; of some, a shorter table without a word."""
     words = ("backfill", "bundle", "--features", "store", "-o", "out.csv", "--texts")

@@ -60,6 +60,10 @@ def command(
     """
     if texts is not None and output is None:
         raise click.UsageError("--texts goes with -o: it names the texts of the table.")
+    if sample_from is None and how != BackendOptions():
+        raise click.UsageError("--backend and --precision go with --sample-from: nothing else is encoded.")
+    if sample_from is None and texts is None and columns.roles:
+        raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
     printer.lines(_lines(done))
     if output is not None:
