@@ -10,6 +10,7 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule
+from polyhead.values import few_digits
 from support.backfills import append, make_bundle, schema, texts
 from support.commands import run
 
@@ -77,6 +78,7 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
         assert float(row["mood.score"]) == pytest.approx(mood["scores"][mood["label"]], abs=1e-3)
         assert (json.loads(row["topics"]) if ending == ".csv" else row["topics"]) == topics
         assert float(row["urgency"]) == pytest.approx(result.answers["urgency"]["value"], abs=1e-3)
+        assert all(float(row[name]) == few_digits(float(row[name])) for name in ("mood.score", "urgency"))
     assert run(*words[:-2], cwd=folder).code == 0
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
 

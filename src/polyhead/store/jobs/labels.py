@@ -16,7 +16,7 @@ from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import ResultColumn, document_score, given_of, is_answer, stored_cells, surety_of
 from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers
-from polyhead.values import Value, few_digits
+from polyhead.values import Value
 
 AT_ONCE = 2**16  # documents looked up at once
 TEXTS = ("text", "text_b")  # columns of a document's text or pair
@@ -106,7 +106,7 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
             if column.task == name:
                 beside, is_there = answers.at(name, places, column)
                 for cell in stored_cells(column, task):
-                    columns[name + cell.end] = few_digits(_cells(cell.read, beside, is_kept & is_there))
+                    columns[name + cell.end] = _cells(cell.read, beside, is_kept & is_there)
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))
 
