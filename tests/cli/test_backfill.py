@@ -10,6 +10,7 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule
+from polyhead.values import few_digits
 from support.backfills import append, make_bundle, schema, texts
 from support.commands import run
 
@@ -77,8 +78,29 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
         assert float(row["mood.score"]) == pytest.approx(mood["scores"][mood["label"]], abs=1e-3)
         assert (json.loads(row["topics"]) if ending == ".csv" else row["topics"]) == topics
         assert float(row["urgency"]) == pytest.approx(result.answers["urgency"]["value"], abs=1e-3)
+        assert all(float(row[name]) == few_digits(float(row[name])) for name in ("mood.score", "urgency"))
     assert run(*words[:-2], cwd=folder).code == 0
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
+
+
+@pytest.mark.parametrize("words", [("--precision", "int8"), ("--backend", "torch"), ("--text", "body")], ids=" ".join)
+def test_what_only_texts_need_is_refused_without_them(folder, words):
+    """It was ignored: --precision int8 answered in the precision of the store, and a column was not looked for."""
+    run("backfill", "bundle", "--features", "store", *words, cwd=folder).refuses("--sample-from", code=2)
+
+
+def test_a_table_of_texts_says_which_documents_it_lacks(folder):
+    """A file of other texts gave a table without rows and exit code 0; of some, a shorter table without a word."""
+    words = ("backfill", "bundle", "--features", "store", "-o", "out.csv", "--texts")
+    lines = (folder / "texts.jsonl").read_text().splitlines(keepends=True)
+    (folder / "some.jsonl").write_text("".join(lines[:5]) + '{"text": "nobody kept this"}\n')
+    (folder / "others.jsonl").write_text('{"text": "nobody kept this"}\n')
+    done = run(*words, "some.jsonl", cwd=folder)
+    assert done.code == 0 and "out.csv: 5 rows" in done.out and "7 of 12 documents have no row" in done.err
+    before = (folder / "out.csv").read_bytes()
+    run(*words, "others.jsonl", cwd=folder).refuses("no answer", "to a text of others.jsonl")
+    assert (folder / "out.csv").read_bytes() == before
+    assert "have no row" not in run(*words, "texts.jsonl", cwd=folder).err
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

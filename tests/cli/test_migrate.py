@@ -101,6 +101,7 @@ def test_what_is_asked_wrongly_is_refused(folder):
     run("features", "labels", "old-store", "old", "--texts", "texts.jsonl", "--output", "x", cwd=folder).refuses(code=2)
     words = ("old-store", "old", "mood", "--texts", "texts.jsonl", "--output", "texts.jsonl")
     run("features", "labels", *words, cwd=folder).refuses("cannot write texts.jsonl")
+    run("features", "labels", *words[:-1], "labels.csv", cwd=folder).refuses("it ends in .jsonl", code=2)
     run("features", "switch", "current.json", "--store", "old-store", cwd=folder).refuses("--bundle", code=2)
     both = ("--store", "old-store", "--bundle", "old", "--back")
     run("features", "switch", "current.json", *both, cwd=folder).refuses("--back", code=2)

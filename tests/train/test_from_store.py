@@ -9,6 +9,7 @@ import pytest
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
+from polyhead.certify.verification import verify
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
 from polyhead.plan import Codec
@@ -391,6 +392,24 @@ def test_texts_are_hashed_as_often_whatever_number_is_copied_at_a_time(home, mon
         source.fill([FeatureRequest(path=path, inputs=inputs)])
         assert not source.store(path).missing([document_id(text) for text in inputs])
     assert counts[0] == counts[1]
+
+
+def test_a_task_of_features_in_int8_answers_and_stands_beside_others_without_scales(home):
+    """The bundle has no scales of int8: torch failed, as did each proof, so the bundle could not be changed."""
+    folder, trunk = home
+    for precision in ("int8", "float32"):
+        make_store(str(folder / precision), texts_of(folder), trunk=trunk, source={"precision": precision})
+    auto = msgspec.structs.replace(tiny_project.TRAINING, precision="auto")
+    train_project(project(folder, "mood", training=auto), folder=folder, features=folder / "int8")
+    assert Bundle.open(folder / "bundle").tasks["mood"].trained_with["numerics"]["precision"] == "int8"
+    text = rows_of(folder, "messages")[0]["text"]
+    answers = [
+        Session(folder / "bundle", backend=name).predict([text])[0].answers["mood"] for name in ("torch", "reference")
+    ]
+    assert answers[0]["scores"] == pytest.approx(answers[1]["scores"], abs=1e-4)
+    train_project(project(folder, "topics", training=auto), folder=folder, features=folder / "float32")
+    assert set(Session(folder / "bundle").predict([text])[0].answers) == {"mood", "topics"}
+    assert verify(folder / "bundle") == []
 
 
 def test_the_trunk_may_be_that_of_another_bundle(home, monkeypatch, no_encoder):

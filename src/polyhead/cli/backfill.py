@@ -60,6 +60,10 @@ def command(
     """
     if texts is not None and output is None:
         raise click.UsageError("--texts goes with -o: it names the texts of the table.")
+    if sample_from is None and how != BackendOptions():
+        raise click.UsageError("--backend and --precision go with --sample-from: nothing else is encoded.")
+    if sample_from is None and texts is None and columns.roles:
+        raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
     printer.lines(_lines(done))
     if output is not None:
@@ -116,6 +120,9 @@ def _write(
         columns = table_columns({name: answers.task(name) for name in names}, wish)
         written = write_answers(file, Path(output).suffix.lower(), rows, columns)
     printer.line(f"{output}: {counted(written, 'row')}")
+    if lacking := answers.documents - written:
+        kept = f"{lacking:,} of {counted(answers.documents, 'document')}"
+        note(f"{kept} have no row: {texts} lacks their texts, or they are later windows of a text")
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:

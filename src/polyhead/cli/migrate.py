@@ -7,10 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from polyhead.cli.command import VerbGroup, option, verb
+from polyhead.cli.command import OutputFile, VerbGroup, option, verb
 from polyhead.cli.options import File, Folder, OptionalFolder, Output, RequiredFile, TaskArguments, Tasks, TextColumns
 from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
-from polyhead.errors import DataError
 from polyhead.store.jobs.compare import StoreComparison, TaskComparison, check_agreement, compare, comparison_with_texts
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.migrate import StoreBundle, read_pointer, switch, switch_back
@@ -70,7 +69,7 @@ def labels_command(
     tasks: TaskArguments = option(metavar="TASK..."),
     *,
     texts: RequiredFile = option("The file that was extracted into STORE.", required=True),
-    output: Output = option("Where labelled rows go, a JSON object a line.", required=True),
+    output: str = option("Where labelled rows go (.jsonl).", required=True, type=OutputFile(".jsonl"), metavar="FILE"),
     at_least: float | None = option("Leave out answers that are less sure.", ge=0, le=1, metavar="SCORE"),
     rows: int | None = option("About so many documents, drawn by id [default: all].", ge=1),
     columns: TextColumns,
@@ -83,15 +82,10 @@ def labels_command(
     """
     request = LabelRequest(tasks=tasks, columns=columns.roles, at_least=at_least, rows=rows)
     answers, written, printer = StoredAnswers(store, bundle), 0, Printer()
-    with writing_file(str(output)) as file:
+    with writing_file(output) as file:
         for row in label_rows(answers, texts, request, show=printer.show):
             file.write(to_json(row, indent=0))
             written += 1
-        if not written:
-            raise DataError(
-                f"{store} has no answer of {', '.join(tasks)} to a text of {texts}",
-                do="backfill the tasks, name the file that was extracted, or ask for a lower score",
-            )
     printer.line(f"{output}: {counted(written, 'row')} of {counted(answers.documents, 'document')}")
 
 

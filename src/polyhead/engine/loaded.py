@@ -303,9 +303,13 @@ def bundle_changes(before: Bundle, after: Bundle) -> Changes:
 
 
 def trained_precision(records: Mapping[str, TaskRecord]) -> str | None:
-    """The precision that the tasks were trained with, where they say; raises BackendError where they differ."""
+    """The precision that the tasks were trained with, where they say; raises BackendError where they differ.
+
+    int8, from a store of such features, counts as float32: its scales are not the bundle's, and may be gone.
+    """
     labels = [record.trained_with.get("numerics") for record in records.values()]
     precisions = {str(label["precision"]) for label in labels if isinstance(label, dict) and "precision" in label}
+    precisions = {"float32" if precision == "int8" else precision for precision in precisions}
     if len(precisions) > 1:
         raise BackendError(
             "the bundle's tasks were trained on a trunk of different precisions",

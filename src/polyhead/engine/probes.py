@@ -204,9 +204,8 @@ def has_bfloat16(backend: str) -> bool:
 
 
 def precision_here(record: TaskRecord, backend: str) -> str:
-    """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
-    precision = recorded_precision(record)
-    return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"
+    """bfloat16 if the task was trained on a trunk in it, and the backend has it; else float32, also for int8."""
+    return "bfloat16" if recorded_precision(record) == "bfloat16" and has_bfloat16(backend) else "float32"
 
 
 def recorded_precision(record: TaskRecord) -> str:

@@ -339,16 +339,18 @@ def test_columns_are_told_apart_by_version_and_have_names_that_every_store_takes
 
 
 def test_what_a_store_does_not_know_of_inputs_is_told(tmp_path, monkeypatch):
-    """Whether a document is a pair, and what of a long text lies behind the first window."""
+    """Whether a document is a pair, what of a long text lies behind the first window, and whether any label fits."""
+    monkeypatch.setitem(TASKS, "mood", msgspec.structs.replace(TASKS["mood"], none_below=0.02))
     windowed = msgspec.structs.replace(TASKS["topics"], long_texts="windows")
     monkeypatch.setitem(TASKS, "topics", windowed)
     bundle = make_bundle(tmp_path / "b", ["mood", "same", "topics"])
     filled(str(tmp_path / "store"), bundle, range(4))
     told = []
     backfill(tmp_path / "store", bundle, BackfillRequest(), tell=told.append)
-    assert told[:2] == [
+    assert told[:3] == [
         "every document is answered as a pair, single texts too, by same",
         "of a long text the first window alone is read by topics",
+        "no answer says none_of_these by mood: --familiar keeps the share that `none_below` compares",
     ]
     backfill(tmp_path / "store", bundle, BackfillRequest(tasks=("mood",)), tell=(alone := []).append)
     assert not any("read by" in line or "as a pair" in line for line in alone)

@@ -402,7 +402,8 @@ def test_answers_that_are_less_sure_are_no_labels_and_some_rows_are_drawn(sides,
     assert 8 < len(few) < 32 and {row["id"] for row in few} < {row["id"] for row in more}
     with pytest.raises(ConfigError, match="urgency"):
         list(label_rows(old, source, LabelRequest(tasks=("urgency",), at_least=0.5)))
-    assert list(label_rows(old, write(tmp_path, [{"text": "of another file"}]), LabelRequest(tasks=("mood",)))) == []
+    with pytest.raises(DataError, match="no answer of mood"):
+        list(label_rows(old, write(tmp_path, [{"text": "of another file"}]), LabelRequest(tasks=("mood",))))
     with pytest.raises(DataError):
         list(label_rows(old, tmp_path / "none.jsonl", LabelRequest(tasks=("mood",))))
 

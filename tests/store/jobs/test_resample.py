@@ -13,7 +13,7 @@ from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.resample import resampled
 from polyhead.tasks.agreement import wilson
-from support.backfills import append, make_bundle, schema, texts
+from support.backfills import ANSWERED, append, make_bundle, schema, texts
 
 
 @pytest.mark.parametrize(("equal", "of"), [(0, 5), (5, 5), (7, 9), (190, 200), (1, 1)])
@@ -65,6 +65,31 @@ def test_of_pairs_whose_texts_are_documents_each_the_texts_are_encoded_anew(fill
     topics = [column for column in columns if column.task == "topics"]
     (agreement,) = resampled(store, session, topics, file, roles={}, rng=np.random.default_rng(0))
     assert (agreement.documents, agreement.equal) == (20, 20)
+
+
+def test_documents_that_a_task_does_not_read_are_not_compared(tmp_path):
+    """A pair beside single texts counted as a wrong answer of tasks with one label, and as a right one of others."""
+    bundle = make_bundle(tmp_path / "bundle")
+    path = Bundle.open(bundle).tasks["mood"].path
+    store = PlainStore.create(str(tmp_path / "store"), schema(path))
+    singles, pairs = (
+        texts(range(20)),
+        [(first, second) for (first,), (second,) in zip(texts(range(6)), texts(range(30, 36)), strict=True)],
+    )
+    append(store, path, singles)
+    append(store, path, pairs)
+    columns = backfill(tmp_path / "store", bundle, BackfillRequest()).columns
+    file = tmp_path / "texts.jsonl"
+    file.write_text(
+        "".join(json.dumps(dict(zip(("text", "text_b"), row, strict=False))) + "\n" for row in singles + pairs)
+    )
+    session = Session(bundle, backend="reference")
+    assert all(row >= len(singles) for task in session.columns(singles + pairs).tasks.values() for row in task.skipped)
+    found = resampled(store, session, columns, file, roles={}, rng=np.random.default_rng(0))
+    assert [(one.task, one.equal, one.documents) for one in found] == [(name, 20, 20) for name in ANSWERED]
+    file.write_text(json.dumps(dict(zip(("text", "text_b"), pairs[0], strict=True))) + "\n")
+    (mood, *_) = resampled(store, session, columns, file, roles={}, rng=np.random.default_rng(0))
+    assert "nothing was compared" in mood.line()
 
 
 def test_texts_that_the_store_does_not_hold_are_no_sample(filled, tmp_path):

@@ -156,7 +156,8 @@ class Torch(BackendKind):
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
         trained = options.trained
-        if trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16:
+        is_slow = trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16
+        if is_slow or trained not in self.precisions:  # such as int8, of a store's features
             trained = "float32"
         precision, is_exact = options.precision or trained or "float32", options.deterministic
         opened: Backend = backend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)

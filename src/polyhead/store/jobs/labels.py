@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.arguments import check_fields
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, DataError
 from polyhead.progress import Show
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import ResultColumn, document_score, given_of, is_answer, stored_cells, surety_of
 from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers
-from polyhead.values import Value, few_digits
+from polyhead.values import Value
 
 AT_ONCE = 2**16  # documents looked up at once
 TEXTS = ("text", "text_b")  # columns of a document's text or pair
@@ -53,7 +53,8 @@ def label_rows(
     `source` is the file that the store was made from. A task without an answer to a text, or with one below the minimum
     score, has null there; a text without any answer is skipped. A later window of a text has its own id, and no row.
 
-    Raises UnknownTask; ConfigError for a minimum score if a task's answers are values; DataError for the file.
+    Raises UnknownTask; ConfigError for a minimum score if a task's answers are values; DataError for the file, and at
+    the end if there was no row.
     """
     tasks = {name: answers.task(name) for name in wish.tasks}
     values = [name for name, task in tasks.items() if task.range is not None]
@@ -61,7 +62,7 @@ def label_rows(
         raise ConfigError("values have no score", got=values, do="leave out the lowest score, or these tasks")
     share = 1.0 if wish.rows is None else min(1.0, wish.rows / max(1, answers.documents))
     is_written = [np.zeros(fragment.rows, bool) for fragment in answers.store.fragments]
-    documents, done = documents_of(source, wish.columns, show), 0
+    documents, done, is_empty = documents_of(source, wish.columns, show), 0, True
     while chunk := list(itertools.islice(documents, AT_ONCE)):
         ids = as_ids([document_id(document) for document in chunk])
         places = answers.store.find(ids)
@@ -69,9 +70,15 @@ def label_rows(
         chosen = chosen[_fresh(places[chosen], is_written)]
         for row, row_answers in zip(chosen.tolist(), given_rows(answers, wish, places[chosen]), strict=True):
             if any(row_answers[name] is not None for name in tasks):
+                is_empty = False
                 yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, chunk[row], strict=False)), **row_answers}
         done += len(chunk)
         show(f"{done:,} texts read")
+    if is_empty:
+        raise DataError(
+            f"{answers.location} has no answer of {', '.join(tasks)} to a text of {source}",
+            do="backfill the tasks, name the file that was extracted, or ask for a lower score",
+        )
 
 
 def _fresh(places: np.ndarray, is_written: Sequence[np.ndarray]) -> np.ndarray:
@@ -99,7 +106,7 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
             if column.task == name:
                 beside, is_there = answers.at(name, places, column)
                 for cell in stored_cells(column, task):
-                    columns[name + cell.end] = few_digits(_cells(cell.read, beside, is_kept & is_there))
+                    columns[name + cell.end] = _cells(cell.read, beside, is_kept & is_there)
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))
 

@@ -34,13 +34,10 @@ class SampleAgreement(Value):
     low: float  # 95 % interval of Wilson (1927)
     high: float
 
-    @property
-    def share(self) -> float:
-        """The share of equal answers."""
-        return self.equal / self.documents
-
     def line(self) -> str:
         """The result as a line of text."""
+        if not self.documents:
+            return f"{self.task}: it reads no document of the sample, so nothing was compared"
         interval = f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
         return f"{self.task}: {self.equal} of {self.documents} encoded anew have the same answer ({interval})"
 
@@ -58,8 +55,9 @@ def resampled(
 ) -> list[SampleAgreement]:
     """The agreement of each task's column with the session's answers to the texts of `rows` rows that the store holds.
 
-    Of a pair that it does not hold as one document these are the two texts. `roles` names columns of the file if they
-    are not found by name. Raises DataError if the store holds no text.
+    Of a pair that it does not hold as one document these are the two texts. Each task is compared on the documents that
+    it reads. `roles` names columns of the file if they are not found by name. Raises DataError if the store holds no
+    text.
     """
     drawn = drawn_texts(source, roles, rows, rng, show)
     store.refresh()
@@ -82,12 +80,13 @@ def resampled(
     agreements = []
     for column in answers:
         task, fresh_answers = session.tasks[column.task], fresh[column.task]
-        kept, is_done = answers_at(store, column, task, places)
+        kept, is_compared = answers_at(store, column, task, places)
+        is_compared[list(fresh_answers.skipped)] = False  # such as pairs, where it reads single texts
         now = {"label": fresh_answers.label, "labels": fresh_answers.labels, "value": fresh_answers.value}
         if kind_of(task).generates:
             texts = dict(zip(fresh_answers.rows.tolist(), map(str, fresh_answers.outputs), strict=True))
             now["text"] = np.array([texts.get(row, "") for row in range(len(inputs))], np.str_)
-        equal = _equal(task, {name: array[is_done] for name, array in kept.items()}, now, is_done)
+        equal = _equal(task, {name: array[is_compared] for name, array in kept.items()}, now, is_compared)
         low, high = map(float, wilson(int(equal.sum()), max(1, len(equal))))
         agreements.append(
             SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
@@ -107,14 +106,14 @@ def drawn_texts(
 
 
 def _equal(
-    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], is_done: np.ndarray
+    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], is_compared: np.ndarray
 ) -> np.ndarray:
     """Which answers are equal, bool."""
     for name, array in kept.items():
         fresh = now.get(name)
         if fresh is None or not len(array):
             continue
-        fresh = fresh[is_done]
+        fresh = fresh[is_compared]
         if task.range is not None:
             return np.asarray(is_close(task, array, fresh))
         return np.asarray((array == fresh).reshape(len(array), -1).all(axis=1))

@@ -18,6 +18,7 @@ from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, 
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.values import few_digits
 
 WRITTEN = (".csv", ".jsonl", ".parquet")  # endings of files that are written
 ROWS = 2**14  # of a piece of Parquet
@@ -57,7 +58,7 @@ def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], columns: Se
         nonlocal written
         for row in rows:
             written += 1
-            yield row
+            yield few_digits(row)
 
     _WRITERS[ending](file, counted_rows(), columns)
     return written
