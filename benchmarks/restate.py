@@ -46,6 +46,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "heads_many_rows": ("benchmarks.many_rows:claims",),
     "heads_pairs": ("studies.defaults.run_pairs:claims",),
     "heads_setfit": ("studies.defaults.run_setfit:claims",),
+    "minute_calibration": ("studies.defaults.run_calibration:claims",),
     "minute_efforts": ("studies.defaults.run_efforts:restated",),
     "right_defaults": ("studies.defaults.claims:earlier_claims",),
     "right_entities": ("studies.defaults.run_entities:earlier_claims",),

@@ -2,7 +2,8 @@
 
     python -m benchmarks.silent_linear
 
-A head learns from a draw of training rows, with the penalty that training chooses: five folds, the least mean loss.
+A head learns from a draw of training rows, with the penalty of the least mean loss of five folds; for several labels a
+row with the one that training chooses.
 scikit-learn learns from the same rows with every penalty of the same grid, label by label where a row has several, and
 the penalty that is best on the *test* split counts, which no one could know beforehand. Sets of several labels are the
 types of tags that a sentence holds. Vectors are of minilm, by `transformers`: the mean of the last layer's tokens, for

@@ -114,7 +114,7 @@ def quick_claims(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *
 def best_claims(
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, sets: Sequence[str], minutes: float
 ) -> Iterator[Claim]:
-    """What effort best loses to the default, and whether it keeps to its minutes; pairs as of `quick_claims`."""
+    """Claims about effort best: points lost to the default, and minutes; pairs as of `quick_claims`."""
     points: Points = {}
     for row, default in pairs:
         points.setdefault(row["set"], {})[row["draw"]] = 100 * (default["default"] - row["score"])
@@ -138,7 +138,7 @@ def best_claims(
         target=minutes,
         value=round(longest, 2),
         unit="minutes",
-        holds=longest <= minutes,
+        holds=False if longest > minutes else None if absent or lacking_draws(points) else True,
     )
 
 

@@ -80,8 +80,8 @@ def trained(effort: Effort, name: str, size: str, draw: int) -> dict[str, object
     """The test score with this effort, the head that was kept, and seconds."""
     with tempfile.TemporaryDirectory() as folder:
         project = with_effort(project_of(name, size, draw, Path(folder)), effort, MINUTES[effort])
-        found = learned(project, Path(folder))
-    return {"score" if key == "default" else key: found[key] for key in ("metric", "default", "chosen", "seconds")}
+        row = learned(project, Path(folder))
+    return {"score" if key == "default" else key: row[key] for key in ("metric", "default", "chosen", "seconds")}
 
 
 def paired(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -94,7 +94,7 @@ def effort_row(effort, name, draw, score, *, seconds=60.0, chosen="attention"):
     return {**key, "hardware": "one", "score": score, "seconds": seconds, "chosen": chosen}
 
 
-def test_efforts_are_held_against_the_default_of_the_same_rows(monkeypatch):
+def test_efforts_are_compared_with_the_default_of_the_same_rows(monkeypatch):
     """Quick is 2 points below the default, best 1 above it; a row whose default is not there does not count."""
     defaults = [
         {"set": name, "size": "1500", "draw": draw, "default": 0.7, "seconds": 20.0, "hardware": "one"}

@@ -121,7 +121,6 @@ def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_p
     assert {*later.predict(texts_of(FIVE * 4))["mood"]} & set(FIVE), "what was known is known"
 
 
-@pytest.mark.slow
 def test_a_cache_stays_where_it_was_named(trunk, tmp_path, monkeypatch):
     """After a change of the folder, as notebooks do, another cache was begun there, and the rows were gone."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -134,6 +133,7 @@ def test_a_cache_stays_where_it_was_named(trunk, tmp_path, monkeypatch):
     assert made.versions == {"mood": "v0002"} and not list(second.iterdir())
 
 
+@pytest.mark.slow
 def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk):
     """Rows of a task lay in one file, so that threads learned those of another."""
     made, count = Quick(trunk, backend="reference", verbose=False), 4

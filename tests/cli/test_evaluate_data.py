@@ -176,9 +176,11 @@ def test_options_that_would_change_nothing_are_told(bare, home, file):
 
 def test_the_score_of_training_that_the_table_shows_is_in_the_json(bare, file):
     """It was in the table alone: the field of the JSON was empty."""
-    found = told("evaluate", bare, "--data", file, "--tasks", "mood,topics")
+    written = told("evaluate", bare, "--data", file, "--tasks", "mood,topics")
     before = {name: Bundle.open(bare).headline(name) for name in ("mood", "topics")}
-    assert found["from_training"] == {name: {metric: pytest.approx(score)} for name, (metric, score) in before.items()}
+    assert written["from_training"] == {
+        name: {metric: pytest.approx(score)} for name, (metric, score) in before.items()
+    }
 
 
 def test_a_project_is_scored_on_another_file_by_its_own_columns(home, file):

@@ -394,7 +394,7 @@ def test_texts_are_hashed_as_often_whatever_number_is_copied_at_a_time(home, mon
     assert counts[0] == counts[1]
 
 
-def test_a_task_of_features_in_int8_answers_and_stands_beside_others_without_scales(home):
+def test_a_task_of_features_in_int8_is_answered_beside_others_without_scales(home):
     """The bundle has no scales of int8: torch failed, as did each proof, so the bundle could not be changed."""
     folder, trunk = home
     for precision in ("int8", "float32"):

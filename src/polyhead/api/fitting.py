@@ -53,6 +53,13 @@ def labels_by_task(task: object, texts: object, labels: object, *by_task: object
     named: dict[str, Any]
     rows: object
     table, column = None if isinstance(task, str) else frame_of(task), labels if texts is None else texts
+    if table is not None and texts is not None and labels is not None:
+        raise BadValue(
+            "a frame needs the names of the columns that hold labels, and one column too many is given",
+            got=[name if isinstance(name, str) else type(name).__name__ for name in (texts, labels)],
+            allowed=list(table.names),
+            do='name them: fit(frame, text="message", labels=["topics", "mood"])',
+        )
     if texts is not None and labels is not None:
         column = None  # one of them would be ignored
     if isinstance(task, str):
@@ -72,7 +79,7 @@ def labels_by_task(task: object, texts: object, labels: object, *by_task: object
         check_name(name)  # it is the name of a file
     for name in (name for values in by_task if isinstance(values, Mapping) for name in values):
         if name not in named:
-            do = suggestion(name, named) or "name the tasks of this call"
+            do = suggestion(str(name), named) or "name the tasks of this call"
             raise BadValue("kind and classes name a task that is not learned here", got=name, allowed=[*named], do=do)
     return rows, named
 
@@ -117,7 +124,7 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
 
     def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
         """Rows of another split: (texts, labels), or a data frame with the same columns."""
-        column = labels if isinstance(labels, str) else None  # labels of other rows are none of these
+        column = labels if isinstance(labels, str) else None  # a list of labels belongs to the training rows alone
         texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, column)
         text_b = None if frame_of(texts) is None else self.text_b
         return LabelledTexts.of(texts, answers, text=self.text, text_b=text_b, subject=subject)

@@ -109,15 +109,18 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
         rows = values.tolist()
     else:
         rows = values.to_pylist() if hasattr(values, "to_pylist") else list(values)  # a column of pyarrow, or another
-    return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else _plain(row) for row in rows]
+    is_array = isinstance(values, np.ndarray)
+    return [_plain(tuple(row) if is_array and isinstance(row, list) else row) for row in rows]
 
 
 def _plain(value: Any) -> Any:
-    """A number or string of numpy as one of Python, in lists and tuples too, None if missing; else unchanged."""
+    """A number or string of numpy as one of Python, in lists, tuples and dicts too, None if missing; else unchanged."""
     if isinstance(value, list):
         return list(map(_plain, value))
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(cell) for key, cell in value.items()}
     if is_missing(value) or isinstance(value, str):
         return plain(value)
     return value.item() if isinstance(value, np.generic) else value

@@ -140,8 +140,8 @@ class Model:
         same `cache`: none is encoded again. With `if_better` a live version stays unless the new one scores better. If
         labels of the live version have no row now it stays too, unless `allow_lost_labels` permits their loss.
 
-        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
-        that would be lost.
+        Raises BadValue for rows that cannot be read and arguments that would be ignored, ConfigError for settings that
+        do not fit, BundleError for labels that would be lost.
         """
         texts, named = labels_by_task(task, texts, labels, kind, classes)
         fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}

@@ -58,7 +58,8 @@ class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
             rows = table.column(labels)
         elif labels is None or isinstance(labels, str):
             named = "the name of the column that holds them" if frame_of(texts) is not None else "a list of labels"
-            raise BadValue(f"{subject} has no labels", got=labels, allowed=named)
+            do = "give (texts, labels), or (frame, 'COLUMN')"
+            raise BadValue(f"{subject} has no labels", got=labels, allowed=named, do=do)
         else:
             rows = values_of_rows(labels, "labels")
         if len(rows) != len(inputs):

@@ -121,8 +121,8 @@ def _write(
         written = write_answers(file, Path(output).suffix.lower(), rows, columns)
     printer.line(f"{output}: {counted(written, 'row')}")
     if lacking := answers.documents - written:
-        kept = f"{lacking:,} of {counted(answers.documents, 'document')}"
-        note(f"{kept} have no row: {texts} lacks their texts, or they are later windows of a text")
+        rowless = f"{lacking:,} of {counted(answers.documents, 'document')}"
+        note(f"{rowless} have no row: no answer, no text in {texts}, or they are later windows of a text")
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:

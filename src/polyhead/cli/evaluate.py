@@ -145,7 +145,9 @@ def command(
     """
     more.check(data)
     if data is not None and split != "test":
-        raise click.UsageError("--split is of a project's own files, and --data names another: give one of them.")
+        raise click.UsageError(
+            "--split chooses among a project's own files, and --data names another file: give one of the two."
+        )
     wanted = _Scoring(only=tasks, split=split, cache=cache, how=how)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:

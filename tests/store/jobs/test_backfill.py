@@ -339,7 +339,7 @@ def test_columns_are_told_apart_by_version_and_have_names_that_every_store_takes
 
 
 def test_what_a_store_does_not_know_of_inputs_is_told(tmp_path, monkeypatch):
-    """Whether a document is a pair, what of a long text lies behind the first window, and whether any label fits."""
+    """A store does not know which documents are pairs, what follows the first window, and if any label fits."""
     monkeypatch.setitem(TASKS, "mood", msgspec.structs.replace(TASKS["mood"], none_below=0.02))
     windowed = msgspec.structs.replace(TASKS["topics"], long_texts="windows")
     monkeypatch.setitem(TASKS, "topics", windowed)

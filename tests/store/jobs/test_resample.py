@@ -85,8 +85,8 @@ def test_documents_that_a_task_does_not_read_are_not_compared(tmp_path):
     )
     session = Session(bundle, backend="reference")
     assert all(row >= len(singles) for task in session.columns(singles + pairs).tasks.values() for row in task.skipped)
-    found = resampled(store, session, columns, file, roles={}, rng=np.random.default_rng(0))
-    assert [(one.task, one.equal, one.documents) for one in found] == [(name, 20, 20) for name in ANSWERED]
+    agreements = resampled(store, session, columns, file, roles={}, rng=np.random.default_rng(0))
+    assert [(each.task, each.equal, each.documents) for each in agreements] == [(name, 20, 20) for name in ANSWERED]
     file.write_text(json.dumps(dict(zip(("text", "text_b"), pairs[0], strict=True))) + "\n")
     (mood, *_) = resampled(store, session, columns, file, roles={}, rng=np.random.default_rng(0))
     assert "nothing was compared" in mood.line()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from polyhead.errors import ConfigError
 from polyhead.store.jobs.labels import LabelRequest
 from polyhead.store.jobs.table import table_columns, write_answers
 from polyhead.tasks.task import Task
@@ -25,6 +26,13 @@ def written(ending, *rows):
     if ending == ".jsonl":
         return [json.loads(line) for line in file.getvalue().splitlines()]
     return pytest.importorskip("pyarrow.parquet").read_table(io.BytesIO(file.getvalue())).to_pylist()
+
+
+def test_two_columns_of_one_name_are_refused():
+    """CSV had the score of the other task twice, JSON lost it, and Parquet ended as a fault."""
+    tasks = {name: Task(name=name, kind="single_label", labels=("bad", "good")) for name in ("mood", "mood.score")}
+    with pytest.raises(ConfigError, match=r"mood\.score"):
+        table_columns(tasks, LabelRequest(tasks=tuple(tasks)))
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

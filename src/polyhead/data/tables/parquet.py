@@ -33,7 +33,9 @@ class ParquetWriter(Writer):
         super().__init__(kept, columns, **about)
         arrow = arrow_for("writing Parquet")
         kept_fields = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
-        self.schema = arrow.schema([*kept_fields, *(arrow.field(column.name, type_of(column)) for column in columns)])
+        self.schema = arrow.schema(
+            [*kept_fields, *(arrow.field(column.name, arrow_type_of(column)) for column in columns)]
+        )
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
         """A complete file with one row group."""
@@ -41,7 +43,7 @@ class ParquetWriter(Writer):
         arrays = [_array(chunk.column(name), field.type) for name, field in zip(self.kept, self.schema, strict=False)]
         for at, column in enumerate(self.columns):
             values = [_cell(column, row[at]) for row in answers]
-            arrays.append(arrow.array(values, type_of(column)))
+            arrays.append(arrow.array(values, arrow_type_of(column)))
         table = arrow.Table.from_arrays(arrays, schema=self.schema)
         written = io.BytesIO()
         arrow.parquet.write_table(table, written, row_group_size=max(len(table), 1))
@@ -243,8 +245,8 @@ def _array(values: Any, kind: Any) -> Any:
     return arrow.array(values, kind)
 
 
-def type_of(column: NewColumn) -> Any:
-    """The type of pyarrow for a new column's cells."""
+def arrow_type_of(column: NewColumn) -> Any:
+    """The type of pyarrow for the cells of a new column; raises MissingExtra without pyarrow."""
     arrow = arrow_for()
     return {
         "text": arrow.string,

@@ -277,17 +277,17 @@ def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
 def stored_cells(column: ResultColumn, task: Task) -> tuple[AddedCell, ...]:
     """The columns of a table for a stored column in addition to the answers; each reads a row of its arrays."""
 
-    def cell(end: str, form: CellForm, array: str, fields: tuple[str, ...] = ()) -> AddedCell:
+    def stored_cell(end: str, form: CellForm, array: str, fields: tuple[str, ...] = ()) -> AddedCell:
         return AddedCell(end=end, form=form, fields=fields, read=lambda row: _cell_value(form, task.labels, row[array]))
 
     if column.familiar:
-        return (cell(f".{FAMILIAR_KEY}", "number", "familiar"),)
+        return (stored_cell(f".{FAMILIAR_KEY}", "number", "familiar"),)
     if column.all_scores:
-        return (cell(".scores", "shares", "scores", task.labels),)
+        return (stored_cell(".scores", "shares", "scores", task.labels),)
     assert column.calibration is not None
     arrays = {f".{KEY}": "labels" if kind_of(task).scores == "sigmoid" else "label"}
     cells = calibrated_cells(task, column.calibration, scores=False)
-    return tuple(cell(each.end, each.form, arrays.get(each.end, each.end[1:])) for each in cells)
+    return tuple(stored_cell(each.end, each.form, arrays.get(each.end, each.end[1:])) for each in cells)
 
 
 def _cell_value(form: CellForm, labels: Sequence[str], value: np.ndarray) -> object:

@@ -207,8 +207,8 @@ class Backfill:
             yield f"{what} by {', '.join(windowed)}"
         told = {column.task for column in self.columns if column.familiar}
         if limited := [task.name for task in tasks if task.none_below and task.name not in told]:
-            keeps = "--familiar keeps the share that `none_below` compares"
-            yield f"no answer says none_of_these by {', '.join(limited)}: {keeps}"
+            keeps = "" if told else ": --familiar keeps the share that `none_below` compares"
+            yield f"no answer says none_of_these by {', '.join(limited)}{keeps}"
 
     def describe(self) -> None:
         """Writes descriptions of the columns into the store, for people and other programs."""

@@ -74,10 +74,11 @@ def label_rows(
                 yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, chunk[row], strict=False)), **row_answers}
         done += len(chunk)
         show(f"{done:,} texts read")
-    if is_empty:
+    if is_empty and answers.documents:
+        lower = "" if wish.at_least is None else ", or ask for a lower score"
         raise DataError(
             f"{answers.location} has no answer of {', '.join(tasks)} to a text of {source}",
-            do="backfill the tasks, name the file that was extracted, or ask for a lower score",
+            do=f"name the file that was extracted, backfill the tasks{lower}",
         )
 
 
@@ -114,8 +115,8 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
 def _cells(
     read: Callable[[Mapping[str, np.ndarray]], object], arrays: Mapping[str, np.ndarray], is_kept: np.ndarray
 ) -> list[object]:
-    """What is read of each row of the arrays; None for one that is not kept."""
+    """The cells that `read` makes of the rows of these arrays; None for rows that are not kept."""
     return [
-        read({key: array[row] for key, array in arrays.items()}) if is_one else None
-        for row, is_one in enumerate(is_kept.tolist())
+        read({key: array[row] for key, array in arrays.items()}) if is_row_kept else None
+        for row, is_row_kept in enumerate(is_kept.tolist())
     ]

@@ -71,7 +71,7 @@ class StoredAnswers:
     def at(
         self, name: str, places: np.ndarray, column: ResultColumn | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """`answers_at` of the task's column of answers, or of another one of its columns."""
+        """The arrays of a task's column, by default its answers, at places (rows, 2); where done, bool (rows,)."""
         return answers_at(self.store, column or self.column(name), self.task(name), places)
 
     def fragments(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -11,8 +11,9 @@ import msgspec
 from polyhead.data.tables.arrow import arrow_for
 from polyhead.data.tables.base import NewColumn
 from polyhead.data.tables.delimited import record_bytes
-from polyhead.data.tables.parquet import type_of
+from polyhead.data.tables.parquet import arrow_type_of
 from polyhead.data.tables.written import text_of_cell
+from polyhead.errors import ConfigError
 from polyhead.store.jobs.answers import stored_cells
 from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
 from polyhead.store.jobs.stored import StoredAnswers
@@ -35,7 +36,10 @@ def stored_rows(answers: StoredAnswers, wish: LabelRequest) -> Iterator[dict[str
 
 
 def table_columns(tasks: Mapping[str, Task], wish: LabelRequest) -> tuple[NewColumn, ...]:
-    """The columns of such rows: the id, texts, then of each task the answer, its score and what is beside them."""
+    """The columns of a table: id, texts, then for each task its answer, its score and those of `wish.beside`.
+
+    Raises ConfigError for two columns of one name.
+    """
     columns = [NewColumn(name=name, form="text") for name in (ID, *TEXTS)]
     for name in wish.tasks:
         kind = kind_of(tasks[name])
@@ -44,13 +48,20 @@ def table_columns(tasks: Mapping[str, Task], wish: LabelRequest) -> tuple[NewCol
             columns.append(NewColumn(name=name + SCORE, form="number"))
         cells = [cell for beside in wish.beside if beside.task == name for cell in stored_cells(beside, tasks[name])]
         columns += [NewColumn(name=name + cell.end, form=cell.form, fields=cell.fields) for cell in cells]
+    names = [column.name for column in columns]
+    if several := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            "two columns of the table would have one name",
+            got=several,
+            do="name other tasks, or leave out --scores, --calibrated or --familiar",
+        )
     return tuple(columns)
 
 
 def write_answers(file: IO[bytes], ending: str, rows: Iterable[Row], columns: Sequence[NewColumn]) -> int:
     """Writes rows of `stored_rows` or `label_rows` in the format of the ending; returns their number.
 
-    `columns` are those of `table_columns`; those of texts are left out where rows have none.
+    `columns` come from `table_columns`; columns of texts are left out where rows have no text.
     """
     written = 0
 
@@ -79,7 +90,7 @@ def _to_csv(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColumn]) 
 def _to_parquet(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColumn]) -> None:
     arrow = arrow_for()
     first = list(itertools.islice(rows, ROWS))
-    schema = arrow.schema([(column.name, type_of(column)) for column in _written(columns, first)])
+    schema = arrow.schema([(column.name, arrow_type_of(column)) for column in _written(columns, first)])
     with arrow.parquet.ParquetWriter(file, schema) as writer:
         chunk = first
         while chunk:
@@ -88,7 +99,7 @@ def _to_parquet(file: IO[bytes], rows: Iterator[Row], columns: Sequence[NewColum
 
 
 def _written(columns: Sequence[NewColumn], first: Sequence[Row]) -> list[NewColumn]:
-    """The columns without those of texts where rows that begin so have no text; pairs may follow a single text."""
+    """The columns that the file gets: columns of texts only if one of the `first` rows has a text."""
     has_texts = any(TEXTS[0] in row for row in first)
     return [column for column in columns if has_texts or column.name not in TEXTS]
 

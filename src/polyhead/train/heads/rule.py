@@ -52,17 +52,23 @@ def best_of(
     return best
 
 
-def best_penalty(task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]]) -> int:
-    """The index of the penalty to keep, by the outputs of held-out rows with each; the first has the smallest loss.
-
-    Nearly all of a loss is of words in no span, or of labels that are not given, and a weaker penalty may find more of
-    the others though the loss is higher. For spans the penalty with the best score is kept, the first among equals; for
-    several labels a text another than the first one if it is clearly better.
-    """
+def compares_penalties(task: Task) -> bool:
+    """True if scores of held-out rows may choose another penalty than the least loss: spans, several labels a text."""
     kind = kind_of(task)
-    if kind.default_metric(task) == "span_f1":
+    return kind.default_metric(task) == "span_f1" or kind.scores == "sigmoid"
+
+
+def best_penalty(task: Task, examples: Examples, candidates: Sequence[Sequence[np.ndarray]]) -> int:
+    """The index of the penalty to keep; the first of the candidates has the smallest loss.
+
+    `candidates` hold for each penalty an array of outputs per row of `examples`. Nearly all of a loss is of words in no
+    span, or of labels that are not given; a weaker penalty may find more spans, or labels, though its loss is higher.
+    For spans the penalty with the best score is kept, the first among equals; for several labels a text a later one
+    that is clearly better.
+    """
+    if kind_of(task).default_metric(task) == "span_f1":
         return int(np.argmax([choosing_score(task, examples, outputs) for outputs in candidates]))
-    return best_of(task, examples, candidates) if kind.scores == "sigmoid" else 0
+    return best_of(task, examples, candidates) if compares_penalties(task) else 0
 
 
 def with_threshold(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> Task:

@@ -215,6 +215,7 @@ class Trials:
         assert first is not None
         if path.head.separate and not rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
+        least = least if rule.compares_penalties(self.prepared.task) else least[:1]
         answered: list[list[np.ndarray]] = []  # outputs of all held-out rows with each penalty
         for step in least:
             parts = [solved_arrays(path, solution, self._spans.get(path)) for solution in step.heads]
