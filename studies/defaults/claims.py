@@ -132,6 +132,8 @@ def best_claims(
         lacking=f"without {', '.join(absent)}" if absent else lacking_draws(points),
     )
     longest = max(row["seconds"] for row, _ in pairs) / 60
+    alone = [row["seconds"] / 60 for row, _ in pairs if not row.get("beside_other_work")]
+    slowed = f"{len(pairs) - len(alone)} of {len(pairs)} runs shared their core with other work"
     yield Claim(
         id="minute.best_minutes",
         text=f"minutes that the longest of {len(pairs)} runs of effort best took, without encoding",
@@ -139,6 +141,7 @@ def best_claims(
         value=round(longest, 2),
         unit="minutes",
         holds=False if longest > minutes else None if absent or lacking_draws(points) else True,
+        note=f"{slowed}; the longest of the others {max(alone):.2f}" if alone and len(alone) < len(pairs) else "",
     )
 
 
