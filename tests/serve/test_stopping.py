@@ -136,13 +136,13 @@ def test_a_hang_up_that_its_parent_ignores_stops_nothing():
 
 
 def test_signals_are_handled_as_before_when_the_server_has_ended():
-    before = signal.getsignal(signal.SIGTERM)
+    before, hangup = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     handled = run._handled(lambda *_: None)
     try:
         assert signal.getsignal(signal.SIGTERM) is not before and handled[signal.SIGTERM] is before
         assert set(handled) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     finally:
-        for number, handler in handled.items():
+        for number, handler in [*handled.items(), (signal.SIGHUP, hangup)]:
             signal.signal(number, handler)
 
 
