@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def restated(rows: list[dict[str, Any]]) -> list[Claim]:
-    """The claims of these rows, beside the default's."""
+    """Claims that compare these rows with rows of the default."""
     quick, best = ([pair for pair in paired(rows) if pair[0]["effort"] == effort] for effort in ("quick", "best"))
     return [*quick_claims(quick, most=MOST_LOST), *best_claims(best, sets=SEARCHED, minutes=MINUTES_OF_BEST)]
 

@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rows(paths: Iterable[Path | str], *, tasks: Collection[str] = TASKS) -> tuple[Row, ...]:
-    """The rows of these tasks in results files or JSON lines; raises DataError where the files have no such row."""
+    """The rows of these tasks in results files or JSON lines; raises DataError if they are missing."""
     raw, source = rows_of_files(paths, make=MAKE)
     return rows_of(raw, tasks=tasks, source=source)
 

@@ -39,7 +39,7 @@ def command(
     sample: int = option("Texts of --sample-from.", 200, ge=1),
     columns: TextColumns,
     output: File = option(
-        "Also write a table to FILE (.csv, .jsonl or .parquet): each document's id, answers and columns asked for.",
+        "Also write a table to FILE (.csv, .jsonl or .parquet): a row per document: id, answers, requested columns.",
         "-o",
         "--output",
         type=OutputFile(*WRITTEN),

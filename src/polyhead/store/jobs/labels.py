@@ -115,7 +115,7 @@ def given_rows(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -
 def _cells(
     read: Callable[[Mapping[str, np.ndarray]], object], arrays: Mapping[str, np.ndarray], is_kept: np.ndarray
 ) -> list[object]:
-    """The cells that `read` makes of the rows of these arrays; None for rows that are not kept."""
+    """One cell per row, as `read` makes it from the row's arrays; None for rows that are not kept."""
     return [
         read({key: array[row] for key, array in arrays.items()}) if is_row_kept else None
         for row, is_row_kept in enumerate(is_kept.tolist())

@@ -36,7 +36,7 @@ def stored_rows(answers: StoredAnswers, wish: LabelRequest) -> Iterator[dict[str
 
 
 def table_columns(tasks: Mapping[str, Task], wish: LabelRequest) -> tuple[NewColumn, ...]:
-    """The columns of a table: id, texts, then for each task its answer, its score and those of `wish.beside`.
+    """Columns of a table: id, texts, then each task's answer, score and additional columns (`wish.beside`).
 
     Raises ConfigError for two columns of one name.
     """
