@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
 from polyhead.data.read import Examples, ReadReport
 from polyhead.engine.backends.base import FeatureBatch
@@ -78,6 +79,7 @@ def objective(given, weight, bias, penalty):
     return losses.mean() + penalty / 2 * (weight**2).sum()
 
 
+@threadpool_limits.wrap(limits=1)  # on busy cores the threads of thousands of small products wait for one another
 def best_of_scikit_learn(given, penalty):
     """Weights and biases that scikit-learn finds, (outputs, inputs) and (outputs,)."""
     values, targets, rows = (given.values.astype(np.float64) / given.scale, given.targets, len(given.values))
