@@ -25,6 +25,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "one_pass_gpu": ("benchmarks.one_pass_gpu:claims",),
     "engine_plans": ("benchmarks.engine_plans_claims:claims",),
     "branches_quality": ("studies.wei2021.claims:claims",),
+    "branches_searched": ("studies.wei2021.searched:claims",),
     "branches_mtdnn": ("studies.wei2021.claims:joint_claims", "branches_quality"),
     "conditioning_adapters": ("studies.stickland2019.claims:claims",),
     "conditioning_glue": ("studies.huang2022.claims:glue_claims",),

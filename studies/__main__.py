@@ -29,6 +29,7 @@ RUNS = {
     "du2020.run_sweep": "Train and score the sweep of layers and codecs.",
     "du2020.run_poolers": "Train and score poolers and codecs on two tasks, and cosine on a third.",
     "wei2021.run": "Train and score branches of every depth, students and searches.",
+    "wei2021.run_searched": "Train and score branches and full fine-tuning that each search their rate.",
     "wei2021.run_joint": "Train and score the MT-DNN rows of table 2.",
     "huang2022.run": "Train and score prompts and their baselines.",
     "huang2022.run_glue": "Train and score the same on eight tasks of GLUE.",

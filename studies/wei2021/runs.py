@@ -20,6 +20,7 @@ from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
     from polyhead.deep.branch.run import Branches, TrainedBranch
+    from polyhead.project.recipes import Training
     from polyhead.train.data.extract import Extractor
     from polyhead.train.data.prepared import Prepared, Split
 
@@ -33,25 +34,33 @@ class Runs:
     """Everything that the runs share: the frozen trunk, its kept states, the tasks' examples, trained parts."""
 
     def __init__(
-        self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        size: Size | None = None,
+        training: Training = TRAINING,
+        say: Say = silent,
     ) -> None:
         from polyhead.deep.nn.runtime import precision_of
         from polyhead.project.pretrained import load_trunk
         from polyhead.train.data.extract import Extractor
 
-        self.data, self.study, self.size, self.say = data, study, size or Size(), say
-        self.precision = precision_of(TRAINING)
+        self.data, self.study, self.size, self.training, self.say = data, study, size or Size(), training, say
+        self.precision = precision_of(training)
         self.folder = folder / self.settings
         trunk = load_trunk("minilm", max_tokens=MAX_TOKENS)
         self.extractor: Extractor = Extractor(trunk, folder=folder / "features", precision=self.precision)
         self.layers = trunk.architecture.layers
+        self.depths: Iterable[int] = range(1, self.layers + 1)
         self._prepared: dict[str, Prepared] = {}
 
     @property
     def settings(self) -> str:
         """A short digest of what decides every run: rows of other settings are other rows."""
         rows = {task: self.size.rows(task) for task in TASKS}
-        content = [TRAINING, rows, self.size.validation, MAX_TOKENS, self.precision]
+        content = [self.training, rows, self.size.validation, MAX_TOKENS, self.precision]
         return whole_digest(content)
 
     def grid(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
@@ -59,7 +68,7 @@ class Runs:
         for seed in seeds:
             for task in tasks:
                 self._row(task, seed, "full", self.layers, 0, partial(self._full, task, seed))
-                for layers in range(1, self.layers + 1):
+                for layers in self.depths:
                     run = partial(self._teacher, task, seed, layers)
                     self._row(task, seed, "branch", layers, self.layers - layers, run)
 
@@ -111,9 +120,10 @@ class Runs:
         run: Callable[[], dict[str, object]],
         *,
         init: str = "",
+        **more: object,
     ) -> None:
         before = len(self.study.rows)
-        key: dict[str, object] = {"task": task, "seed": seed, "method": method, "init": init}
+        key: dict[str, object] = {"task": task, "seed": seed, "method": method, "init": init, **more}
         row = self.study.row(run, **key, layers=layers, tap=tap, settings=self.settings)
         if len(self.study.rows) > before:
             self.say(
@@ -122,12 +132,13 @@ class Runs:
                 f"{float(str(row['seconds'])):.0f} s"
             )
 
-    def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
-        """The task's branches under this seed, their states kept."""
+    def branches(self, task: str, seed: int, *, init: str = "teacher", rate: float | None = None) -> Branches:
+        """The task's branches under this seed, their states kept; `rate` None: the study's."""
         from polyhead.deep.branch.run import Branches
 
         prepared = self.prepared(task)
-        training = msgspec.structs.replace(prepared.training, seed=seed)
+        rate = self.training.learning_rate if rate is None else rate
+        training = msgspec.structs.replace(self.training, seed=seed, learning_rate=rate)
         prepared = msgspec.structs.replace(prepared, training=training)
         strategy = msgspec.structs.replace(Branch(), init=init)
         return Branches(prepared, strategy, self.extractor, precision=self.precision)
@@ -139,13 +150,13 @@ class Runs:
         paths = [branches.path(n) for n in layers]
         self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
 
-    def _teacher(self, task: str, seed: int, layers: int) -> dict[str, object]:
-        branches = self.branches(task, seed)
-        self.fill(branches, range(1, self.layers + 1))
+    def _teacher(self, task: str, seed: int, layers: int, rate: float | None = None) -> dict[str, object]:
+        branches = self.branches(task, seed, rate=rate)
+        self.fill(branches, self.depths)
         clock = _Clock()
         grown = branches.teacher(layers)
         facts = clock.facts()
-        self._keep(task, seed, layers, grown)
+        self._keep(task, seed, layers, grown, rate)
         return {**self._scores(branches, grown), **facts}
 
     def _student(self, task: str, seed: int, depth: int, layers: int, init: str) -> dict[str, object]:
@@ -188,17 +199,19 @@ class Runs:
         self.say(f"      {task:10s} seed {seed}  search    {halved.best.layers} layers  {facts['cpu_seconds']} s")
         return {**row, "candidates": candidates}
 
-    def _full(self, task: str, seed: int) -> dict[str, object]:
-        return self._whole(task, seed, self.layers, teacher=None)
+    def _full(self, task: str, seed: int, rate: float | None = None) -> dict[str, object]:
+        return self._whole(task, seed, self.layers, teacher=None, rate=rate)
 
     def _half(self, task: str, seed: int) -> dict[str, object]:
         teacher = self.folder / "parts" / f"{task}-full-{seed}.checkpoint"
         return self._whole(task, seed, self.layers // 2, teacher=teacher)
 
-    def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
+    def _whole(
+        self, task: str, seed: int, layers: int, *, teacher: FilePath | None, rate: float | None = None
+    ) -> dict[str, object]:
         from studies.wei2021.whole import train_whole
 
-        branches = self.branches(task, seed)
+        branches = self.branches(task, seed, rate=rate)
         clock = _Clock()
         whole = train_whole(
             branches.prepared,
@@ -210,7 +223,7 @@ class Runs:
         )
         facts = clock.facts()
         if teacher is None:
-            whole.save(self.folder / "parts" / f"{task}-full-{seed}.checkpoint")
+            whole.save(self.folder / "parts" / f"{task}-full-{seed}{_at(rate)}.checkpoint")
         return {**self._described(branches.prepared, whole.outputs, whole.fitted.best_epoch), **facts}
 
     def _scores(self, branches: Branches, grown: TrainedBranch) -> dict[str, object]:
@@ -232,12 +245,12 @@ class Runs:
             "best_epoch": best_epoch,
         }
 
-    def _keep(self, task: str, seed: int, layers: int, grown: TrainedBranch) -> None:
+    def _keep(self, task: str, seed: int, layers: int, grown: TrainedBranch, rate: float | None) -> None:
         from safetensors.numpy import save_file
 
         folder = self.folder / "parts"
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(grown.arrays, folder / f"{task}-{layers}-{seed}.safetensors")
+        save_file(grown.arrays, folder / f"{task}-{layers}-{seed}{_at(rate)}.safetensors")
 
     def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> TrainedBranch:
         """The trained teacher of this depth and seed; raises OSError where its file is gone."""
@@ -245,6 +258,11 @@ class Runs:
 
         file = self.folder / "parts" / f"{task}-{layers}-{seed}.safetensors"
         return branches.restored(branches.path(layers), load_file(file))
+
+
+def _at(rate: float | None) -> str:
+    """The end of a file's name, for a rate that was tried."""
+    return "" if rate is None else f"-{rate:g}"
 
 
 class _Clock:

@@ -1,0 +1,158 @@
+"""Full fine-tuning and branches that each search their own rate: the same rates, epochs and rule of stopping for all.
+
+Under the first seed every method and depth of a task learns at each rate of the product's search; the others take the
+rate that was best on validation. Simple answers are learned from the same rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from polyhead.plan.cost.allocate import best_under
+from polyhead.project.recipes import SearchGrid, Training
+from studies.evidence import judged
+from studies.results import Claim
+from studies.shared.runs import Rows, Say, silent
+from studies.trained import SIMPLE, Fit, Learned, learned, whole
+from studies.wei2021.claims import FULL, LAYERS, share
+from studies.wei2021.runs import SEEDS, Runs
+from studies.wei2021.study import Run, options_of, runs_of
+from studies.wei2021.table import ONE_A_LAYER
+from studies.wei2021.tasks import TASKS, Size, entries, prepared_for
+
+TRAINING = Training(epochs=10, patience=3, batch=16, warmup=0.1, precision="float32")  # alike on every processor
+RATES = SearchGrid().learning_rates
+DEPTHS = (1, 2, 3)
+THIRD = round(FULL / 3)
+
+
+class SearchedRuns(Runs):
+    """The runs of every rate; one row each."""
+
+    def __init__(
+        self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
+    ) -> None:
+        super().__init__(data, folder, study, size=size, training=TRAINING, say=say)
+        self.depths = DEPTHS
+
+    def search(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Simple answers, each depth and full fine-tuning: all rates under the first seed, then the best."""
+        tasks = tuple(tasks)
+        for task in tasks:
+            self.study.row(partial(self._simple, task), task=task, method="simple", settings=self.settings)
+        for seed in seeds:
+            for task in tasks:
+                for layers in (*self.depths, self.layers):
+                    for rate in RATES if seed == SEEDS[0] else [best_rate(self._tried(task, layers))]:
+                        self._run(task, seed, layers, rate)
+
+    def _run(self, task: str, seed: int, layers: int, rate: float) -> None:
+        if layers == self.layers:
+            self._row(task, seed, "full", layers, 0, partial(self._full, task, seed, rate), rate=rate)
+        else:
+            run = partial(self._teacher, task, seed, layers, rate)
+            self._row(task, seed, "branch", layers, self.layers - layers, run, rate=rate)
+
+    def _tried(self, task: str, layers: int) -> list[dict[str, object]]:
+        return [row for row in self.study.rows if (row["task"], row.get("layers")) == (task, layers)]
+
+    def _simple(self, task: str) -> dict[str, object]:
+        from studies.defaults.run import baselines
+
+        entry = entries(str(self.data))[task]
+        pair = "separate" if entry.pair == "joined" else entry.pair
+        prepared = prepared_for(msgspec.structs.replace(entry, pair=pair), self.size)
+        ready = msgspec.structs.replace(prepared, whole=prepared.train.examples)
+        metric = prepared.task.metric or ""
+        return {"metric": metric, "scores": baselines(ready, metric, SEEDS[0], self.extractor)}
+
+
+def best_rate(rows: Iterable[Mapping[str, Any]]) -> float:
+    """The rate with the best validation score under the first seed; ties: the lowest."""
+    tried = {float(row["rate"]): float(row["validation"]) for row in rows if row["seed"] == SEEDS[0]}
+    return min(tried, key=lambda rate: (-tried[rate], rate))
+
+
+def chosen(rows: Iterable[Mapping[str, Any]]) -> tuple[Run, ...]:
+    """Each task's runs of full fine-tuning and of every depth at the rate that its first seed chose."""
+    tried: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if "rate" in row:
+            tried.setdefault((row["task"], row["layers"]), []).append(row)
+    rates = {option: best_rate(several) for option, several in tried.items()}
+    return runs_of([row for option, several in tried.items() for row in several if row["rate"] == rates[option]])
+
+
+def simple_points(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Points of the simple answers by task; of several searches of one the best by test score, which favours them."""
+    points: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["method"] == "simple":
+            kept = points.setdefault(row["task"], {})
+            for title, score in row["scores"].items():
+                name = title.partition(",")[0]
+                if name in SIMPLE:
+                    kept[name] = max(kept.get(name, -100.0), 100 * score)
+    return points
+
+
+def states(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Learned]:
+    """How far these options ("full-6", "branch-2") had learned each task that has a run of one of them."""
+    names = set(names)
+    fits = [
+        Fit(task=run.task, score=run.points("test"), best_epoch=run.best_epoch, metric=run.metric, rows=run.train_rows)
+        for run in chosen(rows)
+        if run.option in names
+    ]
+    return learned(fits, allowed=TRAINING.most_epochs, simple=simple_points(rows))
+
+
+def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Independent tasks over a frozen trunk, as shares of full fine-tuning that has learned; none without all rows."""
+    if lacking(rows):
+        return []
+    runs = chosen(rows)
+    options, full = options_of(runs), whole("full fine-tuning", states(rows, [f"full-{LAYERS}"]))
+    made = []
+    for id, budget, target in (("half", FULL // 2, 0.99), ("third", THIRD, 0.996)):
+        allocation = best_under(options, budget, ONE_A_LAYER)
+        by_task = {task: option.name for task, option in allocation.chosen.items()}
+        own = {
+            task: states([row for row in rows if row["task"] == task], [name])[task] for task, name in by_task.items()
+        }
+        depths = ", ".join(f"{task} {option.layers}" for task, option in allocation.chosen.items())
+        made.append(
+            judged(
+                f"evidence.searched-{id}",
+                f"branches, the exact best on validation within {budget} of {FULL} layer evaluations "
+                f"({allocation.layers} used): mean test score of eight tasks over that of full fine-tuning, three "
+                f"rates and at most {TRAINING.most_epochs} epochs each; the same seeds",
+                share(runs, allocation),
+                target=target,
+                unit="ratio",
+                digits=4,
+                note=f"layers: {depths}",
+                ours=whole("a branch", own),
+                against=full,
+            )
+        )
+    return made
+
+
+def lacking(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The runs that are not there yet."""
+    lines = [f"the simple answers to {task}" for task in TASKS if task not in simple_points(rows)]
+    counts = Counter((row["task"], row.get("layers")) for row in rows)
+    needed = len(RATES) + len(SEEDS) - 1
+    return lines + [
+        f"{counts[task, layers]} of {needed} runs of {layers} layers on {task}"
+        for task in TASKS
+        for layers in (*DEPTHS, LAYERS)
+        if counts[task, layers] < needed
+    ]
