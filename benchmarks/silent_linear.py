@@ -141,9 +141,10 @@ def measured(data: Set, train: Rows, test: Rows) -> dict[str, object]:
 def chosen(data: Set, rows: Rows) -> Solution:
     """The head of all rows with the penalty that five folds choose."""
     texts = np.unique(rows.texts)
-    folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(texts))
-    sides = [(rows.of(texts[kept]), rows.of(texts[held])) for kept, held in folds]
-    steps = list(swept([(kept.inputs(), held.inputs()) for kept, held in sides]))
+    folds = [texts[held] for _, held in KFold(FOLDS, shuffle=True, random_state=0).split(texts)]
+    whole = rows.inputs()
+    sides = whole.sides([np.flatnonzero(np.isin(rows.texts, held)).tolist() for held in folds])
+    steps = list(swept(sides))
     least = min(range(len(steps)), key=lambda number: float(steps[number].losses.mean()))
     steps = steps[least:]
     if data.kind == "multi_label":
@@ -154,7 +155,7 @@ def chosen(data: Set, rows: Rows) -> Solution:
             inputs=[("",)] * len(targets), targets=targets, words=None, rows=numbers, report=ReadReport()
         )
         steps = steps[best_penalty(task, examples, [list(step.outputs) for step in steps]) :]
-    return next(head for head in solutions(rows.inputs()) if head.penalty == steps[0].heads[0].penalty)
+    return next(head for head in solutions(whole) if head.penalty == steps[0].heads[0].penalty)
 
 
 def scikit_learn(train: Rows, test: Rows) -> Iterator[tuple[float, np.ndarray]]:

@@ -30,7 +30,7 @@ from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.model import TextBatch, stored_value
 from polyhead.deep.nn.attention import by_head, visible
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense, Layer, SelfAttention
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.course import JointCourse
@@ -130,10 +130,10 @@ def attended_with(attention: SelfAttention, hidden: Tensor, mask: Tensor, bias: 
     )
     scores = (query * query.shape[-1] ** -0.5) @ key.mT + bias  # (rows, heads, tokens, tokens)
     weights = scores.float().masked_fill(~visible(mask), -math.inf).softmax(dim=-1)
-    weights = fast_dropout(weights, attention.dropout, attention.training).to(value.dtype)
+    weights = dropped(weights, attention.dropout, attention.training).to(value.dtype)
     out = attention.output((weights @ value).transpose(1, 2).flatten(2))
     assert attention.norm is not None
-    normed: Tensor = attention.norm(hidden + fast_dropout(out, attention.dropout, attention.training))
+    normed: Tensor = attention.norm(hidden + dropped(out, attention.dropout, attention.training))
     return normed
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 MOST = 2**20  # numbers of inputs whose solutions are remembered
 _known, _own = {}, {}
-_solving = threading.RLock()  # folds are solved in threads, and two of them may have equal rows
+_solving = threading.RLock()
 
 
 def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
@@ -16,8 +16,8 @@ def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
 
     few = linear.PENALTIES[tried]
 
-    def short(inputs, penalties=linear.PENALTIES, **settings):
-        return _remembered(inputs, few if penalties == linear.PENALTIES else penalties, **settings)
+    def short(folds, penalties=linear.PENALTIES, **settings):
+        return _remembered(folds, few if penalties == linear.PENALTIES else penalties, **settings)
 
     monkeypatch.setattr(trials, "FOLDS", folds)
     monkeypatch.setattr(linear, "ITERATIONS", steps)
@@ -48,27 +48,34 @@ def remember(monkeypatch):
     from polyhead.train.heads import linear
 
     _replace(
-        monkeypatch, lambda inputs, penalties=linear.PENALTIES, **settings: _remembered(inputs, penalties, **settings)
+        monkeypatch, lambda folds, penalties=linear.PENALTIES, **settings: _remembered(folds, penalties, **settings)
     )
+
+
+def forget(monkeypatch):
+    """Nothing is remembered."""
+    from polyhead.train.heads import linear
+
+    monkeypatch.setattr(linear, "fold_solutions", _own["solutions"])
 
 
 def _replace(monkeypatch, solutions):
     from polyhead.train.heads import linear
 
-    _own.setdefault("solutions", linear.solutions)
-    monkeypatch.setattr(linear, "solutions", solutions)
+    _own.setdefault("solutions", linear.fold_solutions)
+    monkeypatch.setattr(linear, "fold_solutions", solutions)
 
 
-def _remembered(inputs, penalties, *, axes=None, near=0.0):
+def _remembered(folds, penalties, *, axes=None, near=0.0):
     from polyhead.train.heads import linear
 
     solutions, settings = _own["solutions"], {"axes": axes} | ({"near": near} if near else {})
-    if inputs.members.size * inputs.values.shape[1] > MOST:
-        yield from solutions(inputs, penalties, **settings)
+    if sum(fold.members.size for fold in folds) * folds[0].values.shape[1] > MOST:
+        yield from solutions(folds, penalties, **settings)
         return
-    key = _key(inputs, axes or (), linear.ITERATIONS, penalties, near)
+    key = _key(folds, axes or (), linear.ITERATIONS, penalties, near)
     with _solving:
-        solved, more = _known.setdefault(key, ([], solutions(inputs, penalties, **settings)))
+        solved, more = _known.setdefault(key, ([], solutions(folds, penalties, **settings)))
     place = 0
     while True:
         with _solving:
@@ -84,9 +91,13 @@ def _remembered(inputs, penalties, *, axes=None, near=0.0):
         place += 1
 
 
-def _key(inputs, axes, *settings):
-    told = hashlib.sha256(repr((inputs.loss, inputs.outputs, inputs.cosine, settings)).encode())
-    for array in (inputs.read(), inputs.targets, inputs.weights, inputs.prior, *axes):
+def _key(folds, axes, *settings):
+    told = hashlib.sha256(repr(settings).encode())
+    arrays = list(axes)
+    for inputs in folds:
+        told.update(repr((inputs.loss, inputs.outputs, inputs.cosine)).encode())
+        arrays += [inputs.read(), inputs.targets, inputs.weights, inputs.prior]
+    for array in arrays:
         array = np.zeros(0) if array is None else array
         told.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return told.digest()

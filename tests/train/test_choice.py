@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from polyhead.data.read import Examples, ReadReport
+from polyhead.tasks.kinds import tagged
 from polyhead.tasks.task import Task
 from polyhead.train.heads.rule import best_of, choosing_score, of_best_rounds, paired_error
 
@@ -95,3 +96,34 @@ def test_each_fold_takes_the_round_that_is_the_best_for_the_others():
     rounds = [outputs([0, 1, 1, 0]), outputs([1, 0, 0, 1])]  # right for the first two rows, for the last two
     unseen = of_best_rounds(TASK, examples(targets), rounds, [2, 2])
     assert [int(one.argmax()) for one in unseen] == [1, 0, 1, 0]
+
+
+def test_the_standard_error_is_the_jackknife_of_scores_of_the_rows_that_are_kept():
+    """The formula itself, with rows taken out one group after the other, of spans with learned transitions."""
+    task = Task(name="t", kind="tagging", labels=("O", "B-a", "I-a"), decoder="constrained")
+    task = msgspec.structs.replace(
+        task, transitions=((0.3, 0.1, 0.0), (0.2, -0.4, 0.0), (0.0, 0.1, 0.9), (0.5, 0.0, 1.0))
+    )
+    rng, rows = np.random.default_rng(3), 25
+    lengths = rng.integers(1, 7, rows)
+    whole = examples([rng.integers(0, 3, length) for length in lengths])
+    first, second = ([rng.normal(size=(length, 3)).astype(np.float32) for length in lengths] for _ in range(2))
+    gains = []
+    for group in range(10):
+        kept = [row for row in range(rows) if row % 10 != group]
+        scores = [choosing_score(task, whole.take(kept), [side[row] for row in kept]) for side in (first, second)]
+        gains.append(scores[1] - scores[0])
+    expected = np.sqrt(9 / 10 * np.sum((gains - np.mean(gains)) ** 2))
+    assert expected > 0
+    assert paired_error(task, whole, first, second) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_candidate_is_decoded_once_however_many_rows_are_left_out(monkeypatch):
+    task = Task(name="t", kind="tagging", labels=("O", "B-a", "I-a"), decoder="constrained")
+    rng, decoded, chosen = np.random.default_rng(4), [], tagged.chosen
+    targets = [rng.integers(0, 3, 5) for _ in range(40)]
+    sides = [[rng.normal(size=(5, 3)).astype(np.float32) for _ in targets] for _ in range(3)]
+    monkeypatch.setattr(tagged, "chosen", lambda *a: decoded.append(len(a[1])) or chosen(*a))
+    best_of(task, examples(targets), sides)
+    of_best_rounds(task, examples(targets), sides, [10] * 4)
+    assert decoded == [40 * 5] * 6

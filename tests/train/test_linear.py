@@ -19,7 +19,7 @@ from polyhead.train.data.kept import KeptBatch
 from polyhead.train.heads import inputs as reading
 from polyhead.train.heads import linear
 from polyhead.train.heads.inputs import inputs_of
-from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, axes_of, solutions, swept
+from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, axes_of, fold_solutions, solutions, swept
 from polyhead.train.heads.rule import best_penalty
 from support import head_search
 
@@ -342,39 +342,77 @@ def test_options_of_some_examples_compete_among_themselves():
     assert some.read()[:, 0].tolist() == [0, 1, 5, 6]
 
 
-def test_folds_read_the_values_of_all_rows_and_are_solved_as_copies_of_their_own_rows_are():
+def test_folds_read_the_values_of_all_rows():
     """Each fold had a copy of all rows."""
     values, labels = clouds()
     sides = inputs(values, labels).sides([list(range(start, len(values), 3)) for start in range(3)])
     assert all(side.values is values for pair in sides for side in pair)
-    copies = [
-        tuple(msgspec.structs.replace(side, values=values[side.rows], rows=None) for side in pair) for pair in sides
-    ]
-    for shared, copied in zip(swept(sides), swept(copies), strict=True):
-        assert shared.outputs.tobytes() == copied.outputs.tobytes()
-        assert shared.losses.tobytes() == copied.losses.tobytes()
-        for one, other in zip(shared.heads, copied.heads, strict=True):
-            assert one.weight.tobytes() == other.weight.tobytes() and one.bias.tobytes() == other.bias.tobytes()
 
 
-def test_folds_that_are_solved_at_once_have_the_bits_of_those_in_turn(monkeypatch):
-    monkeypatch.setattr(linear, "solutions", head_search._own["solutions"])  # nothing is remembered
+LABELLED = ["cross_entropy", "binary_cross_entropy", "squared_error", "ranking"]
+
+
+@pytest.mark.parametrize("loss", LABELLED)
+def test_folds_that_are_searched_together_have_the_solutions_of_each_alone(loss, monkeypatch):
+    """Alone a fold has a copy of its rows; the first of these folds ends long before the others."""
+    head_search.forget(monkeypatch)
     values, labels = clouds()
-    whole = inputs(values, labels)
-    sides = whole.sides([list(range(start, len(values), 3)) for start in range(3)])
-    found = []
-    for large in (10**6, 1):
-        monkeypatch.setattr(linear, "LARGE", large)
-        monkeypatch.setattr(linear, "processors", lambda: 3)
-        found.append(list(swept(sides)))
-    assert len(found[0]) == len(found[1]) > 2
-    for one, other in zip(*found, strict=True):
-        assert one.outputs.tobytes() == other.outputs.tobytes() and one.losses.tobytes() == other.losses.tobytes()
+    prior = None
+    if loss == "ranking":
+        whole = options_of(values, labels)
+    elif loss == "binary_cross_entropy":
+        whole = inputs(values, np.eye(3, dtype=np.float32)[labels], loss=loss, outputs=3)
+    elif loss == "squared_error":
+        whole = inputs(values, labels.astype(np.float32), loss=loss, outputs=1)
+    else:
+        whole = inputs(values, labels)
+        prior = np.random.default_rng(2).normal(size=(3, values.shape[1])).astype(np.float32)
+    folds = [
+        whole.of(list(range(9))),
+        *(train for train, _ in whole.sides([list(range(start, 60, 3)) for start in (0, 1)])),
+    ]
+    folds = [fold.drawn(prior, 0.5) for fold in folds]
+    axes, few = axes_of(whole), PENALTIES[1:7:2]
+    alone = [
+        list(solutions(msgspec.structs.replace(fold, values=fold.read(), rows=None), few, axes=axes)) for fold in folds
+    ]
+    together = list(fold_solutions(folds, few, axes=axes))
+    for one, several in zip(zip(*alone, strict=True), together, strict=True):
+        for single, other in zip(one, several, strict=True):
+            assert single.penalty == other.penalty
+            np.testing.assert_allclose(other.weight, single.weight, rtol=2e-3, atol=2e-4)
+            np.testing.assert_allclose(other.bias, single.bias, rtol=2e-3, atol=2e-4)
+
+
+def options_of(values, labels):
+    """Questions of three options each, of which the first with the highest label is right."""
+    examples = np.arange(len(values)) // 3
+    right = np.zeros(len(values), int)
+    for example in range(examples[-1] + 1):
+        rows = np.flatnonzero(examples == example)
+        right[rows[np.argmax(labels[rows])]] = 1
+    return msgspec.structs.replace(
+        inputs(values, np.stack([examples, right], axis=1), loss="ranking", outputs=1), members=examples
+    )
+
+
+def test_one_product_of_matrices_serves_all_folds(monkeypatch):
+    head_search.forget(monkeypatch)
+    values, labels = clouds()
+    sides = inputs(values, labels).sides([list(range(start, len(values), 3)) for start in range(3)])
+    counts, solve = [], linear.minimise_several
+
+    def noted(functions, *starts, **settings):
+        return solve(lambda points: counts.append(len(points)) or functions(points), *starts, **settings)
+
+    monkeypatch.setattr(linear, "minimise_several", noted)
+    next(fold_solutions([train for train, _ in sides], PENALTIES[4:5]))
+    assert counts[0] == 3 and len(counts) < sum(counts)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy", "squared_error"])
 def test_rows_in_shares_have_one_solution_on_any_number_of_processors(loss, monkeypatch):
-    monkeypatch.setattr(linear, "solutions", head_search._own["solutions"])  # nothing is remembered
+    head_search.forget(monkeypatch)
     values, labels = clouds(rows=91)
     targets = np.eye(3, dtype=np.float32)[labels] if loss == "binary_cross_entropy" else labels
     targets, outputs = (labels.astype(np.float32), 1) if loss == "squared_error" else (targets, 3)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.values import Value
 
 LONG, PIECE = 1024, 256  # positions of a row from which on queries are computed in pieces, and of a piece
@@ -101,7 +101,7 @@ def attention_products(
     scores = (query * scale) @ key.transpose(-1, -2)
     unseen = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, float("-inf"))
     weights = (scores.float() + (unseen if bias is None else bias + unseen)).softmax(dim=-1)
-    return fast_dropout(weights, dropout).to(value.dtype) @ value
+    return dropped(weights, dropout).to(value.dtype) @ value
 
 
 def visible(mask: Tensor) -> Tensor:

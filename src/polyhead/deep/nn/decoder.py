@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.attention import AttentionKeys, behind, visible
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import FeedForward, SelfAttention, fill_normal
 from polyhead.deep.nn.trunk import VectorTable
 from polyhead.encoder.decoder import Decoder
@@ -93,7 +93,7 @@ class TextDecoder(nn.Module):
             )
         places = torch.arange(ids.shape[1], device=ids.device) + (self.shape.first_position + start)
         hidden: Tensor = self.norm(functional.embedding(ids, words) + self.position(places))
-        return fast_dropout(hidden, self.dropout, self.training)
+        return dropped(hidden, self.dropout, self.training)
 
     def _logits(self, hidden: Tensor, words: Tensor) -> Tensor:
         return functional.linear(hidden, words, self.output.bias).float()

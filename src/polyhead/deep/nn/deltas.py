@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from polyhead import plan
 from polyhead.deep.nn.attention import AttentionKeys, attend, by_head, visible
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense, Half, LayerDelta, Prefix
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
@@ -238,9 +238,7 @@ class _Prefixes(DeltaModule):
 
     def prefix(self, rows: int) -> Prefix | None:
         key, value = (
-            fast_dropout(
-                _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training
-            )
+            dropped(_over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training)
             for part in (self.key, self.value)
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)

@@ -46,18 +46,10 @@ def seed(number: int) -> None:
         _own.generator.manual_seed(number)
 
 
-def dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
-    """Each number is 0 with probability `share`, else divided by `1 - share`: torch's, from this thread's generator."""
-    if _own.generator is None or not training or not share or values.device.type != "cpu":
-        return functional.dropout(values, share, training)
-    kept = torch.empty_like(values).bernoulli_(1 - share, generator=_own.generator)
-    return values * kept.div_(1 - share)
+def dropped(values: Tensor, share: float, training: bool = True) -> Tensor:
+    """Each number is 0 with probability `share`, rounded to 1/65536, else divided by `1 - share`.
 
-
-def fast_dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
-    """The same with `share` rounded to 1/65536, and with other draws.
-
-    On a CPU four numbers share one draw of the generator; on other devices this is torch's own dropout.
+    On a CPU four numbers share one draw of this thread's generator; on other devices this is torch's own dropout.
     """
     if not training or not share or values.device.type != "cpu":
         return functional.dropout(values, share, training)

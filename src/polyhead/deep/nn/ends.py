@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.attention import visible
-from polyhead.deep.nn.dropout import dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense
 from polyhead.errors import PlanError
 from polyhead.plan import Activation
@@ -168,5 +168,5 @@ class OutputHead(nn.Module):
             features = self.activation(hidden(features))
         if self.norm is not None:
             features = self.norm(features)
-        out: Tensor = self.output(dropout(features, self.dropout, self.training))
+        out: Tensor = self.output(dropped(features, self.dropout, self.training))
         return out

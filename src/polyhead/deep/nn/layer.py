@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from polyhead import plan
 from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.places import RowPlaces
 from polyhead.encoder.shape import LayerActivation, LayerForm, position_maps
 from polyhead.errors import PlanError
@@ -210,7 +210,7 @@ class SelfAttention(nn.Module):
         else:
             mixed = self._near(query, keys, seen, prefix, places, window)
         out = _mapped(self.output, "attention.output", mixed, delta)
-        out = fast_dropout(out, self.dropout, self.training)
+        out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
         if not self.form.residual:
             return out
@@ -318,7 +318,7 @@ class FeedForward(nn.Module):
         for dense in self.between:
             inner = self._activation(dense(inner))
         out = _mapped(self.outer, "feed_forward.outer", inner, delta)
-        out = fast_dropout(out, self.dropout, self.training)
+        out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("feed_forward", out)
         if self.norm is None:
             return out

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from polyhead.deep.nn.attention import AttentionKeys
-from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense, Layer, LayerDelta, fill_normal
 from polyhead.deep.nn.places import RowPlaces, relative_table
 from polyhead.encoder.data import TrunkData, check_arrays
@@ -296,7 +296,7 @@ class Embeddings(nn.Module):
 
     def _ended(self, hidden: Tensor) -> Tensor:
         hidden = hidden if self.norm is None else self.norm(hidden)
-        hidden = fast_dropout(hidden, self.dropout, self.training)
+        hidden = dropped(hidden, self.dropout, self.training)
         return hidden if self.project is None else self.project(hidden)
 
     def _segments(self, segments: Tensor | None) -> Tensor:

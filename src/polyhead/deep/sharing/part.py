@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.decoder import TextDecoder
-from polyhead.deep.nn.dropout import dropout as drop
+from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
@@ -114,7 +114,7 @@ class PooledPart(nn.Module):
 
         Without `words`, those of the rows' texts, a head that reads them leaves them out.
         """
-        outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
+        outputs: Tensor = self.head(dropped(self.inputs(stored, mask, second), self.dropout, self.training))
         if self.words is not None and words is not None:
             outputs = outputs + self.words(words).reshape(outputs.shape)
         return outputs

@@ -55,24 +55,42 @@ def tagged_rows(task: Task, outputs: Arrays, targets: Arrays, examples: Sequence
 
     Raises DataError for a row with different numbers of outputs and labels.
     """
-    rows = []
+    rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for place, (row, target) in enumerate(zip(outputs, targets, strict=True)):
         scores, wanted = np.asarray(row).reshape(-1, len(task.labels)), np.asarray(target, np.int64)
         if len(scores) != len(wanted):
             problem, got = f"task '{task.name}': one output a word", f"{len(scores)} in row {place}"
             raise DataError(problem, got=got, allowed=len(wanted))
-        gold = examples[place].gold if examples else None
-        if gold is None:
-            words = np.arange(len(scores))[:, None] + np.array([0, 1])
-        else:
+        if examples and examples[place].gold is not None:
             (scores, words), (wanted, _) = (whole_words(values, examples[place]) for values in (scores, wanted))
-        answer = chosen(task, scores)
-        true, spans = (_characters(task, labels, words) for labels in (wanted, answer))
-        near = true
-        if gold is not None:
-            true, near = frozenset(map(_plain, gold)), frozenset(_plain(widened(span, words)) for span in gold)
-        rows.append(TaggedRow(outputs=scores, answer=answer, target=wanted, gold=true, spans=spans, near=near))
-    return rows
+        else:
+            words = np.arange(len(scores))[:, None] + np.array([0, 1])
+        rows.append((scores, words, wanted))
+    if not rows:
+        return []
+    starts = np.cumsum([0, *(len(scores) for scores, _, _ in rows)])
+    answers = np.split(chosen(task, np.concatenate([scores for scores, _, _ in rows]), starts), starts[1:-1])
+    return [
+        _compared(task, *row, answer, examples[place].gold if examples else None)
+        for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
+    ]
+
+
+def _compared(
+    task: Task,
+    outputs: np.ndarray,
+    words: np.ndarray,
+    target: np.ndarray,
+    answer: np.ndarray,
+    gold: Sequence[TaggedSpan] | None,
+) -> TaggedRow:
+    """The row's spans by their characters: those of its file, or, without any, those of its labels."""
+    spans = _characters(task, answer, words)
+    if gold is None:
+        true = near = _characters(task, target, words)
+    else:
+        true, near = frozenset(map(_plain, gold)), frozenset(_plain(widened(span, words)) for span in gold)
+    return TaggedRow(outputs=outputs, answer=answer, target=target, gold=true, spans=spans, near=near)
 
 
 def _plain(span: TaggedSpan) -> Characters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +17,12 @@ ROUNDING = 1e-7  # relative precision of a value, as in float32
 STUCK = 3  # steps that do not lower the value: rounding hides what is left
 LEAST_CURVATURE = 1e-10  # of a kept pair
 
-Function = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""The value at a point, and the gradient there, of the point's shape."""
+Evaluated = tuple[float, np.ndarray]
+"""The value of a function at a point, and its gradient there, of the point's shape."""
 
 
 def minimise(
-    function: Function,
+    function: Callable[[np.ndarray], Evaluated],
     start: np.ndarray,
     *,
     curvature: np.ndarray,
@@ -37,27 +37,59 @@ def minimise(
     (Boyd and Vandenberghe 2004, 9.5.1), when rounding hides any further descent, or after `iterations`. `start` is not
     changed; `history` pairs of its size are kept.
     """
-    scale = 1 / np.sqrt(curvature)
-
-    def scaled(point: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = function(point * scale)
-        return value, gradient * scale
-
-    minimum: np.ndarray = _minimised(scaled, start / scale, iterations, near, history) * scale
+    (minimum,) = minimise_several(
+        lambda points: [function(point) for point in points.values()],
+        [start],
+        curvatures=[curvature],
+        iterations=iterations,
+        near=near,
+        history=history,
+    )
     return minimum
 
 
-def _minimised(function: Function, start: np.ndarray, iterations: int, near: float, history: int) -> np.ndarray:
+def minimise_several(
+    functions: Callable[[dict[int, np.ndarray]], Sequence[Evaluated]],
+    starts: Sequence[np.ndarray],
+    *,
+    curvatures: Sequence[np.ndarray],
+    iterations: int,
+    near: float = NEAR,
+    history: int = HISTORY,
+) -> list[np.ndarray]:
+    """The minima of several functions, each by a search of its own, evaluated together.
+
+    `functions` gets the points of the functions that are still searched, by their numbers, in order.
+    """
+    scales = [1 / np.sqrt(curvature) for curvature in curvatures]
+    searches = [_search(start / scale, iterations, near, history) for start, scale in zip(starts, scales, strict=True)]
+    points, minima = {number: next(search) for number, search in enumerate(searches)}, dict[int, np.ndarray]()
+    while points:
+        answers = functions({number: point * scales[number] for number, point in points.items()})
+        for number, (value, gradient) in zip(list(points), answers, strict=True):
+            try:
+                points[number] = searches[number].send((value, gradient * scales[number]))
+            except StopIteration as end:
+                minima[number] = end.value * scales[number]
+                del points[number]
+    return [minima[number] for number in range(len(starts))]
+
+
+Search = Generator[np.ndarray, Evaluated, np.ndarray]
+"""Points to evaluate, one after another, and the minimum."""
+
+
+def _search(start: np.ndarray, iterations: int, near: float, history: int) -> Search:
     """The minimum of a function whose curvature is about 1 along every number."""
     point, pairs = start, deque[tuple[np.ndarray, np.ndarray, float]](maxlen=history)
-    value, gradient = function(point)
+    value, gradient = yield point
     evaluations, stuck = 1, 0
     for _ in range(iterations):
         direction = _direction(gradient, pairs)
         slope = float(np.dot(gradient, direction))
         if evaluations >= EVALUATIONS or -slope / 2 <= near * abs(value):  # also where rounding turns it uphill
             break
-        reached, tries = _searched(function, point, value, direction, slope)
+        reached, tries = yield from _along(point, value, direction, slope)
         evaluations += tries
         if reached is None:
             break
@@ -80,10 +112,10 @@ class _Reached(NamedTuple):
     step: np.ndarray
 
 
-def _searched(
-    function: Function, point: np.ndarray, value: float, direction: np.ndarray, slope: float
-) -> tuple[_Reached | None, int]:
-    """A step along the direction that lowers the value, and the number of function calls; None without one.
+def _along(
+    point: np.ndarray, value: float, direction: np.ndarray, slope: float
+) -> Generator[np.ndarray, Evaluated, tuple[_Reached | None, int]]:
+    """A step along the direction that lowers the value, and the number of evaluations; None without one.
 
     It fulfils the weak Wolfe conditions (Lewis and Overton 2013) if STEPS suffice. Lengths are interpolated between the
     longest that is too short and the shortest that is too long.
@@ -92,7 +124,7 @@ def _searched(
     reached: _Reached | None = None
     for number in range(1, STEPS + 1):
         step = direction * length
-        tried, gradient = function(point + step)
+        tried, gradient = yield point + step
         if tried <= value + DECREASE * length * slope + ROUNDING * abs(value):
             reached, tried_slope = _Reached(tried, gradient, step), float(np.dot(gradient, direction))
             if tried_slope >= CURVATURE * slope:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 import msgspec
@@ -40,14 +40,13 @@ def best_of(
     rule of Breiman et al. 1984), two below 100 rows, estimated by a jackknife over groups of rows. `tasks` are the task
     as each candidate answers it, where their thresholds or transitions differ.
     """
-    tasks = tasks or [task] * len(candidates)
-    scores = [choosing_score(each, examples, outputs) for each, outputs in zip(tasks, candidates, strict=True)]
+    tasks, rows = tasks or [task] * len(candidates), len(examples.targets)
+    scored = [_selection_scores(each, examples, outputs) for each, outputs in zip(tasks, candidates, strict=True)]
     best = 0
     for index in range(1, len(candidates)):
-        gain = scores[index] - scores[best]
-        error = paired_error(tasks[best], examples, candidates[best], candidates[index], second_task=tasks[index])
-        least = errors(len(examples.targets)) * error
-        if gain > 0 and gain > least:
+        before, after = scored[best], scored[index]
+        (gain,) = after(np.ones((1, rows))) - before(np.ones((1, rows)))
+        if gain > 0 and gain > errors(rows) * _jackknife(before, after, rows):
             best = index
     return best
 
@@ -111,39 +110,46 @@ def of_best_rounds(
 
     `rounds` are the outputs of all held-out rows after each round of training, fold after fold; `sizes` their rows.
     """
-    outputs, start = list[np.ndarray](), 0
-    for size in sizes:
-        fold_rows = range(start, start + size)
-        others = [row for row in range(len(held.targets)) if row not in fold_rows]
-        examples = held.take(others)
-        scores = [choosing_score(task, examples, [after[row] for row in others]) for after in rounds]
-        outputs += [rounds[int(np.argmax(scores))][row] for row in fold_rows]
-        start += size
-    return outputs
+    stops = np.cumsum(sizes)
+    fold = np.repeat(np.arange(len(sizes)), sizes)
+    others = (fold != np.arange(len(sizes))[:, None]).astype(np.float64)  # of each fold
+    best = np.argmax([_selection_scores(task, held, after)(others) for after in rounds], axis=0).tolist()
+    return [row for at, start, stop in zip(best, stops - sizes, stops, strict=True) for row in rounds[at][start:stop]]
 
 
-def paired_error(
-    task: Task,
-    examples: Examples,
-    first: Sequence[np.ndarray],
-    second: Sequence[np.ndarray],
-    *,
-    second_task: Task | None = None,
-) -> float:
-    """The standard error of the second outputs' score, by `second_task` if it is another, minus that of the first.
+def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
+    """The standard error of the second outputs' score minus that of the first.
 
     Estimated by the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
     """
-    rows = np.arange(len(examples.targets))
-    groups = min(GROUPS, len(rows))
+    scored = [_selection_scores(task, examples, outputs) for outputs in (first, second)]
+    return _jackknife(*scored, len(examples.targets))
+
+
+_Resampled = Callable[[np.ndarray], np.ndarray]
+"""The model selection metric of rows that stand so often: counts (resamples, rows) to values (resamples,)."""
+
+
+def _selection_scores(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> _Resampled:
+    """The function for these outputs, which are decoded once."""
+    metric = kind_of(task).default_metric(task)
+    recount = kind_of(task).judged(task, outputs, examples.targets, examples.each()).recount
+
+    def scores(counts: np.ndarray) -> np.ndarray:
+        if recount is not None:
+            values = np.asarray(recount(counts)[metric])
+            return np.where(np.isfinite(values), values, 0.0)
+        kept = [np.repeat(np.arange(len(each)), each.astype(int)).tolist() for each in counts]
+        return np.array([choosing_score(task, examples.take(rows), [outputs[row] for row in rows]) for rows in kept])
+
+    return scores
+
+
+def _jackknife(before: _Resampled, after: _Resampled, rows: int) -> float:
+    """The standard error of the second scores minus the first; 0 of a single row."""
+    groups = min(GROUPS, rows)
     if groups < 2:
         return 0.0
-    gains = []
-    for group in range(groups):
-        kept = rows[rows % groups != group].tolist()
-        resampled = examples.take(kept)
-        sides = ((task, first), (second_task or task, second))
-        pair = [choosing_score(side, resampled, [outputs[i] for i in kept]) for side, outputs in sides]
-        gains.append(pair[1] - pair[0])
-    spread = np.asarray(gains) - np.mean(gains)
-    return float(np.sqrt((groups - 1) / groups * np.sum(spread**2)))
+    left_out = (np.arange(rows) % groups != np.arange(groups)[:, None]).astype(np.float64)
+    gains = after(left_out) - before(left_out)
+    return float(np.sqrt((groups - 1) / groups * np.sum((gains - gains.mean()) ** 2)))
