@@ -110,7 +110,7 @@ def extract_command(
     kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
     with stopped_with(lambda: 0, "documents"):  # before there is a job that counts them
         trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
-        if is_typed("per") and all(path.pool.codec.name != "uint8" for path in paths):
+        if is_typed("per") and not any(path.pool.codec.format.has_constants for path in paths):
             raise click.UsageError("--per is for codec uint8: add it, as in --tap mean4:uint8, or leave --per out.")
         if Path(encoder, "bundle.json").exists():
             wish = _with_words(wish, encoder, store, paths, tasks)
