@@ -287,6 +287,13 @@ def test_answers_of_lines_are_not_written_into_a_file_that_is_named_as_a_table(h
     assert not out.exists() and predict(home, "good", "-o", tmp_path / "out.txt").code == 0
 
 
+def test_answers_of_lines_go_to_one_place(home, tmp_path):
+    """With -o, `--json -` printed nothing and said nothing."""
+    for more in ([], ["-"], [tmp_path / "more.jsonl"]):
+        words = ("-o", tmp_path / "out.jsonl", "--tasks", "mood", "--json", *more)
+        predict(home, "good", *words).refuses("--output and --json", code=2)
+
+
 def test_a_wish_for_familiarity_that_no_task_can_grant_is_refused(home):
     """It was left unread: answers without `none_of_these` looked as if each text was known."""
     for words in (("--familiar",), ("--none-below", "0.5")):
