@@ -105,4 +105,4 @@ def bad_row(
 ) -> BadValue:
     """The error for one row of a file; `kept` are the values of the row that could be read, by column."""
     problem = f"{Path(path).name} row {number}: {problem}"
-    return BadValue(problem, got=got, allowed=allowed, do=do, source=path, row=number, kept=kept)
+    return BadValue(problem, got=got, allowed=allowed, do=do, source=path, row=number, kept=dict(kept))
