@@ -36,6 +36,20 @@ def test_a_backfill_says_its_price_first_then_what_it_took_and_goes_on(folder):
     assert (found["backfill"]["filled"], found["backfill"]["price"], found["sample"]) == (0, None, [])
 
 
+def test_a_size_of_a_sample_without_its_file_is_refused_before_anything_is_answered(folder):
+    """It was left unread, and the run looked as if it had compared as many."""
+    words = ("backfill", "bundle", "--features", "store", "--sample", "9")
+    run(*words, cwd=folder).refuses("--sample goes with --sample-from", code=2)
+    done = run("backfill", "bundle", "mood", "--features", "store", "--json", "-", cwd=folder)
+    assert json.loads(done.out)["backfill"]["filled"] == 12
+
+
+def test_scores_that_no_task_has_are_refused(folder):
+    """They were left out without a word."""
+    words = ("backfill", "bundle", "urgency", "--features", "store", "--scores")
+    run(*words, cwd=folder).refuses("none of the tasks scores labels or options", "regression")
+
+
 def test_a_sample_is_compared_and_counts_are_drawn(folder):
     pytest.importorskip("matplotlib")
     words = ("--sample-from", "texts.jsonl", "--sample", "9", "--backend", "reference", "--picture", "counts.png")

@@ -46,6 +46,17 @@ def test_a_fault_ends_with_1_and_a_hint_only_where_it_is_asked(tmp_path):
     assert (report["faults"], code) == (1, 1)
 
 
+@pytest.mark.parametrize("row", [{"text": None, "label": "good"}, {"text": "a lamp", "label": ""}])
+def test_a_split_of_which_no_row_can_be_used_is_a_fault(tmp_path, row):
+    """It was a hint that training skips the rows, and training stopped."""
+    write(tmp_path / "train.jsonl", [row] * 3)
+    project(tmp_path)
+    report, code = told("polyhead.toml", cwd=tmp_path)
+    assert code == 1 and [each["kind"] for each in report["findings"] if each["level"] == "fault"] == ["unusable"]
+    write(tmp_path / "train.jsonl", [row, *clean()])
+    assert told("polyhead.toml", cwd=tmp_path)[1] == 0
+
+
 def test_a_project_is_checked_with_its_columns_and_labels(tmp_path):
     write(tmp_path / "train.jsonl", [{"body": r["text"], "mood": r["label"]} for r in clean()])
     write(
@@ -111,6 +122,7 @@ def test_wrong_command_lines_are_refused(tmp_path):
     run("check", "polyhead.toml", "train.jsonl", cwd=tmp_path).refuses("give it alone", code=2)
     run("check", "polyhead.toml", "--text", "body", cwd=tmp_path).refuses("names its files and columns", code=2)
     run("check", "train.jsonl", "--tasks", "mood", cwd=tmp_path).refuses("--tasks is for the tasks of PROJECT", code=2)
+    run("check", "train.jsonl", "--cache", "kept", cwd=tmp_path).refuses("--cache goes with --encode", code=2)
     run("check", "--tasks", "moot", cwd=tmp_path).refuses("UnknownTask", "mood")
     run("check", "train.jsonl", "-o", "rows.txt", cwd=tmp_path).refuses(".csv or .jsonl", code=2)
 

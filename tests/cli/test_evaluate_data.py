@@ -8,6 +8,7 @@ import pytest
 
 from polyhead import Session
 from polyhead.bundle.read import Bundle
+from polyhead.evaluate.cascade import POINTS_LOST
 from support import tiny_project
 from support.commands import run
 
@@ -170,8 +171,10 @@ def test_what_is_missing_or_means_nothing_is_told(bare, home, file, tmp_path):
 def test_options_that_would_change_nothing_are_told(bare, home, file):
     """They were ignored, so that who gave them read the scores of something else."""
     for scored in (bare, home / "polyhead.toml"):
-        run("evaluate", scored, "--data", file, "--split", "validation").refuses("--split", "--data", code=2)
-    run("evaluate", home / "polyhead.toml", "--points-lost", "5").refuses("--points-lost", "--cascade", code=2)
+        for split in ("validation", "test"):
+            run("evaluate", scored, "--data", file, "--split", split).refuses("--split", "--data", code=2)
+    for points in ("5", str(POINTS_LOST)):
+        run("evaluate", home / "polyhead.toml", "--points-lost", points).refuses("--cascade", "--points-lost", code=2)
 
 
 def test_the_score_of_training_that_the_table_shows_is_in_the_json(bare, file):

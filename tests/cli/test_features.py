@@ -122,6 +122,9 @@ def test_what_is_asked_wrongly_is_refused(folder):
     extract(folder, "--tap", "first").refuses("mean4:token1")
     extract(folder, "--tasks", "moods").refuses("moods", "mood")
     extract(folder, "--text", "body").refuses("body")
+    extract(folder, "--tap", "mean4:token1", "--per", "dimension").refuses("--per is for codec uint8", code=2)
+    extract(folder, "--separate").refuses("holds no pairs", "--text-b")
+    extract(folder, "--per", "tensor").refuses("--per is for codec uint8", code=2)  # the default, said aloud
     run("features", "extract", "nowhere", "texts.jsonl", "store", cwd=folder).refuses("nowhere")
     run("features", "extract", "bundle", "none.jsonl", "store", *REFERENCE, cwd=folder).refuses("none.jsonl")
     assert not (folder / "store").exists()

@@ -265,6 +265,51 @@ def test_a_line_that_cannot_be_read_has_its_reason_in_its_place(home, line):
     assert "answers" in done.rows[0] and "answers" in done.rows[2]
 
 
+def test_a_line_that_cannot_be_read_keeps_its_id(home):
+    """It had its number alone, which says nothing once lines of several files are joined."""
+    lines = [
+        '{"id": 5, "text": "good"}',
+        '{"id": "a1", "text": null}',
+        '{"id": 7, "txt": "good"}',
+        '{"text": 5}',
+        '{"id": 8, "text": "good"',
+    ]
+    done = predict(home, "--tasks", "mood", stdin="\n".join(lines))
+    assert [row.get("id") for row in done.rows] == [5, "a1", 7, None, None]
+    assert ["error" in row for row in done.rows] == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.jsonl.gz", "out.xlsx"])
+def test_answers_of_lines_are_not_written_into_a_file_that_is_named_as_a_table(home, tmp_path, name):
+    """JSON Lines stood in `answers.csv`, which nothing reads as that."""
+    out = tmp_path / name
+    predict(home, "good", "-o", out).refuses("JSON Lines", name, code=2)
+    assert not out.exists() and predict(home, "good", "-o", tmp_path / "out.txt").code == 0
+
+
+def test_answers_of_lines_go_to_one_place(home, tmp_path):
+    """With -o, `--json -` printed nothing and said nothing."""
+    for more in ([], ["-"], [tmp_path / "more.jsonl"]):
+        words = ("-o", tmp_path / "out.jsonl", "--tasks", "mood", "--json", *more)
+        predict(home, "good", *words).refuses("--output and --json", code=2)
+
+
+def test_a_wish_for_familiarity_that_no_task_can_grant_is_refused(home):
+    """It was left unread: answers without `none_of_these` looked as if each text was known."""
+    for words in (("--familiar",), ("--none-below", "0.5")):
+        predict(home, "good", "--tasks", "urgency,same", *words).refuses("can say how familiar a text is")
+    assert predict(home, "good", "--tasks", "urgency", "--none-below", "0").code == 0
+
+
+def test_lines_in_utf_16_are_read_as_those_in_utf_8(home, tmp_path):
+    """PowerShell writes them; each line was said to be no UTF-8."""
+    content = "caf\u00e9 \U0001f600 is good\n" + '{"text": "bad lamp", "id": 3}\n'
+    expected = predict(home, "--tasks", "mood", stdin=content).rows
+    assert len(expected) == 2
+    (tmp_path / "lines.txt").write_text(content, encoding="utf-16", newline="")
+    assert predict(home, tmp_path / "lines.txt", "--tasks", "mood").rows == expected
+
+
 def test_bytes_that_are_not_utf8_are_said(home):
     done = predict(home, "--tasks", "mood", stdin=b"good\n\xff\xfe\n")
     done.refuses("1 could not be read", code=1)

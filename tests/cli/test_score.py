@@ -64,6 +64,23 @@ def test_what_is_printed_is_what_json_holds(home, table, tmp_path):
     assert said["texts_a_second"] == pytest.approx(20 / said["seconds"], rel=1e-4)
 
 
+@pytest.mark.parametrize("verb", ["predict", "score"])
+@pytest.mark.parametrize("content", ["id,text\n1,a,b\n2,\n", "id,text\n1,\n", "id,text\n1,a,b\n"])
+def test_a_table_of_which_no_row_is_answered_ends_with_an_error_after_all_is_written(home, tmp_path, verb, content):
+    """It ended with 0, so that a script took a file without an answer for success."""
+    (tmp_path / "in.csv").write_text(content)
+    words = ["in.csv", *(["-o"] if verb == "predict" else []), "out.csv", "--json", "said.json"]
+    done = run(verb, home / "bundle", *words, "--backend", "reference", cwd=tmp_path)
+    done.refuses("not answered: column 'error' says why", "no row")
+    rows, said = lines_of_csv(tmp_path / "out.csv"), json.loads((tmp_path / "said.json").read_text())
+    assert len(rows) == said["counts"]["rows"] == said["counts"]["errors"] and all(row["error"] for row in rows)
+
+
+def lines_of_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_rows_without_answers_are_said_by_their_reason(home, table, tmp_path, monkeypatch):
     """Failed rows were taken off those that do not fit, and rows with other answers called not answered."""
     tiny_project.fail_heads(monkeypatch, "mood")
@@ -96,6 +113,7 @@ def test_columns_are_chosen_and_named(home, table, tmp_path):
 
 def test_mistakes_are_said_at_the_start(home, table, tmp_path):
     out = tmp_path / "out.csv"
+    score(home, table, out, "--scores", "--tasks", "urgency").refuses("none of the tasks scores labels", "regression")
     score(home, table, out, "--text", "texts").refuses("MissingColumn", "'texts'", "did you mean 'text'")
     score(home, table, out, "--tasks", "mod").refuses("UnknownTask", "'mod'")
     score(home, tmp_path / "none.csv", out).refuses("no file at")

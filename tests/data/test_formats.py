@@ -89,18 +89,45 @@ def test_columns_without_a_name_may_be_several(tmp_path):
 
 
 def test_a_table_in_another_encoding_is_known_by_its_bytes(tmp_path):
-    """UTF-16 by its mark; Windows-1252 by bytes that are no UTF-8, unless only some of its letters are broken."""
+    """Windows-1252 by bytes that are no UTF-8, unless only some of its letters are broken; UTF-16 is read as it is."""
     text = "text,label\nthé café – 5 €,x\n"
-    for encoding, name in (("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("cp1252", "Windows-1252")):
-        mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
-        (tmp_path / "x.csv").write_bytes(mark + text.encode(encoding))
-        table = recoded(str(tmp_path / "x.csv"))
-        assert (table.content.decode(), table.encoding, set(table.letters)) == (text, name, set("é–€"))
-    others = [text.encode(), b"", text.encode() + b"\xff", b"a\0\xe9", b"\x81\xe9"]
+    (tmp_path / "x.csv").write_bytes(text.encode("cp1252"))
+    table = recoded(str(tmp_path / "x.csv"))
+    assert (table.content.decode(), set(table.letters)) == (text, set("é–€"))
+    others = [text.encode(), b"", text.encode() + b"\xff", b"a\0\xe9", b"\x81\xe9", text.encode("utf-16")]
     for content in others:
         (tmp_path / "x.csv").write_bytes(content)
         assert recoded(str(tmp_path / "x.csv")) is None, content
     assert recoded(str(tmp_path / "gone.csv")) is None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("mark, encoding", [(codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")])
+def test_a_file_in_utf_16_is_read_as_the_same_in_utf_8(tmp_path, mark, encoding, packed):
+    """`init` read such a table, and `predict` and `evaluate` refused it; so may a block end within a character."""
+    text = "caf\U0001f600é," * 3000
+    rows = [{"id": str(i), "text": text[i:]} for i in range(3)]
+    contents = {
+        "x.csv": "id,text\r\n" + "".join(f'{row["id"]},"{row["text"]}"\r\n' for row in rows),
+        "x.tsv": "id\ttext\n" + "".join(f"{row['id']}\t{row['text']}\n" for row in rows),
+        "x.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+        "x.json": json.dumps(rows, ensure_ascii=False),
+    }
+    for name, content in contents.items():
+        raw = mark + content.encode(encoding)
+        path = tmp_path / (name + ".gz" if packed else name)
+        path.write_bytes(gzip.compress(raw) if packed else raw)
+        assert [dict(row.values) for row in Rows(str(path))] == rows, name
+
+
+def test_faults_of_utf_16_are_said(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes("id,text\n1,good\n2,bad\n".encode("utf-16")[:-1])
+    with pytest.raises(DataError, match="is not whole UTF-16.*Do: save the file again, as UTF-8"):
+        list(Rows(str(path)).each())
+    path.write_bytes("id,text\n1,go\ud800od\n2,bad\n".encode("utf-16", "surrogatepass"))
+    broken, good = Rows(str(path)).each()
+    assert "row 1: the record is not UTF-8" in str(broken) and dict(good.values) == {"id": "2", "text": "bad"}
 
 
 HEADERLESS = [("the lamp is broken", "late"), ("where is my box", "late"), ("so very happy with it", "fine")] * 3

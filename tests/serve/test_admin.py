@@ -70,6 +70,18 @@ def test_a_task_is_added_replaced_rolled_back_and_removed(root, tmp_path):
             assert history["changes"][3]["changed"] == {"mood": ["v0001", "v0002"]}
             assert history["versions"] == lines(root) and history["server"]["taken"] == 5
             assert len((await changed(client.get("/v1/changes?limit=2")))["changes"]) == 2
+            for wrong in ("limit=0", "limit=many", "limit=1001", "limits=2", "bundle=b"):
+                name, _, value = wrong.partition("=")
+                error = (await changed(client.get(f"/v1/changes?{wrong}"), 422))["error"]
+                assert error["got"] == (value if name == "limit" else [name]), error
+            for wrong, allowed in (
+                ("allow_lost_labels=1", ["true", "false"]),
+                ("allow-lost-labels=true", ["allow_lost_labels", "bundle"]),
+                ("bundle=b", None),
+            ):
+                refused = await changed(client.put(f"/v1/tasks/mood?{wrong}", content=upload(tmp_path, "mood", 7)), 422)
+                assert refused["error"]["allowed"] == allowed
+            assert lines(root)["mood"] == "v0002"
         assert verify(root) == [] and beside(root) == []
 
     asyncio.run(scenario())

@@ -171,11 +171,13 @@ def test_a_line_says_what_a_request_cost_and_neither_its_text_nor_its_key(root):
 
     def ask_all(client):
         body = {"inputs": ["good lamp", LONG], "tasks": ["mood"]}
-        client.post("/v1/predict?token=s3cret-key", json=body, headers=headers)
+        client.post("/v1/predict", json=body, headers=headers)
+        assert client.post("/v1/predict?token=s3cret-key", json=body, headers=headers).status_code == 422
         client.get("/v1/tasks/mood", headers=headers)
         client.get("/good/lamp", headers={"Authorization": "Bearer wr0ng"})
 
-    (predict, task, unknown), text = logged(root, ask_all, keys=keys)
+    (predict, refused, task, unknown), text = logged(root, ask_all, keys=keys)
+    assert (refused["route"], refused["status"], refused["key"]) == ("/v1/predict", 422, "web shop")
     assert (predict["route"], predict["method"], predict["status"]) == ("/v1/predict", "POST", 200)
     assert (predict["inputs"], predict["passes"], predict["key"]) == (2, 2, "web shop")
     assert predict["tokens"] > 2 and predict["cut"] > 0

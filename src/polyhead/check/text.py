@@ -29,7 +29,10 @@ FEW = 20  # rows: with fewer, shares are not reported
 
 
 def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
-    """Rows without a text or a label."""
+    """Rows without a text or a label, and a split that has no other rows."""
+    if part.reading.examples is None and not part.reading.wrong:
+        message, do = f"none of {counted(part.reading.rows, 'row')} has both a text and a label", "give rows that have"
+        yield part.found("unusable", "fault", message, do=do, places=())
     if rows := part.reading.empty:
         message = f"{counted(len(rows), 'row')} without a text; training skips them"
         yield part.found("empty_text", "hint", message, do="remove the rows, or give their texts", places=part.at(rows))

@@ -6,11 +6,10 @@ import math
 from typing import Any, Literal
 
 import click
-from click.core import ParameterSource
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Figure, OptionalFolder, RequiredFile, Tokens
+from polyhead.cli.options import Figure, OptionalFolder, RequiredFile, Tokens, is_typed
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
 from polyhead.evaluate.report.frontier import Baseline, plot_frontier, separate_models
 from polyhead.plan.cost.allocate import UNIT_NAMES, AllocationReport, OptionsFile, Unit, allocate, allocation_of
@@ -43,7 +42,7 @@ def command(
     The cost is that of the encoder up to the deepest tap, once, plus every private layer; embeddings count in bytes.
     Poolers and heads are the same for all options and are left out.
     """
-    if budget is not None and _is_given("c", "rule"):
+    if budget is not None and is_typed("c", "rule"):
         raise click.UsageError("give --budget, or --rule and --c: one of them chooses")
     within, shape = _within(budget, unit), None
     if bundle is not None:
@@ -61,11 +60,6 @@ def command(
         plot_frontier(content.options, report.price, plot, baselines=_baselines(report, content))
         printer.lines(["", f"drawn into {plot}"])
     return report
-
-
-def _is_given(*names: str) -> bool:
-    context = click.get_current_context()
-    return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 def _within(budget: float | None, unit: Unit) -> int | None:

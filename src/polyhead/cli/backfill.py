@@ -10,7 +10,7 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
-from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns
+from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns, is_typed
 from polyhead.cli.output import Printer, counted, note, writing_file
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
@@ -62,6 +62,8 @@ def command(
         raise click.UsageError("--texts goes with -o: it names the texts of the table.")
     if sample_from is None and how != BackendOptions():
         raise click.UsageError("--backend and --precision go with --sample-from: nothing else is encoded.")
+    if sample_from is None and is_typed("sample"):
+        raise click.UsageError("--sample goes with --sample-from: it is how many of its texts are encoded.")
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)

@@ -61,6 +61,8 @@ def command(
     Exit codes: 0 no fault, 1 a fault (with --strict a hint), 2 wrong command line.
     """
     began = time.monotonic()
+    if cache is not None and (features or not encode):
+        raise click.UsageError("--cache goes with --encode: nothing else makes features that are kept.")
     columns = {"kind": kind, "text": text, "text_b": text_b, "label": label, "separator": separator}
     with tempfile.TemporaryDirectory() as scratch:
         subject = _subject(data or (PROJECT,), tasks, columns)

@@ -22,7 +22,15 @@ from polyhead.cli.evaluate_lines import (
     label_lines,
     slice_lines,
 )
-from polyhead.cli.options import BackendOptions, File, LabelledColumns, OptionalFolder, Tasks, labelled_sources
+from polyhead.cli.options import (
+    BackendOptions,
+    File,
+    LabelledColumns,
+    OptionalFolder,
+    Tasks,
+    is_typed,
+    labelled_sources,
+)
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
@@ -89,7 +97,7 @@ class ReportOptions(Value):
 
     def check(self, data: str | None) -> None:
         """Raises, before any work, for a column that `data` does not have, and for an option that changes nothing."""
-        if self.cascade is None and self.points_lost != POINTS_LOST:
+        if self.cascade is None and is_typed("points_lost"):
             raise click.UsageError("--points-lost is for the threshold of --cascade: give that too.")
         for column in self.slices if data is not None and os.path.exists(data) else ():
             if (columns := first_columns(str(data))) and column not in columns:
@@ -144,7 +152,7 @@ def command(
     training is shown next to the new one.
     """
     more.check(data)
-    if data is not None and split != "test":
+    if data is not None and is_typed("split"):
         raise click.UsageError(
             "--split chooses among a project's own files, and --data names another file: give one of the two."
         )

@@ -13,7 +13,7 @@ import msgspec
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.migrate import command as migrate
-from polyhead.cli.options import BackendOptions, Column, File, Folder, Store, Tasks, TextColumns, TokenColumns
+from polyhead.cli.options import BackendOptions, Column, File, Folder, Store, Tasks, TextColumns, TokenColumns, is_typed
 from polyhead.cli.output import Printer, counted, in_bytes, indented, note
 from polyhead.data.rows import open_rows
 from polyhead.encoder.data import TrunkData
@@ -110,6 +110,8 @@ def extract_command(
     kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
     with stopped_with(lambda: 0, "documents"):  # before there is a job that counts them
         trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
+        if is_typed("per") and not any(path.pool.codec.format.has_constants for path in paths):
+            raise click.UsageError("--per is for codec uint8: add it, as in --tap mean4:uint8, or leave --per out.")
         if Path(encoder, "bundle.json").exists():
             wish = _with_words(wish, encoder, store, paths, tasks)
         done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import InputFile, OutputFile, option
@@ -50,6 +51,12 @@ def keep_compiled() -> None:
 def comma_names(text: str) -> tuple[str, ...]:
     """The names between commas, each once."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def is_typed(*names: str) -> bool:
+    """Whether the command line has one of these parameters, whatever their defaults are."""
+    context = click.get_current_context()
+    return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 def names_of(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

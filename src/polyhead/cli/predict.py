@@ -24,6 +24,7 @@ from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows, are_rows
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
+from polyhead.engine.familiar import reported_keys
 from polyhead.engine.inputs import task_input
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData
@@ -86,7 +87,8 @@ def command(
     Each JSON line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists the
     tasks that do not fit the input, with the reason; "failed" those that could not be computed, "late" those that a
     --server had no time for. Blank lines are skipped and counted. A line that cannot be read, or that no task can
-    answer, gets the reason instead. The command then ends with exit code 1, as when a task failed or is late.
+    answer, gets the reason instead. The command then ends with exit code 1, as when a task failed or is late; of a
+    table, where no row is answered.
     """
     server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
@@ -97,8 +99,7 @@ def command(
     if named or (server is None and form == "auto" and are_rows(inputs.file, output)):
         target, printer = _table_target(inputs, named, server, output, form=form), Printer(why.json_to)
         request = table.request(tasks, **wanted)
-        done = answer_rows(printer, how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
-        return printer.json(done)
+        return answer_rows(printer, how.open(bundle, tasks), inputs.file, target, request, fresh=table.fresh)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
@@ -121,12 +122,12 @@ def _bundle_and_inputs(
 
 
 def _written(output: str, json_to: str | None) -> str:
-    """Where the answers go, as --output or --json says it."""
-    if json_to in (None, DASH):
-        return output
-    if output != DASH:
-        raise click.UsageError("--output and --json name two files: give one of them.")
-    return str(json_to)
+    """Where the answers go, as --output or --json says it; click's error for a file that is named as a table."""
+    if output != DASH and table_format(output) is not None and not output.lower().endswith((".jsonl", ".json")):
+        raise click.UsageError(f"answers of texts and lines are JSON Lines: name them so, and not {output}.")
+    if json_to is not None and output != DASH:
+        raise click.UsageError("--output and --json both say where the answers go: give one of them.")
+    return output if json_to in (None, DASH) else str(json_to)
 
 
 def _json_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:
@@ -213,7 +214,12 @@ def _answering(
     bundle: str, names: tuple[str, ...], wanted: Mapping[str, Any], *, remote: ServerOptions, how: SessionOptions
 ) -> Iterator[Answering]:
     if remote.server is None:
-        yield partial(_by_session, how.open(bundle, names), names or None, wanted)
+        session = how.open(bundle, names)
+        if wanted:
+            told = {name: session.tasks[name] for name in session.task_names(names or None)}
+            familiar, limit = wanted.get("familiar", False), wanted.get("none_below")
+            reported_keys(session.loaded.known, told, familiar=familiar, asked=limit)  # raises where none can
+        yield partial(_by_session, session, names or None, wanted)
         return
     with contextlib.closing(Remote(remote.server, key_file=remote.key_file, tasks=names or None, **wanted)) as server:
         yield server.answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import click
@@ -63,23 +64,29 @@ def command(
     known: FamiliarOptions,
     how: SessionOptions,
     printer: Printer,
-) -> Any:
+) -> None:
     """Answer tasks of BUNDLE for every row of the table IN, and write the rows to OUT: see `polyhead predict`."""
     check_kept_files(target)
     request = table.request(tasks, **msgspec.structs.asdict(known))
-    return answer_rows(printer, how.open(bundle, tasks), source, target, request, fresh=table.fresh)
+    answer_rows(printer, how.open(bundle, tasks), source, target, request, fresh=table.fresh)
 
 
 def answer_rows(
     printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
-) -> Summary:
-    """Writes the rows of `source` with their answers to `target`, and prints what that took."""
+) -> None:
+    """Writes the rows of `source` with their answers to `target`, and tells what that took.
+
+    Ends with exit code 1, after all is written, where no row has an answer.
+    """
     again = "the same command without --fresh" if fresh else "the same command"
     with stoppable(f"{again} goes on from there"):
         done = score(session, source, target, wish, fresh=fresh, show=printer.show)
     printer.lines(_lines(done))
     _notes(done)
-    return done
+    printer.json(done)
+    if done.counts.errors - done.counts.partly == done.counts.rows:
+        note("no row was answered")
+        sys.exit(1)
 
 
 def _lines(done: Summary) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
+from polyhead.data.formats.lines import in_utf8
 from polyhead.data.guess_kind import looks_like_labels
 from polyhead.data.rows import Rows
 from polyhead.data.tables import Row
@@ -22,34 +23,31 @@ WORDS = 3  # minimum words of a text; names of columns seldom have as many
 
 
 class Recoded(Value):
-    """A file's content in UTF-8, its original encoding, and letters by which a reader can check the encoding."""
+    """The content of a file in UTF-8, and letters by which a reader can check the encoding that was guessed."""
 
     content: bytes
-    encoding: str
     letters: tuple[str, ...]
 
 
 def recoded(path: str) -> Recoded | None:
-    """The content of a file in UTF-16 with a byte order mark, or in Windows-1252.
+    """The content of a file in Windows-1252.
 
     None for UTF-8 (even if a few of its bytes are invalid), for any other encoding, and for an unreadable file.
     """
     try:
         with open_plain(path) as file:
-            is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            file.seek(0)
-            if not is_wide and _is_utf8(file):
+            if in_utf8(file) is not file or _is_utf8(file):
                 return None
             file.seek(0)
             content = file.read()
-        text = content.decode("utf-16" if is_wide else "cp1252")
+        text = content.decode("cp1252")
     except (OSError, UnicodeDecodeError):
         return None
-    if not is_wide and ("\0" in text or _is_nearly_utf8(content)):
+    if "\0" in text or _is_nearly_utf8(content):
         return None
     counts = Counter(letter for letter in text if not letter.isascii())
     letters = tuple(letter for letter, _ in counts.most_common(SHOWN))
-    return Recoded(content=text.encode(), encoding="UTF-16" if is_wide else "Windows-1252", letters=letters)
+    return Recoded(content=text.encode(), letters=letters)
 
 
 def _is_utf8(file: BinaryIO) -> bool:

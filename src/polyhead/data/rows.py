@@ -69,7 +69,9 @@ class Rows:
             if isinstance(row, BadValue) or longest is None:
                 yield row
             else:
-                yield self._bad("a text is too long", f"{longest:,} characters", row.number, SHORTEN, LONGEST_TEXT)
+                kept = {name: value for name, value in row.values.items() if too_long([value]) is None}
+                problem, got = "a text is too long", f"{longest:,} characters"
+                yield bad_row(self.path, row.number, problem, got=got, allowed=LONGEST_TEXT, do=SHORTEN, kept=kept)
 
     def survey(self, show: Show = lambda text: None) -> Survey:
         """The number of rows, and the columns with their types."""

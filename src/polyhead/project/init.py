@@ -193,7 +193,7 @@ class ProjectDraft:
             target = self.folder / f"{Path(path).stem}.utf8{Path(path).suffix}"
             self._write_rows(table.content, target, path)
             letters = f"; check its letters: {' '.join(table.letters)}" if table.letters else ""
-            return str(target), (f"{path} is {table.encoding}: training reads {target.name}, in UTF-8{letters}",)
+            return str(target), (f"{path} is Windows-1252: training reads {target.name}, in UTF-8{letters}",)
         is_table = path.lower().removesuffix(".gz").endswith((*DELIMITED, ".xlsx"))
         rows = foreign.without_header(path) if is_table else None
         if rows is None:

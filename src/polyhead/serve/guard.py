@@ -1,4 +1,4 @@
-"""Middleware before every route: paths, keys and hosts, limits of bodies, errors as answers, and counts."""
+"""Middleware before every route: paths, keys, hosts, queries, limits of bodies, errors as answers, and counts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, UNKNOWN_ROUTE, Exchange
-from polyhead.serve.formats.base import Access, WireFormat
-from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, status_of
+from polyhead.serve.formats.base import Access, Operation, WireFormat
+from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, fields_at, status_of
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
 from polyhead.values import Value
 
@@ -24,7 +25,7 @@ Observer = Callable[[Exchange], None]
 
 
 class Guard:
-    """Refuses paths that no route has, whoever has no key, and bodies of more than so many bytes.
+    """Refuses paths that no route has, whoever has no key, queries that are not read, and bodies that are too large.
 
     Where a request needs no key, it refuses what a page of another site made a browser ask: by another origin than the
     server, or by a host name that is not the server's. A fault is logged, not shown. Errors have the form of the
@@ -70,6 +71,7 @@ class Guard:
             if place is NOWHERE:
                 raise no_route(scope)
             self._admit(scope, exchange, place)
+            place.check_query(exchange.method, QueryParams(scope.get("query_string", b"")))
             await self._app(scope, self._limited(scope, receive), noted)
         except Exception as error:
             if exchange.status:  # the answer had begun
@@ -172,15 +174,26 @@ class PathFacts(Value, eq=False):
     """The facts about a path that need no call of its routes."""
 
     route: str  # the path with the names of its parameters
-    methods: Mapping[str, tuple[Access, WireFormat]] = {}  # whose keys open each, and its format
+    methods: Mapping[str, tuple[Operation, WireFormat]] = {}  # what each does, and its format
 
     def access(self, method: str) -> Access:
         """The keys that open it; for an unsupported method, those for predict."""
-        return self.methods[method][0] if method in self.methods else "predict"
+        return self.methods[method][0].access if method in self.methods else "predict"
+
+    def check_query(self, method: str, query: Iterable[str]) -> None:
+        """Raises HttpError 422 for names that the route does not read, unless its format leaves them unread."""
+        operation, known = self.methods.get(method, (None, None))
+        if operation is None or known is None or not known.refuses_queries:
+            return
+        if unread := [name for name in dict.fromkeys(query) if name not in operation.queries]:
+            fields = None if operation.request is None else fields_at(operation.request, ())
+            do = f"name it in the body, which has {', '.join(map(repr, fields))}" if fields else "leave it out"
+            problem = "the address has a query that the route does not read"
+            raise HttpError(422, problem, got=unread, allowed=list(operation.queries), do=do)
 
     def answer_of(self, error: Exception, method: str) -> Response:
         """An error in the form of the format that has this method, else of the first one with this path."""
-        _, known = self.methods.get(method) or next(iter(self.methods.values()), ("predict", None))
+        _, known = self.methods.get(method) or next(iter(self.methods.values()), (None, None))
         return error_response(error) if known is None else known.error_response(error)
 
 
@@ -191,18 +204,19 @@ class Paths:
     """The paths of all routes."""
 
     def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
-        methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
+        methods: dict[str, dict[str, tuple[Operation, WireFormat]]] = {}
         patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, format_routes in routes:
-            access = {(each.path, each.method): each.access for each in wire_format.operations()}
+            operations = {(each.path, each.method): each for each in wire_format.operations()}
             for route in format_routes:
                 if not isinstance(route, Route):
                     raise TypeError(f"wire format '{wire_format.name}' has a route that is no starlette.routing.Route")
                 patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
                 of_path = methods.setdefault(route.path, {})
                 for method in route.methods or ():
-                    needed: Access = access.get((route.path, "GET" if method == "HEAD" else method), "predict")
-                    of_path.setdefault(method, (needed, wire_format))
+                    unlisted = Operation(method=method, path=route.path, summary="")
+                    operation = operations.get((route.path, "GET" if method == "HEAD" else method), unlisted)
+                    of_path.setdefault(method, (operation, wire_format))
         places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]

@@ -11,7 +11,7 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.serve.formats.base import Operation, WireFormat
+from polyhead.serve.formats.base import TASK_QUERY, Operation, WireFormat
 from polyhead.serve.http import JSON, ErrorReply, example_of
 
 REFUSALS: Mapping[int, str] = {
@@ -76,8 +76,7 @@ def _entry(
     names = [part[1:-1].partition(":")[0] for part in operation.path.split("/") if part.startswith("{")]
     where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     parameters: list[dict[str, Any]] = [{"name": name, **where} for name in names]
-    if operation.asks_task:
-        parameters.append({"name": TASK_QUERY, "in": "query", "schema": {"type": "string"}})
+    parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in operation.queries]
     if parameters:
         entry["parameters"] = parameters
     if operation.request is not None:
@@ -89,7 +88,6 @@ def _entry(
 
 
 ADDRESS = "localhost:8000"
-TASK_QUERY = "task"
 DEEPEST = 4  # objects in each other of which the fields are shown
 Schemas = Mapping[str, Any]
 
@@ -136,9 +134,9 @@ def _prose(text: str) -> str:
 
 
 def _query(entry: Mapping[str, Any]) -> str:
-    """The query of an example with curl."""
+    """The query of an example with curl: which task is asked."""
     named = [parameter["name"] for parameter in entry.get("parameters", ()) if parameter["in"] == "query"]
-    return "".join(f"?{name}=TASK" for name in named)
+    return f"?{TASK_QUERY}=TASK" if TASK_QUERY in named else ""
 
 
 def curl_of(path: str, method: str, body: Mapping[str, Any] | None) -> str:

@@ -14,6 +14,7 @@ from polyhead.data.tables import parquet as tables
 from polyhead.data.tables.written import text_of_cell
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
+from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Question
 from support.cases import cases
 from support.scoring_files import read, run, texts, write
@@ -189,12 +190,14 @@ def test_a_blank_line_between_two_kinds_of_line_end_counts(session, tmp_path):
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_table_in_utf_16_is_said_to_be_one(session, tmp_path, ending, encoding):
-    """The advice was to fix the first line, and bytes were shown as they come out."""
-    source = tmp_path / f"in{ending}"
-    source.write_bytes("\ufeffid\ttext\r\n1\tthe lamp\r\n".encode(encoding))
-    with pytest.raises(DataError, match="header of .* is not UTF-8. Got: UTF-16. Do: save the file as UTF-8"):
-        run(session, source, tmp_path / "out.csv", tasks=("mood",))
+def test_a_table_in_utf_16_is_answered(session, tmp_path, ending, encoding):
+    """It was refused, where `init` read it."""
+    content = "\ufeffid\ttext\r\n1\tthe lamp\r\n"
+    (tmp_path / f"in{ending}").write_bytes(content.encode(encoding))
+    (tmp_path / f"same{ending}").write_bytes(content.encode())
+    for name in ("in", "same"):
+        run(session, tmp_path / f"{name}{ending}", tmp_path / f"{name}.out.csv", tasks=("mood",))
+    assert read(tmp_path / "in.out.csv") == read(tmp_path / "same.out.csv")
 
 
 def test_a_header_that_is_not_utf8_is_shown(session, tmp_path):
@@ -209,7 +212,7 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     source.write_bytes(b'id,text\n1,good\n2,"a"b\n3,x,y\n4,\n5,\xff\n6,"two\nlines"\n7,"open\n8,bad\n')
     run(session, source, tmp_path / "out.csv", tasks=("mood",))
     found = read(tmp_path / "out.csv")
-    assert [row["id"] for row in found] == ["1", "", "", "4", "", "6", "", "8"]
+    assert [row["id"] for row in found] == ["1", "", "3", "4", "5", "6", "", "8"]
     assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False, True]
     said = ("", "row 2: the record is not CSV", "a different number of columns", "column 'text' is empty", "not UTF-8")
     for row, piece in zip(found, (*said, "", "row 7: the record is not CSV", ""), strict=True):
@@ -502,3 +505,36 @@ def test_the_command_keeps_such_a_column_too(bundle, tmp_path):
     done = CliRunner().invoke(command, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     assert list(read(tmp_path / "out.csv")[0]) == ["price, EUR", "text", "id", "mood", "error"]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet"])
+def test_a_row_that_cannot_be_read_keeps_its_id(session, tmp_path, ending):
+    """A row with a cell too many or too few had the reason alone, so that nobody could tell which row it was."""
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+    source = tmp_path / "in.csv"
+    records = b"7,the lamp,en\n8,late, and bad,en\n9,late\n,a,b,c\n10,l\xe9,en\n\xe9,a,b,c\n"
+    source.write_bytes(b"ticket_id,text,lang\n" + records)
+    run(session, source, tmp_path / f"out{ending}", tasks=("mood",))
+    rows = read(tmp_path / f"out{ending}")
+    assert [row.get("ticket_id") or None for row in rows] == ["7", "8", "9", None, "10", None]
+    assert [bool(row.get("error")) for row in rows] == [False, True, True, True, True, True]
+    assert [row.get("lang") or None for row in rows] == ["en", None, None, None, "en", None]
+    assert [row.get("text") or None for row in rows] == ["the lamp"] + [None] * 5
+
+
+def test_a_row_whose_text_is_too_long_keeps_what_else_it_holds(session, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"text": "a" * (LONGEST_TEXT + 1), "id": 5}) + '\n{"text": "good", "id": 6}\n')
+    run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    long, good = read(tmp_path / "out.jsonl")
+    assert long.keys() == {"id", "mood", "error"} and (long["id"], good["id"]) == (5, 6)
+
+
+def test_the_first_cell_of_a_ragged_row_is_kept_only_where_its_column_says_which_row_it_is(session, tmp_path):
+    """A text that is cut at its comma would look like the text."""
+    source = tmp_path / "in.csv"
+    source.write_text("text,id\nlate, and bad,8\ngood,9\n")
+    run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    ragged, _ = read(tmp_path / "out.jsonl")
+    assert ragged.keys() == {"mood", "error"}

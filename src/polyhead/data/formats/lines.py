@@ -1,27 +1,81 @@
-"""The numbered lines of a text file, compressed or not."""
+"""The numbered lines of a text file, compressed or not, in UTF-8 or UTF-16."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from types import MappingProxyType
+from typing import IO, Any, BinaryIO, cast
 
-from polyhead.errors import BadValue
+from polyhead.errors import BadValue, DataError
 from polyhead.files import open_plain
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_of
+
+BLOCK = 2**16  # bytes
+WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @contextmanager
 def unpacked(path: str) -> Iterator[BinaryIO]:
-    """The file, decompressed if its name ends in .gz."""
+    """The file, decompressed if its name ends in .gz, and as `in_utf8`."""
     with open_plain(path) as file:
         if not path.lower().endswith(".gz"):
-            yield file
+            yield in_utf8(file)
             return
         with gzip.open(file, "rb") as inside:
-            yield cast(BinaryIO, inside)
+            yield in_utf8(cast(IO[bytes], inside))
+
+
+def in_utf8(file: IO[bytes]) -> BinaryIO:
+    """The file; if it begins with a byte order mark of UTF-16, its text in UTF-8, which raises DataError at a fault."""
+    if isinstance(file, io.BufferedReader | gzip.GzipFile) and file.peek(2)[:2] in WIDE:
+        return io.BufferedReader(_Narrowed(cast(io.BufferedReader, file)))
+    return cast(BinaryIO, file)
+
+
+class _Narrowed(io.RawIOBase):
+    """A file in UTF-16 as UTF-8; of places only the beginning can be sought."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self._restart()
+
+    def _restart(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
+        self._ready, self._at = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if (offset, whence) == (0, io.SEEK_SET):
+            self._file.seek(0)
+            self._restart()
+        elif (offset, whence) != (0, io.SEEK_CUR):
+            raise io.UnsupportedOperation("only the beginning can be sought")
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        block = b"begin"
+        while not self._ready and block:
+            block = self._file.read1(BLOCK)  # of a pipe what has arrived
+            try:
+                text = self._decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                do = "save the file again, as UTF-8"
+                raise DataError("the file is not whole UTF-16", got=error.reason, do=do) from None
+            self._ready = text.encode("utf-8", "surrogatepass")  # which the reader of a row tells with its number
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        self._at += size
+        return size
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str | BadValue]]:
@@ -39,7 +93,16 @@ def text_lines(path: str) -> Iterator[tuple[int, str | BadValue]]:
                 yield number, bad_row(path, number, "the line is not UTF-8", got=error, do="save the file as UTF-8")
 
 
-def bad_row(path: str, number: int, problem: str, *, got: object, do: str, allowed: object = None) -> BadValue:
-    """The error for one row of a file."""
+def bad_row(
+    path: str,
+    number: int,
+    problem: str,
+    *,
+    got: object,
+    do: str,
+    allowed: object = None,
+    kept: Mapping[str, object] = MappingProxyType({}),
+) -> BadValue:
+    """The error for one row of a file; `kept` are the values of the row that could be read, by column."""
     problem = f"{Path(path).name} row {number}: {problem}"
-    return BadValue(problem, got=got, allowed=allowed, do=do, source=path, row=number)
+    return BadValue(problem, got=got, allowed=allowed, do=do, source=path, row=number, kept=dict(kept))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from polyhead.arguments import twice_in
 from polyhead.data.formats.lines import bad_row
@@ -63,16 +63,20 @@ class Chunk:
         return self._rows
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:
-        """The values of these columns; a row has those that its line has, and none if it is unreadable."""
+        """The values of these columns; a row has those that its line has, or that could be read of it."""
         chosen = frozenset(names)
-        return [
-            {} if isinstance(row, BadValue) else {n: v for n, v in row.values.items() if n in chosen}
-            for row in self._rows
-        ]
+        return [{n: v for n, v in _values(row).items() if n in chosen} for row in self._rows]
 
     def column(self, name: str) -> Any:
         """The values of one column, a list or an array of pyarrow; None where a row has no value."""
-        return [None if isinstance(row, BadValue) else row.values.get(name) for row in self._rows]
+        return [_values(row).get(name) for row in self._rows]
+
+
+def _values(row: Row | BadValue) -> Mapping[str, object]:
+    """The values of a row by column; of an unreadable one, those that could be read."""
+    if isinstance(row, Row):
+        return row.values
+    return cast(Mapping[str, object], row.facts.get("kept", {}))
 
 
 class Writer(ABC):
@@ -156,14 +160,30 @@ class TableFormat(ABC):
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
             got = f"{counted(len(record), 'cell')}, where the header has {len(header)}"
-            return self.bad("the row has a different number of columns than the header", got, number, do)
+            # Nobody knows where a cell is missing or one too many, but seldom is it before the first.
+            kept = dict(zip(header[:1], record, strict=False)) if _names_rows(header[0]) else {}
+            problem = "the row has a different number of columns than the header"
+            return bad_row(self.path, number, problem, got=got, do=do, kept=_readable(kept))
+        values = {name: None if cell == NULL else cell for name, cell in zip(header, record, strict=True)}
         if any(map(lone_surrogates, record)):
-            return self.bad("the record is not UTF-8", record, number, "save the file as UTF-8")
-        return number, {name: None if cell == NULL else cell for name, cell in zip(header, record, strict=True)}
+            problem, do = "the record is not UTF-8", "save the file as UTF-8"
+            return bad_row(self.path, number, problem, got=record, do=do, kept=_readable(values))
+        return number, values
 
     def bad(self, problem: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
         """The error for one row."""
         return bad_row(self.path, number, problem, got=got, allowed=allowed, do=do)
+
+
+def _names_rows(column: str) -> bool:
+    """Whether the cells of a column of this name say which row it is; "" is an index that pandas wrote."""
+    name = column.casefold()
+    return name in ("", "#", "nr", "no") or name.endswith(("id", "idx", "index", "key", "number"))
+
+
+def _readable(values: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The values that are UTF-8."""
+    return {name: value for name, value in values.items() if value is None or not lone_surrogates(value)}
 
 
 TABLES: Registry[type[TableFormat]] = Registry("table format")

@@ -20,7 +20,6 @@ from polyhead.text.tokenize import lone_surrogates
 
 # Maximum characters of one CSV cell: limits what an unclosed quote can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
-UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # the first characters of a UTF-16 file, decoded as invalid UTF-8
 
 
 class CsvWriter(LineWriter):
@@ -121,8 +120,7 @@ class Delimited(TableFormat):
     def _check_header(self, header: list[str]) -> None:
         subject = f"the header of {self.path}"
         if any(map(lone_surrogates, header)):
-            got = "UTF-16" if header[0].startswith(UTF_16) else header
-            raise DataError(f"{subject} is not UTF-8", got=got, do="save the file as UTF-8")
+            raise DataError(f"{subject} is not UTF-8", got=header, do="save the file as UTF-8")
         self.begin(header, subject, "fix the first line")
 
 

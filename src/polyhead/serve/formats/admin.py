@@ -74,6 +74,7 @@ class AdminFormat(WireFormat):
     """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`; all want the key of an admin."""
 
     name = "admin"
+    refuses_queries = True
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes; none where the server's settings do not allow changes."""
@@ -93,9 +94,16 @@ class AdminFormat(WireFormat):
         statuses = {403: "No admin asks", 409: "Another change is being made"}
         return [
             Operation(
-                method=method, path=path, summary=text, request=body, response=answer, access="admin", statuses=statuses
+                method=method,
+                path=path,
+                summary=text,
+                request=body,
+                response=answer,
+                access="admin",
+                statuses=statuses,
+                queries=(*queries, "bundle") if "{" in path else queries,
             )
-            for method, path, _, text, body, answer in TABLE
+            for method, path, _, text, body, answer, queries in TABLE
         ]
 
 
@@ -108,11 +116,12 @@ async def _admitted(
     service: Service, admins: Mapping[Service, Admin], handler: AdminHandler, request: Request
 ) -> Response:
     check_admitted(request)
-    member = service
+    member, bundle = service, request.query_params.get("bundle")
     if isinstance(service, ServiceSet):
         is_removed = handler is _delete
-        name, bundle = request.path_params.get("name"), request.query_params.get("bundle")
-        member = service.changed(name, bundle, is_removed=is_removed)
+        member = service.changed(request.path_params.get("name"), bundle, is_removed=is_removed)
+    elif bundle is not None:
+        raise HttpError(422, "'bundle' chooses one of several, and the server has one", got=bundle, do="leave it out")
     return await handler(admins[member], request)
 
 
@@ -175,8 +184,7 @@ async def _put_shadow(admin: Admin, request: Request) -> Response:
 
 
 async def _shadow(admin: Admin, request: Request) -> Response:
-    has_texts = request.query_params.get("texts") == "true"
-    return json_content(admin.shadow(request.path_params["name"], has_texts=has_texts))
+    return json_content(admin.shadow(request.path_params["name"], has_texts=_is_true(request, "texts")))
 
 
 async def _drop_shadow(admin: Admin, request: Request) -> Response:
@@ -185,7 +193,9 @@ async def _drop_shadow(admin: Admin, request: Request) -> Response:
 
 async def _changes(admin: Admin, request: Request) -> Response:
     text = request.query_params.get("limit", "50")
-    limit = min(int(text), MOST_CHANGES) if text.isdecimal() and len(text) < 9 else 50
+    limit = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= limit <= MOST_CHANGES:
+        raise HttpError(422, "'limit' is how many changes are told", got=text, allowed=f"1 to {MOST_CHANGES:,}")
     return json_content(await admin.in_thread(past_changes, admin.served, limit))
 
 
@@ -235,7 +245,15 @@ def _encoding(request: Request) -> str:
 
 
 def _allows_lost_labels(request: Request) -> bool:
-    return request.query_params.get("allow_lost_labels") == "true"
+    return _is_true(request, "allow_lost_labels")
+
+
+def _is_true(request: Request, name: str) -> bool:
+    """A query of two values, by default false; raises HttpError 422 for another value."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise HttpError(422, f"'{name}' is true or false", got=text, allowed=["true", "false"])
+    return text == "true"
 
 
 def _share(text: str | None) -> float:
@@ -251,13 +269,14 @@ def _share(text: str | None) -> float:
 
 
 _TASK = "/v1/tasks/{name}"
-TABLE: list[tuple[str, str, AdminHandler, str, object, object]] = [
-    ("PUT", _TASK, _put, "Adds a task or replaces it by an upload.", None, ChangeResult),
-    ("DELETE", _TASK, _delete, "Removes a task with all its versions.", None, ChangeResult),
-    ("POST", f"{_TASK}/rollback", _roll_back, "Goes back to an earlier version.", RollbackRequest, ChangeResult),
-    ("GET", "/v1/changes", _changes, "What changed, newest first.", None, ChangesAnswer),
-    ("PUT", f"{_TASK}/shadow", _put_shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState),
-    ("GET", f"{_TASK}/shadow", _shadow, "How the candidate answers so far.", None, ShadowState),
-    ("DELETE", f"{_TASK}/shadow", _drop_shadow, "Forgets the candidate.", None, ShadowState),
-    ("POST", f"{_TASK}/shadow/promote", _promote, "Makes the candidate the live version.", None, ChangeResult),
+_SHADOW, _LOST = f"{_TASK}/shadow", ("allow_lost_labels",)
+TABLE: list[tuple[str, str, AdminHandler, str, object, object, tuple[str, ...]]] = [
+    ("PUT", _TASK, _put, "Adds a task or replaces it by an upload.", None, ChangeResult, _LOST),
+    ("DELETE", _TASK, _delete, "Removes a task with all its versions.", None, ChangeResult, ()),
+    ("POST", f"{_TASK}/rollback", _roll_back, "Goes back to an earlier version.", RollbackRequest, ChangeResult, ()),
+    ("GET", "/v1/changes", _changes, "What changed, newest first.", None, ChangesAnswer, ("limit",)),
+    ("PUT", _SHADOW, _put_shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState, ("share",)),
+    ("GET", _SHADOW, _shadow, "How the candidate answers so far.", None, ShadowState, ("texts",)),
+    ("DELETE", _SHADOW, _drop_shadow, "Forgets the candidate.", None, ShadowState, ()),
+    ("POST", f"{_SHADOW}/promote", _promote, "Makes the candidate the live version.", None, ChangeResult, _LOST),
 ]

@@ -18,6 +18,7 @@ from polyhead.engine.inputs import AnyInput, input_types_of, task_input
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
 from polyhead.serve.exchange import RequestCost, total_cost, versions_served
+from polyhead.serve.formats.base import TASK_QUERY
 from polyhead.serve.http import HttpError, gone
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
@@ -76,13 +77,9 @@ def requested_task(service: Service, request: Request, named: str | None = None)
     name, where a task has that name; the server's default; the only one. Raises BadValue where there is none of these,
     UnknownTask for a name that no task has.
     """
-    requested = (
-        named
-        or named_task(request)
-        or request.scope.get(PORT_TASK)
-        or _task_of_host(service, request)
-        or service.settings.default_task
-    )
+    requested = named or addressed_task(request)
+    if requested is None:
+        requested = _task_of_host(service, request) or service.settings.default_task
     if requested is not None:
         return service.named([requested])
     names = service.named(None)
@@ -95,9 +92,15 @@ def requested_task(service: Service, request: Request, named: str | None = None)
     return names
 
 
+def addressed_task(request: Request) -> str | None:
+    """The task that a request names outside its body, else the one of the port that it came to."""
+    named = named_task(request)
+    return request.scope.get(PORT_TASK) if named is None else named
+
+
 def named_task(request: Request) -> str | None:
-    """The task that a request names outside its body: in `?task=`, or the header `X-Polyhead-Task`."""
-    return request.query_params.get("task") or request.headers.get(TASK_HEADER)
+    """The task that a request names outside its body: in `?task=`, or the header `X-Polyhead-Task`; "" is a name."""
+    return request.query_params.get(TASK_QUERY, request.headers.get(TASK_HEADER))
 
 
 def _task_of_host(service: Service, request: Request) -> str | None:

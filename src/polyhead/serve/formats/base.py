@@ -18,6 +18,7 @@ from polyhead.values import Value
 Handler = Callable[[Service, Request], Awaitable[Response]]
 Access = Literal["open", "predict", "admin"]
 """Whose keys open a route, where the server has keys: nobody needs one, either sort will do, admin keys alone."""
+TASK_QUERY = "task"  # names the task in an address: `?task=mood`
 
 
 class Wire(Value, forbid_unknown_fields=False):
@@ -34,7 +35,7 @@ class Operation(Value, eq=False):
     request: Any = None  # the type of its body; None: it has none
     example: Any = None  # a body; None: as `examples.example_of` makes it of the type
     access: Access = "predict"
-    asks_task: bool = False  # whether `?task=` may name the task
+    queries: tuple[str, ...] = ()  # names of the parameters that its address may have: "task"
     media: str = "application/json"  # of the answer; "": it has no body
     is_listed: bool = True  # whether it stands in the OpenAPI file
     statuses: Mapping[int, str] = {}  # other answers than those that every route may give
@@ -55,6 +56,7 @@ class WireFormat:
     """The routes of one format, and the form in which its clients read errors."""
 
     name: ClassVar[str]
+    refuses_queries: ClassVar[bool] = False  # of other names; clients of other services may send some
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route and method. Routes without an entry need a key, and no admin key."""

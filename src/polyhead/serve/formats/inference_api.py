@@ -37,7 +37,7 @@ from polyhead.serve.formats.asking import (
     text_or_pair_list,
     vectors_of,
 )
-from polyhead.serve.formats.base import Handler, Operation, Wire, WireFormat, get, post
+from polyhead.serve.formats.base import TASK_QUERY, Handler, Operation, Wire, WireFormat, get, post
 from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
@@ -161,12 +161,12 @@ class InferenceApiFormat(WireFormat):
             return post(path, handler, summary, request=request, response=response, statuses=LATE, **more)
 
         return [
-            of("/predict", _predict, predict, TeiPredictRequest, asks_task=True),
+            of("/predict", _predict, predict, TeiPredictRequest, queries=(TASK_QUERY,)),
             of("/embed", _embed, "Vectors of texts.", EmbedRequest, list[list[float]]),
             of("/similarity", _similarity, "Cosines of texts with one.", SimilarityRequest, list[float]),
             of("/rerank", _rerank, rerank, RerankRequest, list[Rank]),
             of("/models/{task}", _pipeline, pipeline, PipelineRequest),
-            of("/", _pipeline, "The same of the task that the request means.", PipelineRequest, asks_task=True),
+            of("/", _pipeline, "The same of the task that the request means.", PipelineRequest, queries=(TASK_QUERY,)),
             get("/info", _info, "Facts of the encoder and of a task."),
         ]
 

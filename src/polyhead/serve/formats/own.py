@@ -23,7 +23,8 @@ from polyhead.serve.checks import characters_of, check_deadline, forget_results,
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.explain import Why, explain_request
-from polyhead.serve.formats.base import Operation, WireFormat, get, post
+from polyhead.serve.formats.asking import addressed_task
+from polyhead.serve.formats.base import TASK_QUERY, Operation, WireFormat, get, post
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Service, TaskSelection
@@ -74,7 +75,7 @@ class PredictRequest(Value):
         Any, msgspec.Meta(extra_json_schema={"anyOf": [*_FORMS, _LISTED]}, examples=[["where is my order?"]])
     ] = UNSET
     text: str | list[str] | UnsetType = UNSET  # the same for texts alone, in place of `inputs`
-    tasks: list[str] | None = None  # None: all, but those that write texts
+    tasks: list[str] | None = None  # None: the one of the address, else all but those that write texts
     options: Options = Options()
 
     def listed(self) -> list[Any]:
@@ -101,14 +102,16 @@ class OwnFormat(WireFormat):
     """`/v1/predict`, `/v1/predict/stream`, `/v1/tasks`."""
 
     name = "polyhead"
+    refuses_queries = True
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""
         answer = "Answers tasks for texts, pairs and questions: one pass of the encoder an input."
+        asked: dict[str, Any] = {"request": PredictRequest, "queries": (TASK_QUERY,)}
         stream = "The same, each task's answers as soon as they are done: a line each, or a server-sent event."
         return [
-            post("/v1/predict", _predict, answer, request=PredictRequest, response=PredictAnswer),
-            post("/v1/predict/stream", _stream, stream, request=PredictRequest, media=NDJSON),
+            post("/v1/predict", _predict, answer, response=PredictAnswer, **asked),
+            post("/v1/predict/stream", _stream, stream, media=NDJSON, **asked),
             get("/v1/tasks", tasks, "All tasks that can be asked.", response=Tasks),
             get("/v1/tasks/{name}", task, "A task, its card, scores and path."),
         ]
@@ -149,14 +152,14 @@ async def _predict(service: Service, request: Request) -> Response:
 
 async def _read(service: Service, request: Request) -> _Query:
     body = await request.body()
-    return await off_loop(len(body), _read_now, service, body)
+    return await off_loop(len(body), _read_now, service, body, addressed_task(request))
 
 
-def _read_now(service: Service, body: bytes) -> _Query:
+def _read_now(service: Service, body: bytes, addressed: str | None) -> _Query:
     requested = json_value(body, _DECODER)
     listed, options = requested.listed(), requested.options
     service.check_count(len(listed), len(requested.tasks or ()))
-    names = service.named(requested.tasks)
+    names = service.named([addressed] if requested.tasks is None and addressed is not None else requested.tasks)
     check_deadline(options.deadline)
     _check_wishes(service, names, options)
     read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]

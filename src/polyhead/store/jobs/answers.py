@@ -31,6 +31,13 @@ class AddedCell(Value, eq=False):
     fields: tuple[str, ...] = ()
 
 
+def check_scored(tasks: Mapping[str, Task]) -> None:
+    """Raises ConfigError if none of the tasks scores labels or options, for which scores are requested."""
+    if all(kind_of(task).score_cell is None for task in tasks.values()):
+        kinds, do = sorted({task.kind for task in tasks.values()}), "leave out --scores, or ask for other tasks"
+        raise ConfigError("none of the tasks scores labels or options", got=kinds, do=do)
+
+
 def calibrations_of(calibrations: Mapping[str, Calibration], tasks: Iterable[str]) -> dict[str, Calibration]:
     """The calibrations of these tasks, for requested columns; raises ConfigError if there are none."""
     names = list(tasks)

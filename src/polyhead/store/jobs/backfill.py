@@ -25,7 +25,14 @@ from polyhead.plan import Path
 from polyhead.progress import Show, progress_line, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.corpus.base import CorpusStore, Fragment
-from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
+from polyhead.store.jobs.answers import (
+    ResultColumn,
+    answer_columns,
+    calibrations_of,
+    check_scored,
+    column_facts,
+    concatenate_columns,
+)
 from polyhead.store.jobs.executors import CLUSTER, EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.familiar import known_documents
 from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
@@ -170,6 +177,8 @@ class Backfill:
         paths = readable(location, self.store, bundle, wish.tasks)
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
         tasks = {name: bundle.tasks[name].task for name in paths}
+        if wish.all_scores:
+            check_scored(tasks)
         known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
         calibrations = calibrations_of(known, paths) if wish.calibrated else {}
         vectors = known_documents(location, self.store, bundle, paths) if wish.familiar else None

@@ -153,6 +153,9 @@ class _Extraction:
             raise DataError(
                 f"no column of {source} holds texts", got=list(roles), allowed=ROLES, do="name it: --text COLUMN"
             )
+        if wish.separate and "text_b" not in self._roles.columns:
+            do = "leave 'separate' out, or name the column of the second text: --text-b COLUMN"
+            raise ConfigError(f"{source} holds no pairs whose texts could be two documents", got="separate", do=do)
         self._windows = windows_of(trunk.settings.max_tokens) if wish.long_texts == "windows" else None
         self._width = None if not backend.packs else trunk.architecture.width
         self._store: CorpusStore

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from polyhead.data.formats.lines import in_utf8
 from polyhead.data.guess_texts import CONTEXTS, TEXTS
 from polyhead.data.rows import open_rows
 from polyhead.data.tables.base import table_format
@@ -63,7 +64,7 @@ def pieces(source: IO[bytes]) -> Iterator[LineChunk]:
     Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as a packed file.
     """
     number = 0
-    for block in _whole_lines(source):
+    for block in _whole_lines(in_utf8(source)):
         lines: list[tuple[int, bytes]] = []
         blank = 0
         for line in (line for part in block for line in lines_in(part)):
@@ -143,6 +144,8 @@ def lines_read(lines: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict
         try:
             line = line_of(number, raw, form)
         except DataError as error:
+            if (name := (_object(raw) or {}).get("id")) is not None:
+                rows[-1]["id"] = without_surrogates(name)
             rows[-1]["error"] = str(error)
             continue
         if line.id is not None:
@@ -218,7 +221,7 @@ def _head(path: Path) -> bytes:
     if not path.is_file():
         return b""
     with path.open("rb") as file:
-        return file.read(HEAD)
+        return in_utf8(file).read(HEAD)
 
 
 def _value(line: bytes) -> object:

@@ -19,7 +19,7 @@ from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import Show, counted, progress_line, stopped_with
-from polyhead.store.jobs.answers import calibrations_of
+from polyhead.store.jobs.answers import calibrations_of, check_scored
 from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
 from polyhead.store.jobs.pieces import SUMS_OF_RECEIPTS, Pieces, ScoreCounts, ScoreJob
@@ -130,6 +130,8 @@ class _Work:
         self.records = session.records
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
         calibrations = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
+        if wish.scores:
+            check_scored(tasks)
         check_none_below(wish.none_below, session.loaded.tasks)
         self.answers = Answers(
             tasks=tasks,
