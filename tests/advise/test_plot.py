@@ -2,9 +2,9 @@
 
 import pytest
 
-from polyhead.advise.compare import Compared
+from polyhead.advise.compare import Compared, WayComparison
 from polyhead.advise.measure import Counted, WayCosts
-from polyhead.advise.plot import few_ticks, name_points
+from polyhead.advise.plot import few_ticks, name_points, plot_svg
 
 pytest.importorskip("matplotlib")
 
@@ -62,3 +62,9 @@ def test_costs_below_the_axis_are_plain_numbers_that_stand_apart(costs):
     assert 2 <= len(shown) <= 20 and not axes.xaxis.get_minorticklocs().size
     assert all(box.x1 < after.x0 for box, after in zip(boxes, boxes[1:], strict=False))
     assert all(float(tick.label1.get_text()) == pytest.approx(tick.get_loc()) for tick in shown)
+
+
+def test_a_comparison_without_a_row_is_drawn_without_a_warning():
+    """Where no way could be trained, matplotlib warned that a legend would be empty."""
+    empty = WayComparison(project="p", trunk="t", tasks={}, left=(), ways=(), lacking={}, refused={}, seconds=0.0)
+    assert plot_svg(empty).rstrip().endswith("</svg>")

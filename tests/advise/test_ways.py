@@ -7,10 +7,13 @@ import pytest
 import tomli_w
 
 from polyhead.advise.ways import ALL, ALONE, OWN, chosen_ways, declared, project_file, read_task_set, unfit, ways_of
+from polyhead.deep.recipes.paths import joint_paths
 from polyhead.errors import ConfigError
-from polyhead.project.recipes import FineTune, Joint, Training
+from polyhead.project.pretrained import load_trunk
+from polyhead.project.recipes import FineTune, Frozen, Joint, Training
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.project.tables import read_project
+from polyhead.train.data.prepare import prepare
 from support import tiny_project
 
 WAYS = ways_of(6)
@@ -91,6 +94,19 @@ def test_epochs_bound_ways_in_which_layers_run_and_no_other(tasks):
 def test_pairs_are_read_as_each_way_reads_them_best(tasks):
     read = {way.name: declared(tasks, way, seed=1, bundle="b").tasks[2].pair for way in WAYS}
     assert read["pooled-auto"] == "separate" and read["pooled-joint"] == "joined" and read["in-layer"] == "joined"
+
+
+def test_a_pair_that_the_file_reads_separately_is_joined_where_layers_of_the_way_learn_from_both(tmp_path):
+    """`init` writes `pair = "separate"`, and ways whose trunk learns could not be trained on it."""
+    tasks = tasks_in(tmp_path, "alike", pair="separate")
+    read = {way.name: declared(tasks, way, seed=1, bundle="b").tasks[0].pair for way in WAYS}
+    for way in WAYS:
+        is_kept = way.recipe == Frozen() and not way.strategy.is_live
+        assert read[way.name] == ("separate" if is_kept else "joined"), way.name
+    data = load_trunk(str(tmp_path / "trunk"))
+    for name in ("pooled-joint", "fine-tune"):
+        (way,) = chosen_ways(WAYS, [name])
+        joint_paths(prepare(declared(tasks, way, seed=1, bundle="b"), tmp_path), data, Joint())  # it raised
 
 
 def test_a_pair_that_the_file_reads_in_one_input_stays_so(tmp_path):

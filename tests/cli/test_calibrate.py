@@ -50,7 +50,11 @@ def test_calibrate_keeps_what_it_measured_and_answers_show_it(bundle, rows):
     assert "the same bits on" in done.out
     calibration = Bundle.open(bundle).tasks["mood"].calibration
     assert calibration.measured["data"]["rows"] == 160
-    assert "## Calibration" in Bundle.open(bundle).card("mood")
+    card = Bundle.open(bundle).card("mood")
+    assert "## Calibration" in card
+    # The summary is of the file's rows, and the card went on describing those of training.
+    kept = len(seen_of(Bundle.open(bundle), "mood").lengths)
+    assert card.count("## What its rows looked like") == 1 and f"like\n\n- {kept:,} rows are kept" in card
     answers = json.loads(run("predict", bundle, "the lamp is good").out)["answers"]
     assert set(answers["mood"]["calibrated"]) == {"label", "unsure", "scores", "set", "coverage"}
     assert "calibrated" not in answers["topics"]

@@ -55,6 +55,8 @@ def test_accuracy_stands_beside_that_of_one_answer_for_all_texts(work):
     done = run(*WORDS, "--label", "label", "--json", "out.json", cwd=work, stdin="q\n")
     assert "10 labels: 90.0% right (always 'bad': 90.0%)" in done.out
     assert "fewer than two texts: good" in done.out
+    assert not (work / "labelled.jsonl").exists()  # it was said of no one where these labels are
+    assert "10 labels of texts.jsonl are learned from here, and are not in labelled.jsonl" in done.out
     assert json.loads((work / "out.json").read_text())["curve"][0]["constant"] == 0.9
 
 

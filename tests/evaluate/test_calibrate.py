@@ -403,6 +403,8 @@ def test_rows_of_one_group_are_in_one_half():
         (CalibrateRequest(goal="precision=1.5"), BadValue, "cannot be read"),
         (CalibrateRequest(goal="recall=0.9"), BadValue, "--positive LABEL"),
         (CalibrateRequest(goal="f1", positive="great"), BadValue, "great"),
+        (CalibrateRequest(positive="good"), BadValue, "leave out --positive"),
+        (CalibrateRequest(goal="accuracy=0.5", positive="good"), BadValue, "leave out --positive"),
         (CalibrateRequest(coverage=1.0), BadValue, "coverage is a share"),
         (CalibrateRequest(coverage=0.999), EmptyData, "999 or more"),
         (CalibrateRequest(unsure_below=2.0), BadValue, "0 to 1"),
@@ -423,3 +425,5 @@ def test_too_few_rows_and_other_kinds_are_refused():
         fit_calibration(names, [np.zeros((3, 2))] * 50, [np.zeros(3)] * 50)
     with pytest.raises(BadValue, match="several labels may fit"):
         fit_calibration(TOPICS, *drawn_topics(200), CalibrateRequest(unsure_below=0.5))
+    with pytest.raises(BadValue, match="leave out --positive"):  # it was ignored, and every label got a threshold
+        fit_calibration(TOPICS, *drawn_topics(200), CalibrateRequest(goal="f1", positive="bill"))

@@ -92,6 +92,8 @@ def test_an_allocation_says_how_branches_are_chosen(tmp_path):
     assert greedy.allocation == AllocationRule(rule="greedy", c=2.5)
     budget = read(tmp_path, "[allocation]\nrule = 'budget'\nbudget = 33\nunit = 'bytes'\n" + TASK)
     assert budget.allocation == AllocationRule(rule="budget", budget=33, unit="bytes")
+    with pytest.raises(ConfigError, match=r"allocation.unit would change nothing"):  # it was ignored
+        read(tmp_path, "[allocation]\nunit = 'bytes'\n" + TASK)
 
 
 def test_training_that_is_not_said_is_that_of_the_tasks_strategy(tmp_path):

@@ -21,7 +21,7 @@ from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
-from polyhead.train.record.lines import effort_lines, outlook, skipped, untaught
+from polyhead.train.record.lines import codec_lines, effort_lines, outlook, skipped, untaught
 from support import tiny_project
 from support.cases import cases
 
@@ -65,6 +65,7 @@ def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, fold
         ("frozen", AUTO, "quick", ""),
         ("frozen", AUTO, "default", ""),
         ("joint", AUTO, "default", ""),
+        ("leave_out", AUTO, "quick", ""),  # it said otherwise: new parts over the frozen trunk try several heads
         ("joint", AUTO, "quick", "for mood: it says which heads are tried, and recipe 'joint' tries one way"),
         ("frozen", Branch(layers=1), "best", "for mood: it says which heads are tried, and the strategy or kind fixes"),
         ("frozen", tiny_project.STRATEGY, "quick", "and the strategy or kind fixes that"),
@@ -77,6 +78,25 @@ def test_an_effort_that_changes_nothing_is_told(tmp_path, recipe, strategy, effo
     lines = effort_lines(made, recipe)
     assert len(lines) == bool(says)
     assert all(line.startswith(f"effort '{effort}' changes nothing") and says in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "codec", "is_told"),
+    [
+        ("joint", "sign", True),
+        ("fine_tune", "sign", True),
+        ("joint", "float32", False),
+        ("joint", None, False),
+        ("leave_out", "sign", False),  # of the new parts
+        ("frozen", "sign", False),
+    ],
+)
+def test_a_codec_that_changes_nothing_is_told(tmp_path, recipe, codec, is_told):
+    """Tasks that learn with their encoder read its states as they are, and a codec was ignored in silence."""
+    strategy = msgspec.structs.replace(AUTO, codec=codec)
+    made = prepare(tiny_project.project(tmp_path, "mood", "names", strategy=strategy), tmp_path)
+    says = f"codec '{codec}' changes nothing for mood, names: recipe '{recipe}' reads states as float32"
+    assert codec_lines(made, recipe) == ([says] if is_told else [])
 
 
 def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path, caplog):

@@ -58,7 +58,8 @@ def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
     axes.margins(x=0.12, y=0.1)
     few_ticks(axes)
     axes.grid(alpha=0.3, which="both")
-    figure.legend(fontsize="small", loc="outside right upper")
+    if points:
+        figure.legend(fontsize="small", loc="outside right upper")
     figure.draw_without_rendering()  # names are placed after the layout has placed the marks
     name_points(figure, axes, points)
     text = io.StringIO()

@@ -191,7 +191,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
 def _entry(tasks: TaskSet, way: Way, entry: TaskEntry) -> TaskEntry:
     pooled = Pooled() if unfit(way, entry) else None
     pair: Any = tasks.pairs.get(entry.name)
-    if pair == "separate" and way.strategy.is_live:
+    if pair == "separate" and (way.strategy.is_live or way.trunk_learns):
         pair = None  # these layers read both texts in one input
     return msgspec.structs.replace(entry, strategy=pooled, training=None, pair=pair)
 

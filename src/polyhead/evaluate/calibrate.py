@@ -234,9 +234,12 @@ def _with_thresholds(
         if not 0 <= wish.unsure_below <= 1:
             raise BadValue("unsure_below is a probability", got=wish.unsure_below, allowed="0 to 1")
         changed["unsure_below"] = wish.unsure_below
-    if wish.goal is None:
+    goal = None if wish.goal is None else Goal.of(wish.goal)
+    if wish.positive is not None:
+        is_read = goal is not None and goal.measure != "accuracy" and bool(task.labels) and not rows.is_sigmoid
+        _check(is_read, task, "one label has f1, precision or recall, in a single_label task", "leave out --positive")
+    if goal is None:
         return msgspec.structs.replace(calibration, **changed)
-    goal = Goal.of(wish.goal)
     if rows.is_sigmoid:
         _check(goal.measure != "accuracy", task, "accuracy is no goal of labels one by one", "choose precision")
         changed["thresholds"] = of_labels(rows, probabilities, goal, default=calibration.label_thresholds(task))
@@ -343,8 +346,8 @@ def _of_numbers(
     together: Sequence[Hashable] | None,
 ) -> Calibration:
     """Only intervals: a number has no probability that a temperature could change."""
-    is_plain = wish.goal is None and wish.unsure_below is None
-    _check(is_plain, task, "a number has no probability", "leave out --goal and --unsure-below")
+    is_plain = wish.goal is None and wish.unsure_below is None and wish.positive is None
+    _check(is_plain, task, "a number has no probability", "leave out --goal, --unsure-below and --positive")
     far = [_off(*pair) for pair in ((outputs, targets), *([check] if check is not None else []))]
     if check is None:
         first = halved([0] * len(targets), wish.seed, together)

@@ -16,6 +16,7 @@ from polyhead.data.split import kept_together
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, MissingColumn
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
+from polyhead.evaluate.drift import profile_of
 from polyhead.evaluate.profile import asked, seen_rows
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration
@@ -56,9 +57,10 @@ def calibrated_task(
         calibration = msgspec.structs.replace(calibration, measured={**calibration.measured, "notes": notes})
     facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
-    seen = seen_rows(task, files[-1].inputs, views[-1])
-    card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
-    return Beside(calibration=calibration, seen=seen.sample(SEED).beside(kept_centres(session.bundle, name)), card=card)
+    seen = seen_rows(task, files[-1].inputs, views[-1]).beside(kept_centres(session.bundle, name))
+    profile = profile_of(task, seen, seed=SEED)
+    card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration)), **profile.card}
+    return Beside(calibration=calibration, seen=profile.seen, card=card)
 
 
 def _check_unlearned(session: Session, task: Task, examples: Examples) -> None:

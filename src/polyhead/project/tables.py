@@ -22,7 +22,7 @@ from polyhead.project.strategies import Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
-from polyhead.values import Value, read_toml
+from polyhead.values import Value, check_unused, read_toml
 
 LEAST_TOKENS = 8  # for a pair: two pieces of each text, and the special tokens
 
@@ -59,6 +59,8 @@ class AllocationRule(Value):
                 "allocation.rule 'budget' and allocation.budget belong together",
                 got=f"rule '{self.rule}', budget {self.budget}",
             )
+        if self.budget is None:
+            check_unused("allocation.", self, {"unit": "only a budget has one"})
 
 
 class DataFile(Value):

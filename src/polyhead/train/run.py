@@ -22,7 +22,7 @@ from polyhead.train.data.units import check_budget, check_whole_units
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.record.lines import effort_lines
+from polyhead.train.record.lines import codec_lines, effort_lines
 from polyhead.train.record.report import report_file, write_report
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
@@ -101,7 +101,8 @@ def _tell(run: TrainingRun) -> None:
         inputs = {p.task.name: p.train.examples.inputs for p in chosen}
         if line := unread_line(inputs, data.tokenizer, data.name):
             run.events.line(line)
-    for line in effort_lines(chosen, str(run.project.recipe.__struct_config__.tag)):
+    recipe = str(run.project.recipe.__struct_config__.tag)
+    for line in (*effort_lines(chosen, recipe), *codec_lines(chosen, recipe)):
         run.events.line(line)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from polyhead.bundle.lost import taught
 from polyhead.bundle.owners import is_family
+from polyhead.codecs import EXACT
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
 from polyhead.progress import counted, duration, short, text_table
@@ -90,19 +91,29 @@ def outlook(
 
 def effort_lines(prepared: Sequence[Prepared], recipe: str) -> list[str]:
     """A line for an effort other than the default one, with the tasks for which it changes nothing."""
-    idle, unlimited = dict[str, list[str]](), list[str]()
+    idle, unlimited, tries_heads = dict[str, list[str]](), list[str](), recipe in ("frozen", "leave_out")
     for p in prepared:
         if p.training.minutes is not None and p.training.effort != "best":
             unlimited.append(p.task.name)
         tried, usual = (p.strategy.candidates(p.task, ANY_DEPTH, effort) for effort in (p.training.effort, "default"))
-        if p.training.effort != "default" and (tried == usual or recipe != "frozen"):
+        if p.training.effort != "default" and (tried == usual or not tries_heads):
             idle.setdefault(p.training.effort, []).append(p.task.name)
-    why = "the strategy or kind fixes that" if recipe == "frozen" else f"recipe '{recipe}' tries one way"
+    why = "the strategy or kind fixes that" if tries_heads else f"recipe '{recipe}' tries one way"
     lines = [f"minutes change nothing for {', '.join(unlimited)}: they limit effort 'best'"] if unlimited else []
     return lines + [
         f"effort '{effort}' changes nothing for {', '.join(names)}: it says which heads are tried, and {why}"
         for effort, names in idle.items()
     ]
+
+
+def codec_lines(prepared: Sequence[Prepared], recipe: str) -> list[str]:
+    """A line for each codec that is named for tasks which learn with their encoder, and so read no kept features."""
+    named = dict[str, list[str]]()
+    for p in prepared if recipe in ("joint", "fine_tune") else ():
+        if p.strategy.names_codec and (codec := p.strategy.feature_codec()[0].name) != EXACT:
+            named.setdefault(codec, []).append(p.task.name)
+    changes = f"recipe '{recipe}' reads states as {EXACT}"
+    return [f"codec '{codec}' changes nothing for {', '.join(names)}: {changes}" for codec, names in named.items()]
 
 
 def _batches(p: Prepared) -> str:
