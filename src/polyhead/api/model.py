@@ -14,7 +14,7 @@ from polyhead.api.encoder import encoder_of, shown_encoder
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
-from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
+from polyhead.api.predicting import as_input, cells_by_task, check_names_of_scores, is_alone, word_places
 from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
@@ -203,9 +203,9 @@ class Model:
         not read the input; `results` says why. With `scores` the probability of each label is added in `TASK.scores`.
         One pass of the encoder answers all tasks of a text.
 
-        Raises BadValue if a named task, or every task, reads none of the texts.
+        Raises BadValue if a named task, or every task, reads none of the texts, and for a task called `TASK.scores`.
         """
-        columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b)
+        columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b, scores=scores)
         cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
         if is_single:
             return {name: answers[0] for name, answers in cells.items()}
@@ -345,14 +345,16 @@ class Model:
         return self.tasks[task]
 
     def _columns(
-        self, texts: Any, tasks: Iterable[str] | str | None, *, text: str | Sequence[str], text_b: str | None
+        self, texts: Any, tasks: Iterable[str] | str | None, *, scores: bool = False, **columns: Any
     ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
         """The answers, the inputs, their data frame, and whether it was a single input."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
-        is_single = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
-        inputs, table = texts_of_rows([texts] if is_single else texts, text=text, text_b=text_b)
-        columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
-        return columns, inputs, table, is_single
+        known = {name: self._known(name) for name in (self.tasks if names is None else names)}
+        check_names_of_scores(known if scores else {})
+        is_single = is_alone(texts, known)
+        inputs, table = texts_of_rows([texts] if is_single else texts, **columns)
+        answers = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
+        return answers, inputs, table, is_single
 
     def _only(self, task: str | None) -> str:
         """The named task, or the only one."""
