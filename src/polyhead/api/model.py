@@ -334,8 +334,8 @@ class Model:
         return model_html(f"Model({shown_encoder(self.folder, self.trunk)!r})", self.session if self.tasks else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
-        return _unpacked, (options, packed(self.folder))
+        options = {"verbose": self.verbose, "cache": self._cache} | self._how
+        return _unpacked, (options, packed(self.folder)), {"trunk": self.trunk}  # its folder may be missing there
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
