@@ -14,7 +14,9 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.project.tables import Project
 from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Progress
 from support.mood_texts import Quick, texts_of
+from support.notebook import Notebook
 from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
@@ -460,3 +462,25 @@ def test_lines_about_training_say_how_python_trains_again(made, capsys, monkeypa
     assert "(--retrain mood, in Python `fit` without `if_better`, trains it)" in capsys.readouterr().err
     made.fit("mood", TEXTS[4:], MOODS[4:])
     assert made.versions == {"mood": "v0003"}, "as the line says"
+
+
+def test_a_fit_in_a_notebook_is_one_output_which_ends_with_what_was_done(made, monkeypatch, capsys):
+    made.verbose, notebook = True, Notebook(monkeypatch)
+    made.fit("mood", TEXTS, MOODS)
+    assert capsys.readouterr() == ("", "")
+    assert len(notebook.outputs) == 1 and any("<progress" in each["text/html"] for each in notebook.outputs[0][1:])
+    assert re.search(r"^bundle .*: 1 trained, 0 kept, in \d+ s$", notebook.outputs[0][-1]["text/plain"], re.MULTILINE)
+
+
+def test_no_bar_stays_in_a_notebook_after_a_stop(made, monkeypatch):
+    """It stood as if the work went on."""
+    made.verbose, notebook = True, Notebook(monkeypatch)
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        made.fit("mood", TEXTS, MOODS)
+    shown = [each["text/html"] for each in notebook.outputs[0][1:]]
+    assert any("<progress" in each for each in shown) and "<progress" not in shown[-1]

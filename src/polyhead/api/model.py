@@ -46,7 +46,7 @@ class Model:
     folder, for its trunk; by default `minilm`. The bundle is in `folder`, or else in a temporary folder until `save`.
     A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named, TrunkNotFound if it
     cannot be compared. `cache` keeps the encoder's features and each fit's rows, so that later programs need not encode
-    them again and can `add` to them. `verbose` reports guesses and progress on standard error.
+    them again and can `add` to them. `verbose` reports guesses and progress on standard error, or in a notebook.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -146,9 +146,9 @@ class Model:
         texts, named = labels_by_task(task, texts, labels, kind, classes)
         fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
         fields |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
-        call_rows, display = GivenRows(texts=texts, **fields), progress_display(sys.stderr if self.verbose else None)
-        entries, before, records = list[TaskEntry](), dict[str, int](), dict[str, list[Record]]()
-        with ExitStack() as held, self._fitting:
+        call_rows, entries = GivenRows(texts=texts, **fields), list[TaskEntry]()
+        before, records = dict[str, int](), dict[str, list[Record]]()
+        with progress_display(sys.stderr if self.verbose else None) as display, ExitStack() as held, self._fitting:
             for name, answers in named.items():
                 live = self.tasks.get(name)
                 new = NewRows.of(name, call_rows, answers, kind=kind, live=live, settings=settings, say=display.line)
