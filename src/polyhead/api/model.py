@@ -21,6 +21,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.answers import AnswerTable
+from polyhead.engine.backends import check_backend
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
 from polyhead.files import temporary_folder
@@ -63,6 +64,7 @@ class Model:
         deterministic: bool = False,
         verbose: bool = True,
     ) -> None:
+        check_backend(backend, precision)
         self._cache, self.verbose = FilePath(cache).resolve() if cache else None, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
@@ -173,8 +175,7 @@ class Model:
         from polyhead.certify import Requester, roll_back
 
         self._known(task)
-        change = roll_back(self.folder, [task], version, by=Requester())
-        change.reported(self.folder)
+        roll_back(self.folder, [task], version, by=Requester()).reported(self.folder)
         self.session.refresh()
         return self.versions[task]
 
@@ -223,11 +224,8 @@ class Model:
         columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
         scores = columns[task].scores
         if scores is None:
-            raise BadValue(
-                f"task '{task}' has no probability for each label",
-                got=f"kind '{self.tasks[task].kind}'",
-                do="ask `results`, which has all that it answers",
-            )
+            kind, do = f"kind '{self.tasks[task].kind}'", "ask `results`, which has all that it answers"
+            raise BadValue(f"task '{task}' has no probability for each label", got=kind, do=do)
         by_label = dict(zip(self.tasks[task].labels, scores.T.tolist(), strict=True))
         return scores if table is None else table.answered(by_label)
 
@@ -377,8 +375,7 @@ class Model:
         from polyhead.train.events import Events
 
         display.line(f"training {counted(len(entries), 'task')} into {self.folder}")
-        is_there = (self.folder / BUNDLE).exists()
-        trunk = str(self.folder) if is_there else self.trunk
+        trunk = str(self.folder) if (self.folder / BUNDLE).exists() else self.trunk
         project = Project(tasks=tuple(entries), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
         outcome = train_project(
             project,
