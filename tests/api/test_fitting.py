@@ -315,6 +315,48 @@ def test_arguments_that_would_be_ignored_are_refused(made):
         made.predict(frame.title, text_b="body")
 
 
+def test_pairs_are_tested_on_a_frame_whose_columns_are_named(made):
+    """The call was refused: `text_b` was for the training rows alone, which were pairs already."""
+    frame = frame_for("pandas")
+    pairs = list(zip(frame.title, frame.body, strict=True))
+    columns = {"text": "title", "text_b": "body"}
+    made.fit("mood", pairs, MOODS, test=(frame, "the mood"), validation=(frame, "the mood"), **columns)
+    by_columns = made.scores("mood")
+    assert by_columns["test"] == made.evaluate("mood", frame, "the mood", **columns)
+    other = (pairs, list(frame["the mood"]))
+    made.fit("mood", pairs, MOODS, test=other, validation=other)
+    assert by_columns == made.scores("mood")
+    for split in ((pairs, MOODS), 0.5, None):
+        with pytest.raises(errors.BadValue, match="text_b names a column of a data frame, and the texts are none"):
+            made.fit("mood", pairs, MOODS, validation=split, **columns)
+
+
+def test_labels_in_one_column_of_an_array_are_labels(made):
+    """Each became a list of one label, and the task one with several labels a text."""
+    columns = [np.array(values, object).reshape(-1, 1) for values in (TEXTS, MOODS, [1.0] * 30)]
+    made.fit("mood", columns[0], columns[1], weights=columns[2], groups=columns[0])
+    assert made.tasks["mood"].kind == "single_label"
+    assert made.evaluate("mood", *columns[:2]) == made.evaluate("mood", TEXTS, MOODS)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_labels_of_one_task_are_not_held_out_for_all(made, split):
+    """Each task was scored, and its head chosen, by labels of another, if they were spelled alike."""
+    frame = frame_for("pandas").assign(late=MOODS[::-1])
+    for rows in ((frame, "late"), (list(frame.body), MOODS)):
+        with pytest.raises(errors.BadValue, match=f"the {split} of task 'late' has the labels of every task"):
+            made.fit(frame, text="body", labels=["late", "the mood"], **{split: rows})
+    made.fit(frame, text="body", labels=["late", "the mood"], test=frame)
+    made.fit(frame, text="body", labels=["late"], **{split: (frame, "late")})
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2], [False, True]], ids=["numbers", "booleans"])
+def test_classes_are_spelled_like_labels(made, classes):
+    """They were refused, as no strings, where labels of the same type were read."""
+    made.fit("mood", TEXTS, classes[:2] * 15, kind="single_label", classes=classes)
+    assert made.tasks["mood"].labels == tuple(str(name).lower() for name in classes)
+
+
 class Text(str):
     """As parsers of HTML give, such as BeautifulSoup."""
 
