@@ -2,11 +2,11 @@
 
 import io
 import sys
-import types
 
 import pytest
 
 from polyhead.progress import UNIT_SECONDS, NotebookDisplay, UnitSize, counted, progress_display, stopped_with
+from support.notebook import Notebook
 
 
 @pytest.mark.parametrize("rate", [0.5, 14, 100, 5_000])
@@ -43,7 +43,7 @@ def test_one_of_a_thing_has_no_plural():
 
 def test_a_notebook_shows_one_bar_and_keeps_the_lines():
     shown = []
-    display = NotebookDisplay(shown.append)
+    display = NotebookDisplay(lambda content: shown.append(content["text/html"]))
     display.line("kind <single_label>")
     display.show("encoding: 1,024 of 4,096 texts, 60 a second")
     assert '<progress value="1024" max="4096"' in shown[-1] and "60 a second" in shown[-1]
@@ -54,17 +54,43 @@ def test_a_notebook_shows_one_bar_and_keeps_the_lines():
     assert "kind &lt;single_label&gt;\nmood: accuracy 0.9" in shown[-1] and "<single_label>" not in "".join(shown)
 
 
+def _say(stream, text):
+    with progress_display(stream) as display:
+        display.line(text)
+
+
 def test_progress_goes_to_a_notebook_where_there_is_one(monkeypatch):
-    """A fake of IPython: a shell with a kernel is a notebook's, one without is a terminal's."""
-    stream, outputs = io.StringIO(), []
+    """A shell with a kernel is a notebook's, one without is a terminal's."""
+    stream = io.StringIO()
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    progress_display(stream).line("plain")
-    shell, tools = types.SimpleNamespace(kernel=None), types.SimpleNamespace(HTML=str)
-    tools.display = lambda content, display_id: types.SimpleNamespace(update=outputs.append)
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", tools)
-    progress_display(stream).line("terminal")
-    shell.kernel = object()
-    progress_display(stream).line("notebook")
-    progress_display(None).line("silent")
-    assert stream.getvalue() == "plain\nterminal\n" and len(outputs) == 1 and "notebook" in outputs[0]
+    _say(stream, "plain")
+    notebook = Notebook(monkeypatch)
+    kernel, notebook.shell.kernel = notebook.shell.kernel, None
+    _say(stream, "terminal")
+    notebook.shell.kernel = kernel
+    _say(stream, "notebook")
+    _say(None, "silent")
+    assert stream.getvalue() == "plain\nterminal\n" and len(notebook.outputs) == 1
+    assert "notebook" in notebook.outputs[0][-1]["text/html"]
+
+
+def test_a_console_with_a_kernel_reads_the_same_in_plain_text(monkeypatch):
+    """Front ends without HTML showed `<IPython.core.display.HTML object>`."""
+    notebook = Notebook(monkeypatch)
+    with progress_display(io.StringIO()) as display:
+        display.line("mood: warning: few rows")
+        display.show("encoding: 10 of 40 texts")
+        assert notebook.outputs[0][-1]["text/plain"] == "mood: warning: few rows\nencoding: 10 of 40 texts"
+        display.line("bundle moods: 1 trained")
+    assert notebook.outputs[0][-1]["text/plain"] == "mood: warning: few rows\nbundle moods: 1 trained"
+
+
+def test_warnings_stay_visible_in_a_notebook(monkeypatch):
+    """They were among the lines that only a click shows."""
+    notebook = Notebook(monkeypatch)
+    with progress_display(io.StringIO()) as display:
+        display.line("mood: warning: one <answer> is all that it gives")
+        display.line("bundle moods: 1 trained, 0 kept, in 9 s")
+    visible, hidden = notebook.outputs[0][-1]["text/html"].split("<details>")
+    assert "warning: one &lt;answer&gt; is all that it gives" in visible and "in 9 s" in visible
+    assert "2 lines" in hidden and "warning: one" in hidden

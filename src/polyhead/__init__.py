@@ -90,23 +90,23 @@ def train_project(
     otherwise: `polyhead.train.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
-    from contextlib import nullcontext
+    from contextlib import ExitStack
     from pathlib import Path as FilePath
 
     from polyhead.progress import counted, progress_display
     from polyhead.project.tables import Project
 
-    display = progress_display(sys.stderr if events is None else None)
-    if isinstance(project, Project):  # anything else is refused below
-        several = counted(len(project.tasks), "task")
-        display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
-    from polyhead.api.rows import with_data
-    from polyhead.train.events import Events
-    from polyhead.train.run import train_project as train
+    with ExitStack() as held:
+        display = held.enter_context(progress_display(sys.stderr if events is None else None))
+        if isinstance(project, Project):  # anything else is refused below
+            several = counted(len(project.tasks), "task")
+            display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
+        from polyhead.api.rows import with_data
+        from polyhead.train.events import Events
+        from polyhead.train.run import train_project as train
 
-    with nullcontext(project) if data is None else with_data(project, data) as project:
         return train(
-            project,
+            project if data is None else held.enter_context(with_data(project, data)),
             folder=folder,
             cache=cache,
             events=events or Events(say=display.line, show=display.show),

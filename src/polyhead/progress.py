@@ -52,10 +52,10 @@ class ProgressDisplay:
 
 
 class NotebookDisplay(ProgressDisplay):
-    """One output of a notebook: a bar for the current step, the last line that stays, and all of them on a click."""
+    """One output of a notebook: warnings, a bar for the current step or else the last line; on a click all lines."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        """`show` replaces the output by this HTML."""
+    def __init__(self, show: Callable[[dict[str, str]], None]) -> None:
+        """`show` replaces the output by this content, media type -> text."""
         super().__init__(None)
         self._show, self._lines = show, list[str]()
 
@@ -69,21 +69,27 @@ class NotebookDisplay(ProgressDisplay):
         steps = STEPS.search(text)
         done, total = (int(number.replace(",", "")) for number in steps.groups()) if steps else (0, 0)
         bar = f'<progress value="{done}" max="{total}" style="width: 16em"></progress> ' if total else ""
-        now = f"<div>{bar}{html.escape(text)}</div>" if text else ""
-        last = f"<div>{html.escape(self._lines[-1])}</div>" if self._lines else ""
+        warned = [line for line in self._lines if "warning: " in line]
+        current = [text] if text else [line for line in self._lines[-1:] if line not in warned]
+        visible = [f"<div>{html.escape(line)}</div>" for line in warned]
+        visible += [f"<div>{bar}{html.escape(line)}</div>" for line in current]
         kept = html.escape("\n".join(self._lines))
         log = f"<details><summary>{counted(len(self._lines), 'line')}</summary><pre>{kept}</pre></details>"
-        self._show(f"{now or last}{log if self._lines else ''}")
+        page = "".join([*visible, log] if self._lines else visible)
+        self._show({"text/html": page, "text/plain": "\n".join([*warned, *current])})
 
 
-def progress_display(stream: TextIO | None) -> ProgressDisplay:
-    """A display on a stream, or in a notebook's output, where the process has one."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if stream is None or getattr(shell, "kernel", None) is None:
-        return ProgressDisplay(stream)
-    tools = sys.modules["IPython.display"]
-    handle = tools.display(tools.HTML(""), display_id=True)
-    return NotebookDisplay(lambda content: handle.update(tools.HTML(content)))
+@contextmanager
+def progress_display(stream: TextIO | None) -> Iterator[ProgressDisplay]:
+    """A display on a stream, or in a notebook's output, where the process has one; the end clears the current step."""
+    shell, display = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), ProgressDisplay(stream)
+    if stream is not None and getattr(shell, "kernel", None) is not None:
+        output = sys.modules["IPython.display"].display({"text/plain": ""}, raw=True, display_id=True)
+        display = NotebookDisplay(lambda content: output.update(content, raw=True))
+    try:
+        yield display
+    finally:
+        display.show("")
 
 
 EARLY = 3.0  # seconds in which the first of the work says too little of the rest

@@ -97,6 +97,39 @@ def test_an_encoder_that_cannot_be_found_is_not_taken_for_that_of_the_bundle(tru
     assert str(trunk) in str(raised.value.allowed) and "leave `trunk` out" in raised.value.do
 
 
+@pytest.mark.parametrize(
+    ("name", "do"),
+    [
+        ("bert", "a hub id names its owner: owner/name"),
+        ("minilmm", "did you mean 'minilm'?"),
+        ("all-MiniLM-L6-v2", "give 'minilm', which is sentence-transformers/all-MiniLM-L6-v2"),
+    ],
+)
+def test_a_name_of_no_encoder_is_refused_at_once(name, do, tmp_path, monkeypatch):
+    """It was refused in `fit`, after the rows were read."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrunkNotFound, match="no encoder has this name") as raised:
+        Model(name)
+    assert raised.value.got == name and do in str(raised.value.do)
+    assert all(encoder in str(raised.value.allowed) for encoder in ENCODERS)
+
+
+def test_an_encoder_that_may_be_found_later_is_not_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("owner/name", "bert-base-uncased", "./later", str(tmp_path / "later"), "~/not/yet", *ENCODERS):
+        assert Model(name).trunk == name
+    (tmp_path / "bert").mkdir()
+    assert Model("bert").trunk == "bert"
+
+
+def test_a_pickled_model_needs_no_folder_of_its_encoder(trunk, tmp_path, monkeypatch):
+    monkeypatch.chdir(trunk.parent)
+    bundle_over(trunk.name, tmp_path / "bundle")
+    sent = pickle.dumps(Model(trunk.name, folder=tmp_path / "bundle"))
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(sent).trunk == trunk.name
+
+
 def test_of_a_hub_id_with_another_shape_no_weights_are_downloaded(trunk, folder, tmp_path, monkeypatch):
     """They were, before they were refused: gigabytes, or an error of the network or of a missing package."""
     asked, hub = [], pytest.importorskip("huggingface_hub")

@@ -14,7 +14,9 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.project.tables import Project
 from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Progress
 from support.mood_texts import Quick, texts_of
+from support.notebook import Notebook
 from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
@@ -313,6 +315,48 @@ def test_arguments_that_would_be_ignored_are_refused(made):
         made.predict(frame.title, text_b="body")
 
 
+def test_pairs_are_tested_on_a_frame_whose_columns_are_named(made):
+    """The call was refused: `text_b` was for the training rows alone, which were pairs already."""
+    frame = frame_for("pandas")
+    pairs = list(zip(frame.title, frame.body, strict=True))
+    columns = {"text": "title", "text_b": "body"}
+    made.fit("mood", pairs, MOODS, test=(frame, "the mood"), validation=(frame, "the mood"), **columns)
+    by_columns = made.scores("mood")
+    assert by_columns["test"] == made.evaluate("mood", frame, "the mood", **columns)
+    other = (pairs, list(frame["the mood"]))
+    made.fit("mood", pairs, MOODS, test=other, validation=other)
+    assert by_columns == made.scores("mood")
+    for split in ((pairs, MOODS), 0.5, None):
+        with pytest.raises(errors.BadValue, match="text_b names a column of a data frame, and the texts are none"):
+            made.fit("mood", pairs, MOODS, validation=split, **columns)
+
+
+def test_labels_in_one_column_of_an_array_are_labels(made):
+    """Each became a list of one label, and the task one with several labels a text."""
+    columns = [np.array(values, object).reshape(-1, 1) for values in (TEXTS, MOODS, [1.0] * 30)]
+    made.fit("mood", columns[0], columns[1], weights=columns[2], groups=columns[0])
+    assert made.tasks["mood"].kind == "single_label"
+    assert made.evaluate("mood", *columns[:2]) == made.evaluate("mood", TEXTS, MOODS)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_labels_of_one_task_are_not_held_out_for_all(made, split):
+    """Each task was scored, and its head chosen, by labels of another, if they were spelled alike."""
+    frame = frame_for("pandas").assign(late=MOODS[::-1])
+    for rows in ((frame, "late"), (list(frame.body), MOODS)):
+        with pytest.raises(errors.BadValue, match=f"the {split} of task 'late' has the labels of every task"):
+            made.fit(frame, text="body", labels=["late", "the mood"], **{split: rows})
+    made.fit(frame, text="body", labels=["late", "the mood"], test=frame)
+    made.fit(frame, text="body", labels=["late"], **{split: (frame, "late")})
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2], [False, True]], ids=["numbers", "booleans"])
+def test_classes_are_spelled_like_labels(made, classes):
+    """They were refused, as no strings, where labels of the same type were read."""
+    made.fit("mood", TEXTS, classes[:2] * 15, kind="single_label", classes=classes)
+    assert made.tasks["mood"].labels == tuple(str(name).lower() for name in classes)
+
+
 class Text(str):
     """As parsers of HTML give, such as BeautifulSoup."""
 
@@ -460,3 +504,25 @@ def test_lines_about_training_say_how_python_trains_again(made, capsys, monkeypa
     assert "(--retrain mood, in Python `fit` without `if_better`, trains it)" in capsys.readouterr().err
     made.fit("mood", TEXTS[4:], MOODS[4:])
     assert made.versions == {"mood": "v0003"}, "as the line says"
+
+
+def test_a_fit_in_a_notebook_is_one_output_which_ends_with_what_was_done(made, monkeypatch, capsys):
+    made.verbose, notebook = True, Notebook(monkeypatch)
+    made.fit("mood", TEXTS, MOODS)
+    assert capsys.readouterr() == ("", "")
+    assert len(notebook.outputs) == 1 and any("<progress" in each["text/html"] for each in notebook.outputs[0][1:])
+    assert re.search(r"^bundle .*: 1 trained, 0 kept, in \d+ s$", notebook.outputs[0][-1]["text/plain"], re.MULTILINE)
+
+
+def test_no_bar_stays_in_a_notebook_after_a_stop(made, monkeypatch):
+    """It stood as if the work went on."""
+    made.verbose, notebook = True, Notebook(monkeypatch)
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        made.fit("mood", TEXTS, MOODS)
+    shown = [each["text/html"] for each in notebook.outputs[0][1:]]
+    assert any("<progress" in each for each in shown) and "<progress" not in shown[-1]

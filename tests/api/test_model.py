@@ -644,3 +644,18 @@ def test_of_labelled_spans_that_overlap_the_longest_stay_or_the_row_goes_if_that
         made.evaluate("what", texts, spans)
     with pytest.raises(errors.EmptyData):
         made.evaluate("what", texts, spans, overlaps="skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "refrence"}, "did you mean 'reference'?"),
+        ({"precision": "int9"}, "no backend can run the trunk in int9"),
+        ({"backend": "reference", "precision": "int8"}, "the reference backend cannot run the trunk in int8"),
+    ],
+)
+def test_a_backend_that_does_not_exist_is_refused_at_once(trunk, options, said):
+    """It was refused in `predict`, after a training."""
+    with pytest.raises(errors.BackendError) as raised:
+        Model(trunk, **options)
+    assert said in str(raised.value)

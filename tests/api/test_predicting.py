@@ -204,3 +204,15 @@ def test_a_report_without_kept_rows_says_what_to_do(model, tmp_path):
     with pytest.raises(errors.BundleError, match="held out are kept here.*cache="):
         Quick.load(tmp_path / "saved", backend="reference").report()
     assert "no task yet" in Quick("minilm", verbose=False)._repr_html_()
+
+
+def test_scores_that_are_named_like_another_task_are_refused(trunk, monkeypatch):
+    """The second column took the place of the first, in silence."""
+    made = Quick(trunk, backend="reference", verbose=False).fit("mood", TEXTS, MOODS).fit("mood.scores", TEXTS, MOODS)
+    assert set(made.predict(TEXTS[:2])) == {"mood", "mood.scores"}
+    assert set(made.predict(TEXTS[:2], tasks="mood", scores=True)) == {"mood", "mood.scores"}
+    monkeypatch.setattr(made.session, "columns", None)  # no work is done
+    for tasks in (None, ["mood.scores", "mood"]):
+        with pytest.raises(errors.BadValue, match="two columns of answers would have one name") as raised:
+            made.predict(TEXTS[:2], tasks=tasks, scores=True)
+        assert raised.value.got == ["mood.scores"] and "tasks=" in raised.value.do

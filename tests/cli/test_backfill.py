@@ -11,7 +11,7 @@ from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule
 from polyhead.values import few_digits
-from support.backfills import append, make_bundle, schema, texts
+from support.backfills import add, append, make_bundle, schema, texts
 from support.commands import run
 
 
@@ -143,6 +143,23 @@ def test_the_table_has_every_column_that_was_asked_for(folder, ending):
     for stored_row, encoded_row in zip(stored, encoded, strict=True):
         for name in names:
             assert plain(stored_row[name]) == plain(encoded_row[name]), name
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("mood.scores", ("--scores",), "two columns of the table would have one name"),
+        ("text", (), "a column of this name holds something else"),
+    ],
+)
+def test_columns_of_one_name_are_refused_before_the_work(folder, name, words, said):
+    """They were after it: all documents were answered, and the answers stored, for a table that was not written."""
+    add(Bundle.open(folder / "bundle"), name)
+    words = ("backfill", "bundle", "--features", "store", *words)
+    run(*words, "-o", "out.csv", cwd=folder).refuses(said, name)
+    assert not any(fragment.results for fragment in PlainStore.open(str(folder / "store")).fragments)
+    assert not (folder / "out.csv").exists()
+    assert run(*words, cwd=folder).code == 0  # columns of the store have names of their own
 
 
 def rows_of(path):

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import MissingExtra, TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM
-from polyhead.project.pretrained import load_trunk, stated_shape
+from polyhead.project.pretrained import encoder_folder, load_trunk, stated_shape
 
 KEEP = "leave `trunk` out to keep the bundle's encoder, or give another `folder`"
 HUBS = {encoder.name: encoder.hub for encoder in ENCODERS.values()}
@@ -32,9 +32,11 @@ def encoder_of(folder: FilePath, name: str | None) -> str:
     """The encoder that a model in `folder` begins with; if none is named, the one its bundle records, or else minilm.
 
     Raises WrongTrunk if the folder's bundle has another encoder than the one named, TrunkNotFound if that one cannot
-    be found and the bundle records another name.
+    be found and the bundle records another name, and for a name that no encoder can have. A path may come to exist.
     """
     if not _is_bundle(folder):
+        if name is not None and name not in ENCODERS and not {*name} & {"/", "\\"}:
+            encoder_folder(name)
         return MINILM if name is None else name
     if name is None:
         recorded = read_trunk_record(folder).name

@@ -9,7 +9,7 @@ from decimal import Decimal
 from numbers import Real
 from os import PathLike
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -119,15 +119,29 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
 
     def labelled(self, labels: object, subject: str) -> LabelledTexts:
         """Its rows with these labels."""
-        columns = {"text": self.text, "text_b": self.text_b, "groups": self.groups, "weights": self.weights}
+        is_of_splits = frame_of(self.texts) is None and any(map(_is_table, self.splits.values()))
+        text_b = None if is_of_splits else self.text_b
+        columns = {"text": self.text, "text_b": text_b, "groups": self.groups, "weights": self.weights}
         return LabelledTexts.of(self.texts, labels, subject=subject, **columns)
 
     def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
-        """Rows of another split: (texts, labels), or a data frame with the same columns."""
+        """Rows of another split: (texts, labels) of the only task, or a data frame with the same columns."""
+        if _is_labelled(split) and self.is_of_several:
+            do = "give a data frame, with a column for each task"
+            raise BadValue(f"{subject} has the labels of every task of the call", got="(texts, labels)", do=do)
         column = labels if isinstance(labels, str) else None  # a list of labels belongs to the training rows alone
-        texts, answers = split if isinstance(split, tuple) and len(split) == 2 else (split, column)
+        texts, answers = split if _is_labelled(split) else (split, column)
         text_b = None if frame_of(texts) is None else self.text_b
         return LabelledTexts.of(texts, answers, text=self.text, text_b=text_b, subject=subject)
+
+
+def _is_labelled(split: object) -> TypeGuard[tuple[Any, Any]]:
+    return isinstance(split, tuple) and len(split) == 2
+
+
+def _is_table(split: object) -> bool:
+    """Whether the texts of a split are a data frame, whose columns `text` and `text_b` name."""
+    return frame_of(split[0] if _is_labelled(split) else split) is not None
 
 
 class NewRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ def _frame_of_set(value: Any) -> Frame:
 
 
 def values_of_rows(values: object, subject: str) -> list[Any]:
-    """The values as a list, None if missing; rows of two-dimensional arrays become tuples.
+    """The values as a list, None if missing; rows of two-dimensional arrays become tuples, of one column its cells.
 
     Raises BadValue for anything that holds no values.
     """
@@ -107,10 +107,11 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
     rows: list[Any]
     if isinstance(values, np.ndarray):
         rows = values.tolist()
+        if values.ndim > 1:
+            rows = [row[0] if len(row) == 1 else tuple(row) for row in rows]
     else:
         rows = values.to_pylist() if hasattr(values, "to_pylist") else list(values)  # a column of pyarrow, or another
-    is_array = isinstance(values, np.ndarray)
-    return [_plain(tuple(row) if is_array and isinstance(row, list) else row) for row in rows]
+    return list(map(_plain, rows))
 
 
 def _plain(value: Any) -> Any:

@@ -14,13 +14,14 @@ from polyhead.api.encoder import encoder_of, shown_encoder
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.packed import packed, unpack
-from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
+from polyhead.api.predicting import as_input, cells_by_task, check_names_of_scores, is_alone, word_places
 from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.answers import AnswerTable
+from polyhead.engine.backends import check_backend
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, suggestion
 from polyhead.files import temporary_folder
@@ -46,7 +47,7 @@ class Model:
     folder, for its trunk; by default `minilm`. The bundle is in `folder`, or else in a temporary folder until `save`.
     A bundle that `folder` has is kept, with its encoder: WrongTrunk is raised if another is named, TrunkNotFound if it
     cannot be compared. `cache` keeps the encoder's features and each fit's rows, so that later programs need not encode
-    them again and can `add` to them. `verbose` reports guesses and progress on standard error.
+    them again and can `add` to them. `verbose` reports guesses and progress on standard error, or in a notebook.
     """
 
     keeps_rows = True  # for later fits that add to them
@@ -63,6 +64,7 @@ class Model:
         deterministic: bool = False,
         verbose: bool = True,
     ) -> None:
+        check_backend(backend, precision)
         self._cache, self.verbose = FilePath(cache).resolve() if cache else None, verbose
         self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = temporary_folder(self)
@@ -146,9 +148,9 @@ class Model:
         texts, named = labels_by_task(task, texts, labels, kind, classes)
         fields: dict[str, Any] = {"text": text, "text_b": text_b, "groups": groups, "weights": weights}
         fields |= {"is_of_several": len(named) > 1, "splits": {"validation": validation, "test": test}}
-        call_rows, display = GivenRows(texts=texts, **fields), progress_display(sys.stderr if self.verbose else None)
-        entries, before, records = list[TaskEntry](), dict[str, int](), dict[str, list[Record]]()
-        with ExitStack() as held, self._fitting:
+        call_rows, entries = GivenRows(texts=texts, **fields), list[TaskEntry]()
+        before, records = dict[str, int](), dict[str, list[Record]]()
+        with progress_display(sys.stderr if self.verbose else None) as display, ExitStack() as held, self._fitting:
             for name, answers in named.items():
                 live = self.tasks.get(name)
                 new = NewRows.of(name, call_rows, answers, kind=kind, live=live, settings=settings, say=display.line)
@@ -173,8 +175,7 @@ class Model:
         from polyhead.certify import Requester, roll_back
 
         self._known(task)
-        change = roll_back(self.folder, [task], version, by=Requester())
-        change.reported(self.folder)
+        roll_back(self.folder, [task], version, by=Requester()).reported(self.folder)
         self.session.refresh()
         return self.versions[task]
 
@@ -203,9 +204,9 @@ class Model:
         not read the input; `results` says why. With `scores` the probability of each label is added in `TASK.scores`.
         One pass of the encoder answers all tasks of a text.
 
-        Raises BadValue if a named task, or every task, reads none of the texts.
+        Raises BadValue if a named task, or every task, reads none of the texts, and for a task called `TASK.scores`.
         """
-        columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b)
+        columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b, scores=scores)
         cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
         if is_single:
             return {name: answers[0] for name, answers in cells.items()}
@@ -223,11 +224,8 @@ class Model:
         columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
         scores = columns[task].scores
         if scores is None:
-            raise BadValue(
-                f"task '{task}' has no probability for each label",
-                got=f"kind '{self.tasks[task].kind}'",
-                do="ask `results`, which has all that it answers",
-            )
+            kind, do = f"kind '{self.tasks[task].kind}'", "ask `results`, which has all that it answers"
+            raise BadValue(f"task '{task}' has no probability for each label", got=kind, do=do)
         by_label = dict(zip(self.tasks[task].labels, scores.T.tolist(), strict=True))
         return scores if table is None else table.answered(by_label)
 
@@ -334,8 +332,8 @@ class Model:
         return model_html(f"Model({shown_encoder(self.folder, self.trunk)!r})", self.session if self.tasks else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
-        return _unpacked, (options, packed(self.folder))
+        options = {"verbose": self.verbose, "cache": self._cache} | self._how
+        return _unpacked, (options, packed(self.folder)), {"trunk": self.trunk}  # its folder may be missing there
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -345,14 +343,16 @@ class Model:
         return self.tasks[task]
 
     def _columns(
-        self, texts: Any, tasks: Iterable[str] | str | None, *, text: str | Sequence[str], text_b: str | None
+        self, texts: Any, tasks: Iterable[str] | str | None, *, scores: bool = False, **columns: Any
     ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
         """The answers, the inputs, their data frame, and whether it was a single input."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
-        is_single = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
-        inputs, table = texts_of_rows([texts] if is_single else texts, text=text, text_b=text_b)
-        columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
-        return columns, inputs, table, is_single
+        known = {name: self._known(name) for name in (self.tasks if names is None else names)}
+        check_names_of_scores(known if scores else {})
+        is_single = is_alone(texts, known)
+        inputs, table = texts_of_rows([texts] if is_single else texts, **columns)
+        answers = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
+        return answers, inputs, table, is_single
 
     def _only(self, task: str | None) -> str:
         """The named task, or the only one."""
@@ -375,8 +375,7 @@ class Model:
         from polyhead.train.events import Events
 
         display.line(f"training {counted(len(entries), 'task')} into {self.folder}")
-        is_there = (self.folder / BUNDLE).exists()
-        trunk = str(self.folder) if is_there else self.trunk
+        trunk = str(self.folder) if (self.folder / BUNDLE).exists() else self.trunk
         project = Project(tasks=tuple(entries), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
         outcome = train_project(
             project,

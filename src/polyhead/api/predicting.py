@@ -41,6 +41,14 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
     )
 
 
+def check_names_of_scores(tasks: Mapping[str, Task]) -> None:
+    """Raises BadValue if one of these tasks is called as the scores of another, `TASK.scores`."""
+    names = {f"{name}.scores" for name, task in tasks.items() if kind_of(task).score_cell is not None}
+    if twice := sorted(names.intersection(tasks)):
+        do = "leave out the scores, or name tasks: predict(texts, tasks=[...], scores=True)"
+        raise BadValue("two columns of answers would have one name", got=twice, do=do)
+
+
 def as_input(entry: Any) -> Any:
     """An input as a session takes it: words joined to a text, a missing text as an empty one."""
     if isinstance(entry, list):

@@ -23,6 +23,7 @@ from polyhead.errors import BadValue, BundleError, ConfigError, PolyheadError, s
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.question import Question
 
@@ -181,7 +182,7 @@ def entry_of(
     entry.pop("pair", None)  # equal to a project file's default
     entry |= {column: column for column in rows.of_training}
     if classes is not None:
-        entry["labels"] = values_of_rows(classes, "classes")
+        entry["labels"] = [spelled(name) or name for name in values_of_rows(classes, "classes")]
     elif live is not None and live.labels and live.kind == kind.name:
         entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

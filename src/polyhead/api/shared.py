@@ -89,8 +89,8 @@ class EstimatorModel(Model):
 
 def _unpacked(options: dict[str, Any], portable: bool, content: bytes) -> EstimatorModel:
     """An unpickled model, in its own temporary folder, with the encoder that it names."""
-    model = EstimatorModel(**options)
-    model.portable = portable
+    model = EstimatorModel(**{**options, "trunk": None})
+    model.trunk, model.portable = options["trunk"], portable
     if not content:
         return model
     unpack(content, model.folder)

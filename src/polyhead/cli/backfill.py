@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns, is_typed
 from polyhead.cli.output import Printer, counted, note, writing_file
+from polyhead.data.tables.base import NewColumn
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
 from polyhead.progress import duration, pace
 from polyhead.store.corpus import open_corpus
+from polyhead.store.jobs.answers import ResultColumn
 from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backfill
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.resample import SampleAgreement, resampled
@@ -66,7 +70,9 @@ def command(
         raise click.UsageError("--sample goes with --sample-from: it is how many of its texts are encoded.")
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
-    done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
+    check = len if output is None else partial(_table, Bundle.open(bundle), columns.roles)
+    request = msgspec.structs.replace(request, tasks=tasks)
+    done = backfill(store, bundle, request, show=printer.show, tell=note, check=check)
     printer.lines(_lines(done))
     if output is not None:
         _write(output, bundle, store, done, texts, columns.roles, printer)
@@ -112,19 +118,27 @@ def _write(
     printer: Printer,
 ) -> None:
     """Writes the answers as a table."""
-    answers, names = StoredAnswers(store, bundle), tuple(dict.fromkeys(column.task for column in done.columns))
-    beside = tuple(column for column in done.columns if not column.is_answer)
-    wish = LabelRequest(tasks=names, columns=roles, beside=beside)
+    answers = StoredAnswers(store, bundle)
+    wish, columns = _table(answers.bundle, roles, done.columns)
     rows = stored_rows(answers, wish)
     if texts is not None:
         rows = label_rows(answers, texts, wish, show=printer.show)
     with writing_file(output) as file:
-        columns = table_columns({name: answers.task(name) for name in names}, wish)
         written = write_answers(file, Path(output).suffix.lower(), rows, columns)
     printer.line(f"{output}: {counted(written, 'row')}")
     if lacking := answers.documents - written:
         rowless = f"{lacking:,} of {counted(answers.documents, 'document')}"
         note(f"{rowless} have no row: no answer, no text in {texts}, or they are later windows of a text")
+
+
+def _table(
+    bundle: Bundle, roles: dict[str, str], columns: Sequence[ResultColumn]
+) -> tuple[LabelRequest, tuple[NewColumn, ...]]:
+    """The rows and columns of a table of these stored columns; raises ConfigError for two columns of one name."""
+    names = tuple(dict.fromkeys(column.task for column in columns))
+    beside = tuple(column for column in columns if not column.is_answer)
+    wish = LabelRequest(tasks=names, columns=roles, beside=beside)
+    return wish, table_columns({name: bundle.tasks[name].task for name in names}, wish)
 
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:

@@ -262,6 +262,6 @@ def trunk_name(name: str, folder: Path) -> str:
     """An encoder that is named on the command line as a project file in `folder` names it."""
     if name not in ENCODERS and Path(name).is_dir():
         return place_from(name, folder)
-    if not HUB_ID.fullmatch(name):
+    if name not in ENCODERS and not HUB_ID.fullmatch(name):
         raise click.UsageError(f"--trunk: no encoder '{name}'; allowed: {NAMES}, a folder that exists, or a hub id")
     return name

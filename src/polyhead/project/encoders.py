@@ -17,7 +17,7 @@ from polyhead.values import Value
 MINILM = "minilm"
 LARGER = "mpnet"
 OTHER_LANGUAGES = "multilingual"
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9]|-)[\w.-]*")  # oldest have no owner, and a hyphen: roberta-base
 TOKENS = 32  # of the text whose work is compared
 MAX_TOKENS = 512  # of a text whose letters are looked at
 SAMPLE, TELLING = 200, 0.1  # inputs of a task that are looked at, and the share of their texts that is worth a word

@@ -54,7 +54,7 @@ def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
 
 def find_encoder(name: str) -> Path:
     """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
-    return _named(ENCODERS[name]) if name in ENCODERS else _on_disk(name) or _from_hub(name)
+    return _named(ENCODERS[name]) if name in ENCODERS else encoder_folder(name) or _from_hub(name)
 
 
 def stated_shape(name: str) -> Architecture | None:
@@ -63,7 +63,7 @@ def stated_shape(name: str) -> Architecture | None:
     None if only the arrays tell it. Raises TrunkNotFound, MissingExtra without a client of the hub, TrunkError for an
     unsupported model.
     """
-    folder = None if name in ENCODERS else _on_disk(name)
+    folder = None if name in ENCODERS else encoder_folder(name)
     if folder is None:
         known = next((known for known in ENCODERS.values() if name in (known.name, known.hub)), None)
         if known is not None:
@@ -78,16 +78,22 @@ def stated_shape(name: str) -> Architecture | None:
     return None if asked else shape
 
 
-def _on_disk(name: str) -> Path | None:
+def encoder_folder(name: str) -> Path | None:
     """The folder of this name, None for a hub id; raises TrunkNotFound for a name that is neither."""
     folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it does not change an unknown user
     if name and folder.is_dir():
         return folder
-    if not HUB_ID.fullmatch(name):
-        raise TrunkNotFound(
-            "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or {NAMES}", name=name
-        )
-    return None
+    known = next((each for each in ENCODERS.values() if each.hub.endswith(f"/{name}")), None)
+    if known is None and HUB_ID.fullmatch(name):
+        return None
+    do = f"give '{known.name}', which is {known.hub}" if known else suggestion(name, ENCODERS)
+    raise TrunkNotFound(
+        "no encoder has this name",
+        got=name,
+        allowed=f"a folder that exists, a hub id, or {NAMES}",
+        do=do or "a hub id names its owner: owner/name",
+        name=name,
+    )
 
 
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:

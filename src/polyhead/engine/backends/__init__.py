@@ -105,18 +105,23 @@ def open_backend(
                 do="leave `precision` out, or make the runtime with this precision",
             )
         return GraphBackend(name, trunk, tasks, deterministic=deterministic)
-    kind = BACKENDS.named(name)
-    if precision is not None and precision not in kind.precisions:
-        raise BackendError(
-            f"the {name} backend cannot run the trunk in {precision}",
-            allowed=kind.precisions,
-            do="choose one of these, or another backend",
-        )
+    check_backend(name, precision)
+    kind = BACKENDS[name]
     own_scales = None if scales is None else partial(scales, name)
     options = OpenOptions(
         precision=precision, trained=trained, scales=own_scales, deterministic=deterministic, streams=streams
     )
     return kind.open(trunk, tasks, options)
+
+
+def check_backend(name: str | None, precision: str | None) -> None:
+    """Raises BackendError for an unknown backend, and for a precision that it, or of no name every one, lacks."""
+    kinds = BACKENDS if name is None else {name: BACKENDS.named(name)}
+    allowed = tuple(dict.fromkeys(each for kind in kinds.values() for each in kind.precisions))
+    if precision is not None and precision not in allowed:
+        subject = "no backend can" if name is None else f"the {name} backend cannot"
+        do = "choose one of these" + ("" if name is None else ", or another backend")
+        raise BackendError(f"{subject} run the trunk in {precision}", allowed=allowed, do=do)
 
 
 def open_runtime(name: str, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -123,16 +123,18 @@ def backfill(
     *,
     show: Show = lambda text: None,
     tell: Show = lambda text: None,
+    check: Callable[[Sequence[ResultColumn]], object] = len,
 ) -> BackfillSummary:
     """Answers tasks of a bundle for every document of the store that lacks their columns.
 
     `show` receives lines of progress; `tell` the estimate before the work begins, and in what answers may differ from
-    those to the texts themselves.
+    those to the texts themselves. `check` receives the columns before any work, and may refuse them.
 
     Raises StoreError for a store of another trunk, for features that it does not keep, and for tasks that need more
     than features; UnknownTask; JobError.
     """
     job = Backfill(str(location), Bundle.open(bundle), wish)
+    check(job.columns)
     for line in job.differences():
         tell(line)
     units = list(job.units(job.store.fragments))
