@@ -251,7 +251,7 @@ class _Problem(msgspec.Struct, frozen=True, kw_only=True):
         inputs = self.inputs
         each = curvatures(inputs.loss, outputs[self.rows], inputs.targets, inputs.weights)
         curvature = each[:, None] * self.squares + np.where(np.isinf(self.penalties), 0, self.penalties)
-        return np.maximum(curvature, LEAST).astype(np.float32)
+        return np.asarray(np.maximum(curvature, LEAST), np.float32)
 
     def losses(self, outputs: np.ndarray) -> RowLosses:
         """The losses of its rows, where these are the outputs of all."""

@@ -122,8 +122,8 @@ def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], se
 
     Estimated by the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
     """
-    scored = [_selection_scores(task, examples, outputs) for outputs in (first, second)]
-    return _jackknife(*scored, len(examples.targets))
+    before, after = (_selection_scores(task, examples, outputs) for outputs in (first, second))
+    return _jackknife(before, after, len(examples.targets))
 
 
 _Resampled = Callable[[np.ndarray], np.ndarray]
