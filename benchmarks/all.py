@@ -15,6 +15,7 @@ COMMANDS = (
     "benchmarks.first_light_eight_tasks",
     "studies wei2021 run",
     "studies wei2021 run-joint",
+    "studies wei2021 run-searched",
     "benchmarks.branches_add_task",
     "benchmarks.together_speed",
     "benchmarks.together_resume",
