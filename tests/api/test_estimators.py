@@ -27,7 +27,8 @@ from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
 from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
-from polyhead.train.heads.linear import Inputs, solutions
+from polyhead.train.heads.linear import Inputs
+from polyhead.train.heads.search import solutions
 
 SHORT = Training(epochs=2)  # enough for linear heads
 TEXTS = np.array(

@@ -12,15 +12,15 @@ _solving = threading.RLock()
 
 def shorten(monkeypatch, *, folds=2, steps=8, tried=slice(2, 8, 2)):
     """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
-    from polyhead.train.heads import linear, trials
+    from polyhead.train.heads import search, trials
 
-    few = linear.PENALTIES[tried]
+    few = search.PENALTIES[tried]
 
-    def short(folds, penalties=linear.PENALTIES, **settings):
-        return _remembered(folds, few if penalties == linear.PENALTIES else penalties, **settings)
+    def short(folds, penalties=search.PENALTIES, **settings):
+        return _remembered(folds, few if penalties == search.PENALTIES else penalties, **settings)
 
     monkeypatch.setattr(trials, "FOLDS", folds)
-    monkeypatch.setattr(linear, "ITERATIONS", steps)
+    monkeypatch.setattr(search, "ITERATIONS", steps)
     _replace(monkeypatch, short)
 
 
@@ -45,35 +45,35 @@ def hurry(monkeypatch):
 
 def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
-    from polyhead.train.heads import linear
+    from polyhead.train.heads import search
 
     _replace(
-        monkeypatch, lambda folds, penalties=linear.PENALTIES, **settings: _remembered(folds, penalties, **settings)
+        monkeypatch, lambda folds, penalties=search.PENALTIES, **settings: _remembered(folds, penalties, **settings)
     )
 
 
 def forget(monkeypatch):
     """Nothing is remembered."""
-    from polyhead.train.heads import linear
+    from polyhead.train.heads import search
 
-    monkeypatch.setattr(linear, "fold_solutions", _own["solutions"])
+    monkeypatch.setattr(search, "fold_solutions", _own["solutions"])
 
 
 def _replace(monkeypatch, solutions):
-    from polyhead.train.heads import linear
+    from polyhead.train.heads import search
 
-    _own.setdefault("solutions", linear.fold_solutions)
-    monkeypatch.setattr(linear, "fold_solutions", solutions)
+    _own.setdefault("solutions", search.fold_solutions)
+    monkeypatch.setattr(search, "fold_solutions", solutions)
 
 
 def _remembered(folds, penalties, *, axes=None, near=0.0):
-    from polyhead.train.heads import linear
+    from polyhead.train.heads import search
 
     solutions, settings = _own["solutions"], {"axes": axes} | ({"near": near} if near else {})
     if sum(fold.members.size for fold in folds) * folds[0].values.shape[1] > MOST:
         yield from solutions(folds, penalties, **settings)
         return
-    key = _key(folds, axes or (), linear.ITERATIONS, penalties, near)
+    key = _key(folds, axes or (), search.ITERATIONS, penalties, near)
     with _solving:
         solved, more = _known.setdefault(key, ([], solutions(folds, penalties, **settings)))
     place = 0

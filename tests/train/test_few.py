@@ -11,7 +11,8 @@ from polyhead.train.heads import inputs as head_inputs
 from polyhead.train.heads.held_out import FewLabels
 from polyhead.train.heads.label_words import centred, sentences
 from polyhead.train.heads.labelling import Labelling, _fitting
-from polyhead.train.heads.linear import Inputs, solutions
+from polyhead.train.heads.linear import Inputs
+from polyhead.train.heads.search import solutions
 from support import tiny_project
 from support.cases import cases
 

@@ -29,8 +29,8 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
-from polyhead.train.heads import linear, trials
 from polyhead.train.heads import run as choosing
+from polyhead.train.heads import search, trials
 from polyhead.train.heads.rule import choosing_score
 from polyhead.train.heads.run import train_task
 from polyhead.train.heads.trials import Trials
@@ -62,7 +62,7 @@ def home(tmp_path_factory):
 @pytest.fixture
 def brief(monkeypatch):
     """Linear heads take few steps: for tests that look at what is done with them, and not at how good they are."""
-    monkeypatch.setattr(linear, "ITERATIONS", 8)
+    monkeypatch.setattr(search, "ITERATIONS", 8)
 
 
 def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):

@@ -18,7 +18,8 @@ from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.kinds.single_label import SingleLabel
-from polyhead.train.heads.linear import Inputs, solutions
+from polyhead.train.heads.linear import Inputs
+from polyhead.train.heads.search import solutions
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.stores import make_store, stored_path

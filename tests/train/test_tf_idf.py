@@ -7,8 +7,7 @@ import torch
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
 from polyhead.tasks.task import Task
-from polyhead.train.heads import linear as linear_heads
-from polyhead.train.heads import tf_idf
+from polyhead.train.heads import search, tf_idf
 from polyhead.train.record.lines import warnings_of
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -51,7 +50,7 @@ def test_words_that_count_are_scikit_learns():
 def test_answers_are_those_of_scikit_learns_logistic_regression(texts, monkeypatch, strength, most):
     linear = pytest.importorskip("sklearn.linear_model")
     monkeypatch.setattr(tf_idf, "ITERATIONS", 400)
-    monkeypatch.setattr(linear_heads, "ITERATIONS", 400)
+    monkeypatch.setattr(search, "ITERATIONS", 400)
     monkeypatch.setattr(tf_idf, "DENSE", most)
     targets = np.random.default_rng(0).integers(0, 3, len(texts))
     taught = [np.array(target) for target in targets]

@@ -30,8 +30,9 @@ from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.events import Events
 from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.label_words import prior_of, settings_to_try
-from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
+from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.rule import clearly_less
+from polyhead.train.heads.search import PENALTIES, Swept, solution_of, swept
 from polyhead.train.runs import cache_folder, stream
 
 

@@ -15,8 +15,9 @@ from polyhead.text.encodings import starts_of
 from polyhead.text.hashing import word_hashes, words_to_hash
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.heads.lbfgs import minimise
-from polyhead.train.heads.linear import LEAST, Inputs, solutions
+from polyhead.train.heads.linear import LEAST, Inputs
 from polyhead.train.heads.losses import curvatures, row_losses
+from polyhead.train.heads.search import solutions
 
 NUMBERS = 2**23  # weights at most: labels with fewer columns where there are many
 LEAST_COLUMNS, MOST_COLUMNS = 2**12, 2**18

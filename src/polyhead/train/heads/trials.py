@@ -22,7 +22,8 @@ from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.heads import label_words, rule
 from polyhead.train.heads.inputs import head_outputs, inputs_of, shifted, solved_arrays
-from polyhead.train.heads.linear import PENALTIES, Inputs, Swept, solution_of, swept
+from polyhead.train.heads.linear import Inputs
+from polyhead.train.heads.search import PENALTIES, Swept, solution_of, swept
 from polyhead.train.heads.span import HashedSpan
 from polyhead.train.runs import Fitted, deep, stream
 
