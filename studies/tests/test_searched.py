@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from polyhead.errors import DataError
 from polyhead.project import pretrained
 from polyhead.testing import tiny_trunk
 from studies.results import Study
@@ -31,6 +32,7 @@ def row(task, seed, layers, rate, **changes):
         "method": "full" if layers == 6 else "branch",
         "init": "",
         "rate": rate,
+        "settings": "a",
         "layers": layers,
         "tap": 6 - layers,
         "metric": "accuracy",
@@ -45,7 +47,7 @@ def row(task, seed, layers, rate, **changes):
 def rows_with(**changes):
     rows = []
     for task in TASKS:
-        rows.append({"task": task, "method": "simple", "metric": "accuracy", "scores": {"constant": 0.5}})
+        rows.append({"task": task, "method": "simple", "settings": "a", "scores": {"constant": 0.5}})
         for layers in (*DEPTHS, 6):
             rows += [row(task, 1, layers, rate, **changes) for rate in RATES]
             rows += [row(task, seed, layers, BEST[layers], **changes) for seed in SEEDS[1:]]
@@ -93,9 +95,17 @@ def test_what_is_not_run_is_told_and_nothing_is_claimed_before():
     rows = rows_with()
     assert lacking(rows) == []
     assert lacking(rows[:-1]) == ["4 of 5 runs of 6 layers on offensive"] and claims(rows[:-1]) == []
-    simple = [one for one in rows if (one["task"], one["method"]) != ("rte", "simple")]
+    assert lacking([*rows[:-1], rows[-2]]) == lacking(rows[:-1])  # a row given twice is one run
+    simple = [given for given in rows if (given["task"], given["method"]) != ("rte", "simple")]
     assert lacking(simple) == ["the simple answers to rte"]
     assert len(lacking([])) == len(TASKS) * (1 + len(SCORE))
+    other = [*rows, rows[-1] | {"settings": "b"}]
+    assert lacking(other) == ["rows of one setting alone"] and claims(other) == []
+
+
+def test_the_first_seed_is_the_first():
+    with pytest.raises(DataError, match="run seed 1 first"):
+        best_rate([row("rte", 2, 1, RATES[0])])
 
 
 @pytest.mark.skipif(not (DATA / "glue_rte").is_dir(), reason="the data sets are not there")

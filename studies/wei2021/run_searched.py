@@ -1,6 +1,6 @@
 """Full fine-tuning and branches that have learned: three rates each, up to ten epochs, early stopping; eight tasks.
 
-About seven hours of one core. It goes on where it stopped (`runs/branches_searched.jsonl`). `--tasks a,b --rows FILE`
+Hours on one core. It goes on where it stopped (`runs/branches_searched.jsonl`). `--tasks a,b --rows FILE`
 makes the rows of some tasks only, so that two processes of one thread each share the work; `--report --rows FILE...`
 writes the results from the rows that are there and trains nothing.
 """

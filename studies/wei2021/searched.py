@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from polyhead.errors import DataError
 from polyhead.plan.cost.allocate import best_under
 from polyhead.project.recipes import SearchGrid, Training
 from studies.evidence import judged
@@ -60,7 +61,8 @@ class SearchedRuns(Runs):
             self._row(task, seed, "branch", layers, self.layers - layers, run, rate=rate)
 
     def _tried(self, task: str, layers: int) -> list[dict[str, object]]:
-        return [row for row in self.study.rows if (row["task"], row.get("layers")) == (task, layers)]
+        key = (task, layers, self.settings)
+        return [row for row in self.study.rows if (row["task"], row.get("layers"), row["settings"]) == key]
 
     def _simple(self, task: str) -> dict[str, object]:
         from studies.defaults.run import baselines
@@ -74,8 +76,13 @@ class SearchedRuns(Runs):
 
 
 def best_rate(rows: Iterable[Mapping[str, Any]]) -> float:
-    """The rate with the best validation score under the first seed; ties: the lowest."""
+    """The rate with the best validation score under the first seed; ties: the lowest.
+
+    Raises DataError where the first seed has no row.
+    """
     tried = {float(row["rate"]): float(row["validation"]) for row in rows if row["seed"] == SEEDS[0]}
+    if not tried:
+        raise DataError("no rate was tried yet", do=f"run seed {SEEDS[0]} first: it chooses the rate of all")
     return min(tried, key=lambda rate: (-tried[rate], rate))
 
 
@@ -123,7 +130,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     for id, budget, target in (("half", FULL // 2, 0.99), ("third", THIRD, 0.996)):
         allocation = best_under(options, budget, ONE_A_LAYER)
         by_task = {task: option.name for task, option in allocation.chosen.items()}
-        own = {
+        branch_states = {
             task: states([row for row in rows if row["task"] == task], [name])[task] for task, name in by_task.items()
         }
         depths = ", ".join(f"{task} {option.layers}" for task, option in allocation.chosen.items())
@@ -138,7 +145,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 unit="ratio",
                 digits=4,
                 note=f"layers: {depths}",
-                ours=whole("a branch", own),
+                ours=whole("a branch", branch_states),
                 against=full,
             )
         )
@@ -148,7 +155,10 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
 def lacking(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The runs that are not there yet."""
     lines = [f"the simple answers to {task}" for task in TASKS if task not in simple_points(rows)]
-    counts = Counter((row["task"], row.get("layers")) for row in rows)
+    if len({row["settings"] for row in rows}) > 1:
+        lines.append("rows of one setting alone")
+    runs = {(row["task"], row["layers"], row["seed"], row["rate"]) for row in rows if "rate" in row}
+    counts = Counter((task, layers) for task, layers, _, _ in runs)
     needed = len(RATES) + len(SEEDS) - 1
     return lines + [
         f"{counts[task, layers]} of {needed} runs of {layers} layers on {task}"

@@ -120,6 +120,26 @@ def test_a_file_in_utf_16_is_read_as_the_same_in_utf_8(tmp_path, mark, encoding,
         assert [dict(row.values) for row in Rows(str(path))] == rows, name
 
 
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+def test_a_file_in_utf_32_is_refused(tmp_path, encoding):
+    """Its mark begins as that of UTF-16, as which it was read."""
+    path = tmp_path / "x.csv"
+    path.write_bytes("\ufeffid,text\n1,good\n".encode(encoding))
+    with pytest.raises(DataError, match="UTF-32.*Do: save it as UTF-8"):
+        list(Rows(str(path)).each())
+
+
+@pytest.mark.parametrize(
+    "column, is_kept",
+    [("id", True), ("row_id", True), ("docId", True), ("", True), ("said", False), ("monkey", False), ("paid", False)],
+)
+def test_the_first_cell_of_a_ragged_row_is_kept_where_its_column_names_rows(tmp_path, column, is_kept):
+    path = tmp_path / "x.csv"
+    path.write_text(f"{column},label\nlate, and bad,x\n")
+    (fault,) = Rows(str(path)).each()
+    assert bool(fault.kept) is is_kept
+
+
 def test_faults_of_utf_16_are_said(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes("id,text\n1,good\n2,bad\n".encode("utf-16")[:-1])

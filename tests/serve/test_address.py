@@ -25,11 +25,11 @@ def answering(url, body=BODY, headers=None):
 
 def test_a_tasks_own_port_asks_that_task_where_the_body_names_none(server):
     """It answered all tasks, which the port's help and the page about clients say otherwise."""
-    own = server.urls["mood"]
-    assert answering(f"{own}/v1/predict") == {"mood"}
+    port_url = server.urls["mood"]
+    assert answering(f"{port_url}/v1/predict") == {"mood"}
     assert answering(f"{server.url}/v1/predict") == {"mood", "topics", "urgency"}
-    assert answering(f"{own}/v1/predict", BODY | {"tasks": ["topics"]}) == {"topics"}
-    assert answering(f"{own}/v1/predict?task=urgency") == {"urgency"}
+    assert answering(f"{port_url}/v1/predict", BODY | {"tasks": ["topics"]}) == {"topics"}
+    assert answering(f"{port_url}/v1/predict?task=urgency") == {"urgency"}
 
 
 def test_a_task_that_the_address_or_a_header_names_is_asked_alone(server):
@@ -78,6 +78,13 @@ def test_clients_of_other_services_may_send_a_query_of_their_own(server, path, b
 def test_a_query_is_not_told_with_its_value(server):
     _, _, answer = posted(f"{server.url}/v1/predict?token=s3cret", BODY)
     assert answer["error"]["got"] == ["token"] and "s3cret" not in str(answer)
+
+
+def test_a_task_that_the_address_names_twice_is_refused(server):
+    """The second name was asked alone."""
+    for query in ("task=mood&task=topics", "task=mood&task=mood"):
+        status, _, answer = posted(f"{server.url}/v1/predict?{query}", BODY)
+        assert status == 422 and "the body's 'tasks'" in answer["error"]["do"]
 
 
 def test_an_empty_name_of_a_task_is_refused_as_any_other_that_no_task_has(server):

@@ -123,11 +123,12 @@ def _bundle_and_inputs(
 
 def _written(output: str, json_to: str | None) -> str:
     """Where the answers go, as --output or --json says it; click's error for a file that is named as a table."""
-    if output != DASH and table_format(output) is not None and not output.lower().endswith((".jsonl", ".json")):
-        raise click.UsageError(f"answers of texts and lines are JSON Lines: name them so, and not {output}.")
     if json_to is not None and output != DASH:
         raise click.UsageError("--output and --json both say where the answers go: give one of them.")
-    return output if json_to in (None, DASH) else str(json_to)
+    written = output if json_to in (None, DASH) else str(json_to)
+    if written != DASH and table_format(written) is not None and not written.lower().endswith((".jsonl", ".json")):
+        raise click.UsageError(f"answers of texts and lines are JSON Lines, not packed: name them so, not {written}.")
+    return written
 
 
 def _json_line(texts: Sequence[str], row: Mapping[str, Any]) -> bytes:

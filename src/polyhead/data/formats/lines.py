@@ -31,8 +31,14 @@ def unpacked(path: str) -> Iterator[BinaryIO]:
 
 
 def in_utf8(file: IO[bytes]) -> BinaryIO:
-    """The file; if it begins with a byte order mark of UTF-16, its text in UTF-8, which raises DataError at a fault."""
-    if isinstance(file, io.BufferedReader | gzip.GzipFile) and file.peek(2)[:2] in WIDE:
+    """The file; if it begins with a byte order mark of UTF-16, its text in UTF-8, which raises DataError at a fault.
+
+    Raises DataError for UTF-32. Only buffered files are looked at.
+    """
+    start = file.peek(4)[:4] if isinstance(file, io.BufferedReader | gzip.GzipFile) else b""
+    if start in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
+        raise DataError("the file is UTF-32", allowed=["UTF-8", "UTF-16"], do="save it as UTF-8")
+    if start[:2] in WIDE:
         return io.BufferedReader(_Narrowed(cast(io.BufferedReader, file)))
     return cast(BinaryIO, file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -22,6 +23,8 @@ Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed"
 Met = Word | Literal["long"]
 """Type of one value; `long`: an integer of 64 bits beyond EXACT."""
 EXACT = 2**53  # the range in which a column of floating-point numbers represents every integer
+ROW_NAMES = re.compile(r"(^|[^A-Za-z])(?i:id|idx|index|key|no|nr|number)$|[a-z](Id|ID|Idx|Index|Key|Number)$")
+"""Names of columns whose cells tell which row it is."""
 Numbered = tuple[int, object] | BadValue
 """A value with the number of its row, from 1; or the error of a row that cannot be read."""
 
@@ -177,8 +180,7 @@ class TableFormat(ABC):
 
 def _names_rows(column: str) -> bool:
     """Whether the cells of a column of this name say which row it is; "" is an index that pandas wrote."""
-    name = column.casefold()
-    return name in ("", "#", "nr", "no") or name.endswith(("id", "idx", "index", "key", "number"))
+    return column in ("", "#") or ROW_NAMES.search(column) is not None
 
 
 def _readable(values: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -100,7 +100,10 @@ def addressed_task(request: Request) -> str | None:
 
 def named_task(request: Request) -> str | None:
     """The task that a request names outside its body: in `?task=`, or the header `X-Polyhead-Task`; "" is a name."""
-    return request.query_params.get(TASK_QUERY, request.headers.get(TASK_HEADER))
+    named = request.query_params.getlist(TASK_QUERY)
+    if len(named) > 1:
+        raise BadValue("the address names several tasks", got=named, do="name several in the body's 'tasks'")
+    return named[0] if named else request.headers.get(TASK_HEADER)
 
 
 def _task_of_host(service: Service, request: Request) -> str | None:
