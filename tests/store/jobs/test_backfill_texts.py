@@ -53,7 +53,7 @@ def columns_of(location, done):
 def test_every_document_has_the_text_of_a_session(tmp_path, kind, codec):
     root, location = make(tmp_path / "b", "brief", "short", codec=codec), str(tmp_path / kind)
     filled(location, root, range(12), range(12, 20))
-    done = backfill(location, root, BackfillRequest(all_scores=True))
+    done = backfill(location, root, BackfillRequest())
     assert (done.documents, done.filled, done.fragments, len(done.columns)) == (20, 20, 2, 2)
     found = columns_of(location, done)
     for name in ("brief", "short"):
