@@ -150,10 +150,15 @@ def test_agreement_below_what_is_asked_is_refused(sides):
     found = compare(*sides)
     worst = min(found.tasks, key=lambda task: task.low)
     check_agreement(found, worst.low)
+    shown = msgspec.structs.replace(worst, low=0.00918931649)  # shown as 0.00918932, which was refused
+    check_agreement(msgspec.structs.replace(found, tasks=(shown,)), 0.00918932)
     with pytest.raises(StoreError, match=f"less than asked, .*{worst.new.task}.*{worst.share:.4f} of {worst.compared}"):
         check_agreement(found, worst.low + 1e-6)
     same = compare(sides[0], sides[0], flips=9)
     check_agreement(same, 1)
+    nearly = msgspec.structs.replace(same.tasks[0], compared=10**9, equal=10**9 - 1)
+    with pytest.raises(StoreError, match="equal answers to all documents"):
+        check_agreement(msgspec.structs.replace(same, tasks=(nearly,)), 1)
     check_agreement(same, 0.93)
     with pytest.raises(StoreError, match="too few documents to tell"):  # 60 of 60 are 94 to 100 %
         check_agreement(same, 0.98)

@@ -17,7 +17,7 @@ from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
 from polyhead.tasks.agreement import AnswerChange, is_close, wilson
 from polyhead.tasks.task import Task
-from polyhead.values import Value
+from polyhead.values import Value, few_digits
 
 _Arrays = dict[str, np.ndarray]
 _Flip = tuple[float, bytes, _Arrays, _Arrays]
@@ -114,12 +114,16 @@ def compare(
 def check_agreement(comparison: StoreComparison, least: float) -> None:
     """Raises StoreError if no task was compared, or one may agree on a lower share of documents than `least`.
 
-    The lower end of the share's 95 % interval counts, since equal answers of a few documents prove little; for 1, which
-    no interval reaches, all answers must be equal.
+    The lower end of the share's 95 % interval counts, in the six digits that are shown of it, since equal answers of a
+    few documents prove little; for 1, which no interval reaches, all answers must be equal.
     """
     if not comparison.tasks:
         raise StoreError(f"no task of the old bundle is answered in {comparison.old}", do="backfill its tasks first")
-    lower = [task for task in comparison.tasks if task.share is None or (task.low if least < 1 else task.share) < least]
+    lower = [
+        task
+        for task in comparison.tasks
+        if task.share is None or (few_digits(task.low) < few_digits(least) if least < 1 else task.share < 1)
+    ]
     if lower:
         raise StoreError(
             f"tasks agree less than asked, or on too few documents to tell: {', '.join(t.new.task for t in lower)}",
