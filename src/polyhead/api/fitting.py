@@ -140,7 +140,7 @@ def _is_labelled(split: object) -> TypeGuard[tuple[Any, Any]]:
 
 
 def _is_table(split: object) -> bool:
-    """Whether the texts of a split are a data frame, whose columns `text` and `text_b` name."""
+    """True if the texts of a split are a data frame, whose columns `text` and `text_b` name."""
     return frame_of(split[0] if _is_labelled(split) else split) is not None
 
 

@@ -42,7 +42,7 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
 
 
 def check_names_of_scores(tasks: Mapping[str, Task]) -> None:
-    """Raises BadValue if one of these tasks is called as the scores of another, `TASK.scores`."""
+    """Raises BadValue if a task has the name of another one's column of scores, `TASK.scores`."""
     names = {f"{name}.scores" for name, task in tasks.items() if kind_of(task).score_cell is not None}
     if twice := sorted(names.intersection(tasks)):
         do = "leave out the scores, or name tasks: predict(texts, tasks=[...], scores=True)"

@@ -70,7 +70,7 @@ def command(
         raise click.UsageError("--sample goes with --sample-from: it is how many of its texts are encoded.")
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
-    check = len if output is None else partial(_table, Bundle.open(bundle), columns.roles)
+    check = None if output is None else partial(_table, Bundle.open(bundle), columns.roles)
     request = msgspec.structs.replace(request, tasks=tasks)
     done = backfill(store, bundle, request, show=printer.show, tell=note, check=check)
     printer.lines(_lines(done))
@@ -134,7 +134,7 @@ def _write(
 def _table(
     bundle: Bundle, roles: dict[str, str], columns: Sequence[ResultColumn]
 ) -> tuple[LabelRequest, tuple[NewColumn, ...]]:
-    """The rows and columns of a table of these stored columns; raises ConfigError for two columns of one name."""
+    """What `-o` writes of these stored columns; raises ConfigError if two columns of the table have one name."""
     names = tuple(dict.fromkeys(column.task for column in columns))
     beside = tuple(column for column in columns if not column.is_answer)
     wish = LabelRequest(tasks=names, columns=roles, beside=beside)

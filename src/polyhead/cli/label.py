@@ -72,9 +72,9 @@ def command(
             f"{len(labelling.known):,} labelled ones among them: the limit of what is read at once, on any machine"
         )
     _learn(labelling, printer, seed)
-    if count_beside := len(labelling.beside):
-        are = "is learned from here, and is" if count_beside == 1 else "are learned from here, and are"
-        printer.line(f"{counted(count_beside, 'label')} of {data} {are} not in {output}")
+    if unwritten := len(labelling.unwritten):
+        are = "is learned from here, and is" if unwritten == 1 else "are learned from here, and are"
+        printer.line(f"{counted(unwritten, 'label')} of {data} {are} not in {output}")
     if ask is not None:
         rows = [{"row": each.row, "text": each.text, "label": ""} for each in labelling.chosen(count, seed=seed)]
         write_rows(ask, ("row", "text", "label"), rows)

@@ -66,7 +66,7 @@ class Chunk:
         return self._rows
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:
-        """The values of these columns; a row has those that its line has, or that could be read of it."""
+        """The values of these columns that each row has; of an unreadable row those that could be read."""
         chosen = frozenset(names)
         return [{n: v for n, v in _values(row).items() if n in chosen} for row in self._rows]
 
@@ -179,7 +179,7 @@ class TableFormat(ABC):
 
 
 def _names_rows(column: str) -> bool:
-    """Whether the cells of a column of this name say which row it is; "" is an index that pandas wrote."""
+    """True if a column of this name tells which row it is; "" is the index that pandas writes."""
     return column in ("", "#") or ROW_NAMES.search(column) is not None
 
 

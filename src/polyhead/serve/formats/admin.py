@@ -195,7 +195,7 @@ async def _changes(admin: Admin, request: Request) -> Response:
     text = request.query_params.get("limit", "50")
     limit = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
     if not 1 <= limit <= MOST_CHANGES:
-        raise HttpError(422, "'limit' is how many changes are told", got=text, allowed=f"1 to {MOST_CHANGES:,}")
+        raise HttpError(422, "'limit' is a number of changes", got=text, allowed=f"1 to {MOST_CHANGES:,}")
     return json_content(await admin.in_thread(past_changes, admin.served, limit))
 
 

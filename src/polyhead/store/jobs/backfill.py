@@ -123,7 +123,7 @@ def backfill(
     *,
     show: Show = lambda text: None,
     tell: Show = lambda text: None,
-    check: Callable[[Sequence[ResultColumn]], object] = len,
+    check: Callable[[Sequence[ResultColumn]], object] | None = None,
 ) -> BackfillSummary:
     """Answers tasks of a bundle for every document of the store that lacks their columns.
 
@@ -134,7 +134,8 @@ def backfill(
     than features; UnknownTask; JobError.
     """
     job = Backfill(str(location), Bundle.open(bundle), wish)
-    check(job.columns)
+    if check is not None:
+        check(job.columns)
     for line in job.differences():
         tell(line)
     units = list(job.units(job.store.fragments))

@@ -45,10 +45,10 @@ class Labelling:
         by_row = {text.row: text.text for text in texts}
         beside = [text for text in texts if text.label is not None]
         self.known = {text.row: known_label(text.label or "", names, f"row {text.row}") for text in beside}
-        self.beside = set(self.known)  # rows whose label stands in the texts' file alone
+        self.unwritten = set(self.known)  # rows whose label stands in the texts' file alone
         written = file.read(by_row, names)
         self.known |= written
-        self.beside -= written.keys()
+        self.unwritten -= written.keys()
         for row, name in answers_in(answers, by_row, names) if answers else ():
             if self.known.get(row) != name:
                 self.add(Text(row=row, text=by_row[row]), name)
@@ -74,7 +74,7 @@ class Labelling:
         """Keeps a label."""
         self.file.add(text.row, text.text, label)
         self.known[text.row] = label
-        self.beside.discard(text.row)
+        self.unwritten.discard(text.row)
 
     def counts(self) -> Counter[str]:
         """How many texts have each label."""

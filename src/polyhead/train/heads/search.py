@@ -212,18 +212,18 @@ def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = P
 
 
 class _Share(NamedTuple):
-    """A share of the rows, and of each problem's."""
+    """A share of the rows, and the problems with their rows in it."""
 
     values: np.ndarray  # (rows, columns)
     problems: tuple[_Problem, ...]
 
     def outputs(self, weights: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Those of all rows with each problem's weights, by its number."""
+        """The outputs of the share's rows with the weights of each problem, float32 (rows, outputs)."""
         scaled = np.concatenate([weight * self.problems[number].scales for number, weight in weights.items()])
         return np.split(self.values @ scaled.T, _stops(weights), axis=1)
 
     def curvatures(self, weights: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Each problem's, (outputs,)."""
+        """`_Problem.curvature` of each problem, (outputs,)."""
         return [self.problems[n].curvature(outputs) for n, outputs in zip(weights, self.outputs(weights), strict=True)]
 
     def summed(self, weights: Mapping[int, np.ndarray]) -> tuple[list[RowLosses], np.ndarray]:
