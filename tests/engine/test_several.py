@@ -145,8 +145,8 @@ def test_a_choice_that_the_task_does_not_have_is_refused_whichever_bundle_answer
             assert not asked, "nothing is encoded for a call that is refused"
     chosen = set_of([cheap, deep], mood=threshold).predict(TEXTS, calibrated={"mood": CalibrationChoice(coverage=0.9)})
     assert asked and all("calibrated" in result.answers["mood"] for result in chosen)
-    first = set_of([cheap, deep], mood=threshold).predict(TEXTS, tasks=[], calibrated={"mood": CalibrationChoice()})
-    assert len(first) == len(TEXTS)
+    with pytest.raises(BadValue, match="'calibrated' names a task that is not asked. Got: mood"):
+        set_of([cheap, deep], mood=threshold).predict(TEXTS, tasks=[], calibrated={"mood": CalibrationChoice()})
 
 
 def test_a_third_bundle_answers_what_two_are_not_sure_of(tmp_path, bundles):

@@ -95,9 +95,10 @@ class SessionSet:
         loaded, listed = self.loaded, checked_inputs(inputs)
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
-        check_none_below(none_below, loaded.tasks)
-        loaded.check_choices(calibrated)
-        turns, failures = Turns(loaded, loaded.task_names(tasks), len(listed)), list[Exception]()
+        asked = loaded.task_names(tasks)
+        check_none_below(none_below, loaded.tasks, asked)
+        loaded.check_choices(calibrated, asked)
+        turns, failures = Turns(loaded, asked, len(listed)), list[Exception]()
         for bundle, session in self.sessions.items():
             for rows, names in turns.questions(bundle):
                 limits = none_below

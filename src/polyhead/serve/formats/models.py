@@ -122,7 +122,7 @@ class Inference(Value, eq=False):
 def read_inference(service: Service, model: ServedModel, request: InferRequest, binary: bytes) -> Inference:
     """A request to a model, checked; `binary` are the data that its tensors do not hold themselves."""
     check_deadline(request.parameters.timeout or None)
-    check_none_below(request.parameters.none_below, model.loaded.tasks)
+    check_none_below(request.parameters.none_below, model.loaded.tasks, None)
     _check_outputs(request, {facts.name for facts in model.outputs})
     inputs, words = _inputs(model, tensor_texts(request, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in request.outputs}

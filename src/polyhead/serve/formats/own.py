@@ -170,13 +170,13 @@ def _read_now(service: Service, body: bytes, addressed: str | None) -> _Query:
 
 
 def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
-    """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
+    """Raises UnknownTask for a missing task, BadValue for one that is not asked or a choice that it does not have."""
     if isinstance(options.none_below, dict):
         service.named(options.none_below)
-    check_none_below(options.none_below, names.loaded.tasks)
+    check_none_below(options.none_below, names.loaded.tasks, names)
     if isinstance(options.calibrated, bool):
         return
-    service.named(options.calibrated).loaded.check_choices(options.calibrated)
+    service.named(options.calibrated).loaded.check_choices(options.calibrated, names)
 
 
 def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:
