@@ -18,7 +18,7 @@ from polyhead.project.generation import DecoderChoice
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
-from polyhead.project.strategies import Pooled, Strategy
+from polyhead.project.strategies import Branch, Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
@@ -245,7 +245,30 @@ def read_project(path: Path | str) -> Project:
             got=project.donors,
             do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
         )
+    try:
+        _check_settings(project)
+    except ConfigError as error:
+        raise error.at(str(path)) from None
     return project
+
+
+def _check_settings(project: Project) -> None:
+    """Raises ConfigError for settings of strategies that nothing reads, or that another setting would replace."""
+    dropouts = {Joint: "recipe.layer_dropout", FineTune: "recipe.search.dropouts"}.get(type(project.recipe))
+    strategies = {entry.name: entry.strategy or project.strategy for entry in project.tasks}
+    for task, strategy in strategies.items():
+        if isinstance(strategy, Branch):
+            idle = {} if dropouts is None else {"dropout": f"{dropouts} is that of all layers"}
+            if not strategy.students:
+                idle |= dict.fromkeys(("init", "temperature", "noisy_teacher"), "only strategy.students have it")
+            check_unused(f"task '{task}': strategy.", strategy, idle)
+    starts = {t: getattr(s, "pooler_init", "") for t, s in strategies.items() if getattr(s, "pooler", "") == "shared"}
+    if not isinstance(project.recipe, FineTune) and len(set(starts.values())) > 1:
+        raise ConfigError(
+            "tasks that share a pooler have one strategy.pooler_init",
+            got=starts,
+            do="give them the same, or set strategy.pooler = 'private'",
+        )
 
 
 def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
