@@ -65,6 +65,8 @@ def command(
     from polyhead.convert.run import import_folders
     from polyhead.convert.task import ImportRequest
 
+    if text is not None and texts is None:
+        raise click.UsageError("--text goes with --texts: it is a column of that file.")
     wanted = ImportRequest(
         folders=folders,
         base=base,
