@@ -199,7 +199,10 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         (BRANCH + "temperature = 1.5\n" + TASK, "strategy.temperature would change nothing"),
         (BRANCH + "init = 'pretrained'\n" + TASK, "strategy.init would change nothing"),
         (BRANCH + "noisy_teacher = true\n" + TASK, "strategy.noisy_teacher would change nothing"),
-        (JOINT + BRANCH + "layers = 2\ndropout = 0.2\n" + TASK, "strategy.dropout would change nothing: recipe.layer_dropout is"),
+        (
+            JOINT + BRANCH + "layers = 2\ndropout = 0.2\n" + TASK,
+            "strategy.dropout would change nothing: recipe.layer_dropout is",
+        ),
         (POOLERS, "share a pooler have one strategy.pooler_init"),
         (BRANCH + "seeds = 0\n" + TASK, "strategy.seeds"),
         (BRANCH + "search = 'random'\n" + TASK, "search"),
