@@ -18,7 +18,7 @@ from polyhead.project.generation import DecoderChoice
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
-from polyhead.project.strategies import Branch, Pooled, Strategy
+from polyhead.project.strategies import Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
@@ -257,11 +257,10 @@ def _check_settings(project: Project) -> None:
     dropouts = {Joint: "recipe.layer_dropout", FineTune: "recipe.search.dropouts"}.get(type(project.recipe))
     strategies = {entry.name: entry.strategy or project.strategy for entry in project.tasks}
     for task, strategy in strategies.items():
-        if isinstance(strategy, Branch):
-            idle = {} if dropouts is None else {"dropout": f"{dropouts} is that of all layers"}
-            if not strategy.students:
-                idle |= dict.fromkeys(("init", "temperature", "noisy_teacher"), "only strategy.students have it")
-            check_unused(f"task '{task}': strategy.", strategy, idle)
+        try:
+            strategy.check_used(dropouts)
+        except ConfigError as error:
+            raise error.at(f"task '{task}'") from None
     starts = {t: getattr(s, "pooler_init", "") for t, s in strategies.items() if getattr(s, "pooler", "") == "shared"}
     if not isinstance(project.recipe, FineTune) and len(set(starts.values())) > 1:
         raise ConfigError(

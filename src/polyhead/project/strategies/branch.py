@@ -88,6 +88,13 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
         depths = range(self.least, (self.most or max(self.least, depth)) + 1)
         return tuple(msgspec.structs.replace(self, layers=layers, least=1, most=None) for layers in depths)
 
+    def check_used(self, dropouts: str | None) -> None:
+        """Raises ConfigError for a dropout in whose place the recipe's is, and for what only students read."""
+        idle = {} if dropouts is None else {"dropout": f"{dropouts} is that of all layers"}
+        if not self.students:
+            idle |= dict.fromkeys(("init", "temperature", "noisy_teacher"), "only strategy.students have it")
+        check_unused("strategy.", self, idle)
+
     def describe(self, path: Path) -> str:
         """The number of private layers, and their tap."""
         private = private_layers(path)
