@@ -313,6 +313,9 @@ def test_arguments_that_would_be_ignored_are_refused(made):
     made.fit(frame, text="title", text_b="body", labels="the mood", test=(pairs, MOODS))
     with pytest.raises(errors.BadValue, match="text_b"):
         made.predict(frame.title, text_b="body")
+    for text in ("body", ("title", "body")):
+        with pytest.raises(errors.BadValue, match="name one column"):  # each text was compared with itself
+            made.predict(frame, text=text, text_b="body")
 
 
 def test_pairs_are_tested_on_a_frame_whose_columns_are_named(made):

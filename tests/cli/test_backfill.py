@@ -97,6 +97,20 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
 
 
+@pytest.mark.parametrize("file", ["--texts", "--sample-from"])
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [(("--text", "body"), "no column 'body'"), (("--text", "text", "--text-b", "text"), "named twice. Got: text")],
+    ids=["not there", "twice"],
+)
+def test_a_wrong_column_of_texts_is_refused_before_anything_is_answered(folder, file, columns, reason):
+    """It was found when all documents had been answered."""
+    words = ("backfill", "bundle", "mood", "--features", "store")
+    table = ("-o", "out.csv") if file == "--texts" else ()
+    run(*words, *table, file, "texts.jsonl", *columns, cwd=folder).refuses(reason)
+    assert json.loads(run(*words, "--json", "-", cwd=folder).out)["backfill"]["filled"] == 12
+
+
 @pytest.mark.parametrize("words", [("--precision", "int8"), ("--backend", "torch"), ("--text", "body")], ids=" ".join)
 def test_what_only_texts_need_is_refused_without_them(folder, words):
     """It was ignored: --precision int8 answered in the precision of the store, and a column was not looked for."""

@@ -144,6 +144,11 @@ def test_wrong_words_are_refused(tmp_path):
     run("import", tmp_path / "b", folder, "--range", 5, 0).refuses("range", str(folder))
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--name", "x").refuses("FOLDER=TASK", code=2)
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--name", f"{folder}=a b").refuses("BadName")
+    for words, told in (
+        (["--null-answers"], "null_answers would change nothing"),
+        (["--text", "t"], "--text goes with"),
+    ):
+        run("import", tmp_path / "b", folder, "--range", 0, 5, *words).refuses(told, code=2 if "t" in words else 1)
     run("import", tmp_path / "b").refuses("Missing argument", code=2)
     run("import", tmp_path / "b", tmp_path / "absent").refuses("TrunkNotFound", "absent")
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--max-tokens", 65).refuses("3 to 64")

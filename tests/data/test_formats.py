@@ -140,6 +140,26 @@ def test_the_first_cell_of_a_ragged_row_is_kept_where_its_column_names_rows(tmp_
     assert bool(fault.kept) is is_kept
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "kept"),
+    [
+        ("id,text", 'a7,the "lamp" is "late', None),
+        ("id,text", 'a7,"the "lamp" is late', {"id": "a7"}),
+        ("id;text", '"a7";"the" lamp', {"id": "a7"}),
+        ("id,text", '"a, 7,"the" lamp', {}),
+        ("said,text", 'a7,"the" lamp', {}),
+    ],
+    ids=["whole", "a bare cell", "a quoted cell", "broken in the cell", "no name of rows"],
+)
+def test_a_row_with_broken_quotes_keeps_its_name(tmp_path, head, row, kept):
+    """Its error had no id, by which its answers are found again."""
+    path = tmp_path / "x.csv"
+    path.write_text(f"{head}\n{row}\n{row.replace('7', '8')}\n")
+    rows = list(Rows(str(path)).each())
+    assert [getattr(each, "kept", None) for each in rows][0] == kept
+    assert len(rows) == 2
+
+
 def test_faults_of_utf_16_are_said(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes("id,text\n1,good\n2,bad\n".encode("utf-16")[:-1])

@@ -145,8 +145,8 @@ def test_a_choice_that_the_task_does_not_have_is_refused_whichever_bundle_answer
             assert not asked, "nothing is encoded for a call that is refused"
     chosen = set_of([cheap, deep], mood=threshold).predict(TEXTS, calibrated={"mood": CalibrationChoice(coverage=0.9)})
     assert asked and all("calibrated" in result.answers["mood"] for result in chosen)
-    first = set_of([cheap, deep], mood=threshold).predict(TEXTS, tasks=[], calibrated={"mood": CalibrationChoice()})
-    assert len(first) == len(TEXTS)
+    with pytest.raises(BadValue, match="'calibrated' names a task that is not asked. Got: mood"):
+        set_of([cheap, deep], mood=threshold).predict(TEXTS, tasks=[], calibrated={"mood": CalibrationChoice()})
 
 
 def test_a_third_bundle_answers_what_two_are_not_sure_of(tmp_path, bundles):
@@ -226,8 +226,14 @@ def test_a_cascade_of_tasks_that_differ_is_refused(tmp_path, bundles):
     with pytest.raises(ConfigError, match="cascade 'mood' differ in its labels"):
         set_of([bundles[0], turned], mood=0.9)
     topics = bundle_of(tmp_path / "topics", CHEAP, {"topics": 1})
-    with pytest.raises(ConfigError, match="task 'topics' cannot be a cascade. Got: kind 'multi_label'"):
-        set_of([topics, bundles[1]], topics=0.9)
+    for cascades, told in (
+        ({"topics": 0.9}, "task 'topics' cannot be a cascade. Got: kind 'multi_label'. Allowed: kind 'single_label'"),
+        ({}, "several bundles have a task 'topics'"),
+    ):
+        with pytest.raises(ConfigError, match=told) as refused:
+            set_of([topics, bundles[1]], **cascades)
+        # It was advised to rename the task, and to make it the cascade that it cannot be.
+        assert ("rename" in refused.value.do) == (not cascades) and "--cascade" not in refused.value.do
 
 
 def test_errors_name_an_input_by_its_number_in_the_call():

@@ -85,6 +85,12 @@ def test_the_temperature_is_that_of_a_search_over_many():
     assert best_temperature(rows) == pytest.approx(tried[int(np.argmin(losses))], rel=0.005)
 
 
+def test_the_loss_of_answers_that_are_all_right_and_sure_has_no_sign():
+    """It was printed as -0.0000."""
+    rows = label_scores_of(MOOD, [np.array([1000.0, 0.0, 0.0], np.float32)] * 3, [0] * 3)
+    assert f"{log_loss(rows, Calibration().probabilities(MOOD, rows.logarithms)):.4f}" == "0.0000"
+
+
 @pytest.mark.parametrize("temperature", [0.4, 3.0], ids=["too unsure", "too sure"])
 def test_scaling_finds_the_temperature_that_made_answers_too_sure(temperature):
     for task, draw in ((MOOD, drawn), (TOPICS, drawn_topics)):

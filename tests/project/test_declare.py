@@ -56,14 +56,14 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
     words = ["--text", "q", "--text-b", "c", "--answers", "a"]
     done = run("init", named, "--kind", "span", "--task", "named", *words, cwd=tmp_path)
     assert done.code == 0 and "no answer" not in done.out
-    chosen = write(tmp_path / "z.jsonl", [{**row, "right": row["choices"][0]} for row in QUESTIONS])
-    words = ["--label", "right", "--choices", "choices", "--text-b", "question"]
+    chosen = write(tmp_path / "z.jsonl", [{**row, "right": row["choices"][0], "story": "a b"} for row in QUESTIONS])
+    words = ["--label", "right", "--choices", "choices", "--text-b", "story"]
     done = run("init", chosen, "--kind", "multiple_choice", "--task", "reply", *words, cwd=tmp_path)
     assert done.code == 0, done.err
     where, other, reply = read_project(tmp_path / "polyhead.toml").tasks
     assert (where.null_answers, where.text, where.text_b, where.answers) == (True, "question", "context", "answers")
     assert (other.null_answers, other.text, other.text_b, other.answers) == (False, "q", "c", "a")
-    assert (reply.text, reply.text_b, reply.choices, reply.label) == ("question", "question", "choices", "right")
+    assert (reply.text, reply.text_b, reply.choices, reply.label) == ("question", "story", "choices", "right")
 
 
 @cases(
@@ -119,6 +119,7 @@ def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
         ("single_label", [], [{"text": "a", "label": 0.5}], "row 1"),
         ("single_label", [], [{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], "labels"),
         ("single_label", ["--label", "mood", "--text", "txt"], ROWS, "did you mean 'text'?"),
+        ("single_label", ["--label", "mood", "--text", "text", "--text-b", "text"], ROWS, "name one column"),
         ("single_label", [], [{"text": "a", "label": ["x", "y"]}], "row 1"),
         ("multi_label", ["--label", "mood"], ROWS, "--separator"),
         ("multi_label", ["--label", "topics"], [{"text": "a", "topics": [["x"]]}], "row 1"),

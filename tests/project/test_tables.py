@@ -69,11 +69,14 @@ def test_a_seed_reaches_every_task(tmp_path):
 
 
 BRANCH = "[strategy]\nkind = 'branch'\n"
+JOINT = "[recipe]\nkind = 'joint'\n"
+SHARED = "[tasks.strategy]\nkind = 'on_top'\npooler = 'shared'\n"
+POOLERS = TASK + SHARED + TASK.replace("mood", "b") + SHARED + "pooler_init = 'random'\n"
 
 
 def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
     said = (
-        "layers = 2\ntap = 1\nleast = 1\nmost = 3\nsearch = 'grid'\nseeds = 2\npositions = 'mean'\nhidden = 0\n"
+        "layers = 2\ntap = 1\nsearch = 'grid'\nseeds = 2\npositions = 'mean'\nhidden = 0\n"
         "pooler_init = 'random'\ndropout = 0.2\nstudents = [1]\ninit = 'pretrained'\n"
         "temperature = 1.5\nnoisy_teacher = true\n"
     )
@@ -81,7 +84,7 @@ def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
     fields = msgspec.structs.asdict(project.strategy)
     plain = msgspec.structs.asdict(Branch())
     assert isinstance(project.strategy, Branch)
-    assert {name for name in fields if fields[name] == plain[name]} == {"least"}
+    assert {name for name in fields if fields[name] == plain[name]} == {"least", "most"}
     assert project.strategy.students == (1,) and project.strategy.tap == 1
     assert read(tmp_path, to_toml(project)) == project
 
@@ -191,6 +194,16 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         (BRANCH + "least = 0\n" + TASK, "strategy.least"),
         (BRANCH + "most = 0\n" + TASK, "strategy.most"),
         (BRANCH + "least = 3\nmost = 2\n" + TASK, "strategy.most is below strategy.least"),
+        (BRANCH + "layers = 2\nleast = 2\n" + TASK, "strategy.least would change nothing"),
+        (BRANCH + "layers = 2\nmost = 3\n" + TASK, "strategy.most would change nothing"),
+        (BRANCH + "temperature = 1.5\n" + TASK, "strategy.temperature would change nothing"),
+        (BRANCH + "init = 'pretrained'\n" + TASK, "strategy.init would change nothing"),
+        (BRANCH + "noisy_teacher = true\n" + TASK, "strategy.noisy_teacher would change nothing"),
+        (
+            JOINT + BRANCH + "layers = 2\ndropout = 0.2\n" + TASK,
+            "strategy.dropout would change nothing: recipe.layer_dropout is",
+        ),
+        (POOLERS, "share a pooler have one strategy.pooler_init"),
         (BRANCH + "seeds = 0\n" + TASK, "strategy.seeds"),
         (BRANCH + "search = 'random'\n" + TASK, "search"),
         (BRANCH + "positions = 'tokens'\n" + TASK, "positions"),

@@ -32,6 +32,11 @@ def test_a_tasks_own_port_asks_that_task_where_the_body_names_none(server):
     assert answering(f"{port_url}/v1/predict?task=urgency") == {"urgency"}
 
 
+def test_the_tasks_of_a_tasks_own_port_say_which_it_is(server):
+    (_, _, here), (_, _, there) = got(f"{server.urls['mood']}/v1/tasks"), got(f"{server.url}/v1/tasks")
+    assert here.pop("task") == "mood" and "task" not in there and here == there
+
+
 def test_a_task_that_the_address_or_a_header_names_is_asked_alone(server):
     url = f"{server.url}/v1/predict"
     assert answering(f"{url}?task=mood") == {"mood"}

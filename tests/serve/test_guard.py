@@ -367,6 +367,18 @@ def test_a_wish_for_a_task_that_is_not_there_is_told(client):
         assert refused.status_code == 404 and "'mood'" in refused.json()["error"]["do"]
 
 
+@pytest.mark.parametrize(
+    "option", [{"calibrated": {"topics": False}}, {"none_below": {"topics": 0.1}}], ids=["calibrated", "none_below"]
+)
+def test_a_wish_for_a_task_that_is_not_asked_is_told(client, option):
+    """It was ignored in silence."""
+    for path in ("/v1/predict", "/v1/predict/stream"):
+        refused = client.post(path, json={"inputs": ["good lamp"], "tasks": ["mood", "same"], "options": option})
+        error = refused.json()["error"]
+        assert refused.status_code == 422 and error["got"] == "topics" and error["allowed"] == ["mood", "same"]
+        assert client.post(path, json={"inputs": ["good lamp"], "options": option}).status_code == 200
+
+
 def test_a_body_of_another_form_is_refused_with_what_would_do(client):
     """The fields that may stand at the place that is wrong, and a body that is answered."""
     error = client.post("/v1/predict", json={"texts": "good lamp"}).json()["error"]

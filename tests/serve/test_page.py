@@ -63,6 +63,8 @@ class opened:
 
     def __enter__(self):
         self.chromium.emulate(width=1280, scheme="light", motion="reduce")
+        self.chromium.go("about:blank")  # a page of another server no longer asks
+        self.chromium.requested()
         self.chromium.go(self.url)
         self.chromium.run("localStorage.clear(); sessionStorage.clear(); delete document.documentElement.dataset.theme")
         self.chromium.wait(self.ready)
@@ -273,6 +275,15 @@ def test_one_task_is_asked_alone_and_then_all_again(page):
     page.click("#all")
     ask(page, TEXT)
     assert len(cards(page)) > 1
+
+
+def test_the_page_at_a_tasks_own_port_is_of_that_task(chromium, root):
+    """It spoke of all tasks, and its cards waited for tasks that were not asked."""
+    with page_server(root, task="many") as server, opened(chromium, server.url) as page:
+        assert page.text("#server") == "many over one encoder" and page.text("#ask") == "Ask one task"
+        assert page.run("return document.querySelectorAll('#tasks button').length") == 1
+        ask(page, TEXT)
+        assert cards(page).keys() == {"many"}
 
 
 def test_all_can_be_done_by_keys_alone_and_the_focus_is_always_seen(page):

@@ -106,6 +106,31 @@ def test_a_stream_tells_the_same_as_one_answer(client, body):
     }
 
 
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"text": "good", "text_n": "bad"}, "text_n"),
+        ({"text": "good", "context": "bad"}, "context"),
+        ({"question": "who?", "context": "ben is", "text_b": "b"}, "text_b"),
+        ({"tokens": ["good"], "zone": 3, "id": None}, "zone"),
+    ],
+    ids=["misspelt", "of another form", "of a pair", "unknown"],
+)
+def test_a_key_of_an_input_that_nothing_reads_is_refused(client, row, unread):
+    """It was left out in silence: a pair whose second text was misspelt was answered as one text."""
+    answer = client.post("/v1/predict", json={"inputs": ["good", row]})
+    assert answer.status_code == 422, answer.text
+    told = answer.json()["error"]["message"]
+    assert told.startswith(f"input 1: a key is not read. Got: {unread}. Allowed: a string, ")
+    assert '"text_b": ...' in told and told.endswith("Do: correct its name, or leave it out.")
+
+
+def test_keys_of_an_input_without_a_value_are_not_there(client):
+    row = {"text": "good", "text_b": None, "question": None, "options": None, "tokens": None}
+    plain, sent = (client.post("/v1/predict", json={"inputs": [each]}).json() for each in ("good", row))
+    assert plain["results"][0]["answers"] == sent["results"][0]["answers"]
+
+
 PLANES = range(17)
 # First, last and some others of each plane, among them what is no character, and what stands alone for half of one.
 PLACES = (0x0000, 0x0001, 0x00AD, 0x0301, 0x200D, 0x202E, 0x3042, 0x4E00, 0xD800, 0xDFFF, 0xFE0F, 0xFFFE, 0xFFFF)

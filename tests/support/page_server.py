@@ -16,6 +16,7 @@ from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.project.strategies import Pooled
 from polyhead.serve.app import application
+from polyhead.serve.formats.asking import for_task
 from polyhead.serve.run import bound
 from polyhead.serve.service import Service
 from polyhead.serve.settings import RequestLimits, ServeSettings
@@ -56,10 +57,13 @@ def page_bundle(root):
 
 
 class PageServer:
-    """A server that can be stopped and started again at the same address. With a `key` it refuses whoever has none."""
+    """A server that can be stopped and started again at the same address.
 
-    def __init__(self, root, *, key=None):
-        self.root, self.key, self.port = root, key, 0
+    With a `key` it refuses whoever has none; with a `task` its port is that task's own.
+    """
+
+    def __init__(self, root, *, key=None, task=None):
+        self.root, self.key, self.task, self.port = root, key, task, 0
         self.start()
 
     @property
@@ -74,6 +78,8 @@ class PageServer:
         app = application(Service(self.session, settings))
         if self.key is not None:
             app = _keyed(app, self.key)
+        if self.task is not None:
+            app = for_task(app, self.task)
         listening = bound("127.0.0.1", self.port)
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
@@ -96,10 +102,10 @@ class PageServer:
 
 
 @contextmanager
-def page_server(root, *, key=None):
+def page_server(root, *, key=None, task=None):
     """A server until the end of the block; what it sets for its process is set back."""
     before = gc.get_threshold(), sys.getswitchinterval()
-    server = PageServer(root, key=key)
+    server = PageServer(root, key=key, task=task)
     try:
         yield server
     finally:

@@ -143,6 +143,10 @@ def texts_of_rows(
         rows = values_of_rows(texts, "texts")
     else:
         rows = table.column(text) if isinstance(text, str) else _joined_rows(table, text)
+    if text_b is not None and text_b in ((text,) if isinstance(text, str) else text):
+        raise BadValue(
+            "text and text_b name one column, and a pair has two texts", got=text_b, do="name another column"
+        )
     if table is not None and text_b is not None:
         rows = list(zip(rows, table.column(text_b), strict=True))
     rows = [None if _lacks_text(row) else row for row in rows]

@@ -14,6 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns, is_typed
 from polyhead.cli.output import Printer, counted, note, writing_file
+from polyhead.data.rows import open_rows
 from polyhead.data.tables.base import NewColumn
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
@@ -21,6 +22,7 @@ from polyhead.progress import duration, pace
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.answers import ResultColumn
 from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backfill
+from polyhead.store.jobs.columns import roles_of
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.resample import SampleAgreement, resampled
 from polyhead.store.jobs.stored import StoredAnswers
@@ -71,6 +73,8 @@ def command(
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     check = None if output is None else partial(_table, Bundle.open(bundle), columns.roles)
+    for read in dict.fromkeys(filter(None, (texts, sample_from))):  # a wrong column is told before any work
+        roles_of(read, open_rows(read).survey(printer.show), columns.roles)
     request = msgspec.structs.replace(request, tasks=tasks)
     done = backfill(store, bundle, request, show=printer.show, tell=note, check=check)
     printer.lines(_lines(done))

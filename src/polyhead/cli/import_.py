@@ -76,10 +76,18 @@ def command(
         max_tokens=max_tokens,
         actor=actor,
     )
-    proof = [line.input for line in read_texts(texts, text)] if texts is not None else None
-    outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
+    outcome = import_folders(wanted, Path(bundle), _proof(texts, text), show=printer.show)
     printer.lines(_shown(outcome))
     return outcome
+
+
+def _proof(texts: str | None, column: str | None) -> list[Any] | None:
+    """The inputs of the file of texts; None without one."""
+    if texts is not None:
+        return [line.input for line in read_texts(texts, column)]
+    if column is not None:
+        raise click.UsageError("--text goes with --texts: it is a column of that file.")
+    return None
 
 
 def _names(values: Sequence[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from polyhead.convert.task import (
     ForeignCheckpoint,
     ImportRequest,
     adapter_of,
+    check_used,
     foreign_arrays,
     foreign_path,
     foreign_probes,
@@ -215,6 +216,7 @@ def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, s
         encoder = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
         lora = adapted.lora if adapted is not None else None
         models.append(ForeignCheckpoint(folder=folder, scanned=encoder, head=head, task=task, lora=lora))
+    check_used(wanted, [model.task for model in models])
     return models
 
 

@@ -22,11 +22,11 @@ from polyhead.encoder.data import TrunkData
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.plan import Embed, Layers, Path, cost, merge, shared_layers
 from polyhead.tasks.kinds import KINDS, kind_of
-from polyhead.tasks.task import Task, owner_of
+from polyhead.tasks.task import Task, kinds_with, owner_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.text.words import words_in
 from polyhead.train.record.draft import PROBES, about_task
-from polyhead.values import Value
+from polyhead.values import Value, check_unused
 
 
 class ImportRequest(Value):
@@ -88,6 +88,14 @@ def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportReques
         raise
     except PolyheadError as error:
         raise ConfigError(f"{folder}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
+
+
+def check_used(wanted: ImportRequest, tasks: Sequence[Task]) -> None:
+    """Raises ConfigError for a setting that none of these tasks uses."""
+    used = {name for task in tasks for name in kind_of(task).uses}
+    idle = {name: kinds_with("uses", name) for name in ("range", "pair", "long_texts", "null_answers")}
+    why = {name: f"none of the folders holds a task of kind {kinds}" for name, kinds in idle.items()}
+    check_unused("", wanted, {name: reason for name, reason in why.items() if name not in used})
 
 
 def foreign_path(model: ForeignCheckpoint, trunk: str, tap: int) -> Path:

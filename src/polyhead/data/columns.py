@@ -167,6 +167,8 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         return "'limit' must be positive"
     if kind.context_column is None and (task.pair != "none") != (source.text_b is not None):
         return "a task over pairs, and no other, needs 'text_b', the column of the second text"
+    if source.text_b is not None and source.text_b in source.text_columns:
+        return "'text' and 'text_b' name one column, and a pair has two texts"
     for key in ("tokens", "tags", "spans", "choices", "answers"):
         if getattr(source, key) and key not in kind.column_keys:
             return f"'{key}' is for tasks of kind {kinds_with('column_keys', key)}"

@@ -125,20 +125,31 @@ def none_below(task: Task, requested: NoneBelow) -> float:
     return task.none_below if requested is None else requested
 
 
-def check_none_below(requested: NoneBelow, tasks: Mapping[str, Task]) -> None:
-    """Raises BadValue for a value outside 0 to 1, or a task without labels, and UnknownTask for a missing task."""
+def check_none_below(requested: NoneBelow, tasks: Mapping[str, Task], asked: Sequence[str] | None) -> None:
+    """Raises BadValue for a value outside 0 to 1, or a task without labels or not asked; UnknownTask for a missing one.
+
+    `asked` None: all tasks.
+    """
     limits = requested if isinstance(requested, Mapping) else {} if requested is None else {"": requested}
     for name, limit in limits.items():
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
             raise BadValue("'none_below' is a share of known rows", got=limit, allowed="0 to 1")
         if name and name not in tasks:
             raise UnknownTask("'none_below' names a task that is not there", got=name, allowed=sorted(tasks))
+        if name and asked is not None and name not in asked:
+            raise not_asked("none_below", name, asked)
         if name and "none_below" not in kind_of(tasks[name]).uses:
             raise BadValue(
                 f"task '{name}' has no labels of which none could fit",
                 got=f"kind '{tasks[name].kind}'",
                 allowed=kinds_with("uses", "none_below"),
             )
+
+
+def not_asked(option: str, name: str, asked: Sequence[str]) -> BadValue:
+    """The error for an option of a task that the call does not ask."""
+    do = f"leave it out of '{option}', or ask it too"
+    return BadValue(f"'{option}' names a task that is not asked", got=name, allowed=list(asked), do=do)
 
 
 def is_wanted(known: Mapping[str, KnownTask], tasks: Mapping[str, Task], *, familiar: bool, asked: NoneBelow) -> bool:

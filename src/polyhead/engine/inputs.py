@@ -25,6 +25,11 @@ FORMS = (
     '{"question": ..., "context": ...} or {"question": ..., "options": [...]}, which may have a "context" too'
 )
 
+_KEYS_OF_FORMS = tuple(
+    frozenset(names.split())
+    for names in ("text text_b", "text_a text_b", "tokens", "question context options", "question context choices")
+)
+
 
 class Passage(Value):
     """A question and the context that may hold its answer: for span tasks alone, where a pair is for all over pairs."""
@@ -171,6 +176,18 @@ def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
         if (tokens := _tokens(row)) is not None:
             return tokens
     raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
+
+
+def requested_input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
+    """The same of a request, which holds nothing else: raises BadValue also for a key that is not read."""
+    requested = input_of(row, where=where)
+    if isinstance(row, dict) and not any(row.keys() <= keys for keys in _KEYS_OF_FORMS):
+        present = {name for name, value in row.items() if value is not None}
+        form = max(_KEYS_OF_FORMS, key=lambda keys: len(keys & present))
+        if unread := sorted(present - form):
+            do = "correct its name, or leave it out"
+            raise BadValue(f"{where}: a key is not read", got=unread, allowed=FORMS, do=do)
+    return requested
 
 
 def _listed(values: Iterable[Element], subject: str) -> list[Element]:

@@ -20,7 +20,7 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.familiar import KnownTask, none_below
+from polyhead.engine.familiar import KnownTask, none_below, not_asked
 from polyhead.engine.generate.texts import TextWriter
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.readers import Readers, readers_by_type
@@ -137,8 +137,11 @@ class LoadedTasks:
             )
         return names
 
-    def check_choices(self, calibrated: Wishes) -> None:
-        """Raises UnknownTask or BadValue for a choice that a bundle of the task, whichever answers, does not have."""
+    def check_choices(self, calibrated: Wishes, asked: Sequence[str] | None) -> None:
+        """Raises UnknownTask or BadValue for a choice that a bundle of the task, whichever answers, does not have.
+
+        BadValue also for a task that is not among those `asked`; None: all are.
+        """
         if isinstance(calibrated, bool):
             return
         if not isinstance(calibrated, Mapping):
@@ -146,6 +149,8 @@ class LoadedTasks:
         for name, wish in calibrated.items():
             if name not in self.tasks:
                 raise UnknownTask("'calibrated' names a task that is not there", got=name, allowed=sorted(self.tasks))
+            if asked is not None and name not in asked:
+                raise not_asked("calibrated", name, asked)
             if not isinstance(wish, Wish):
                 problem = f"the choice for task '{name}' in 'calibrated' cannot be read"
                 do = "import CalibrationChoice from polyhead"

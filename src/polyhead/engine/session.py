@@ -112,8 +112,8 @@ class Session:
 
         Answers of a calibrated task say under `calibrated` what that makes of them, beside label and scores, which stay
         as they are. `calibrated` False leaves it out; by a task's name it is False, or a `CalibrationChoice` of other
-        thresholds or another coverage. Raises UnknownTask for a name of no task, BadValue for a choice that the task
-        does not have.
+        thresholds or another coverage. Raises UnknownTask for a name of no task, BadValue for a task not asked or
+        without that choice.
 
         With `familiar`, an answer of a task of one text whose bundle keeps rows says which share of these lies at least
         as far out as the text: 0.002 is as far out as 2 of 1,000. Below `none_below` (of all tasks, or by name; None:
@@ -124,8 +124,8 @@ class Session:
         its error is raised.
         """
         names = None if tasks is None else self.loaded.task_names(tasks)
-        check_none_below(none_below, self.loaded.tasks)
-        self.loaded.check_choices(calibrated)
+        check_none_below(none_below, self.loaded.tasks, names)
+        self.loaded.check_choices(calibrated, names)
         wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
         columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
         return columns.results(calibrated, familiar=familiar, none_below=none_below)

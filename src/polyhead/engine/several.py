@@ -95,9 +95,10 @@ class SessionSet:
         loaded, listed = self.loaded, checked_inputs(inputs)
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
-        check_none_below(none_below, loaded.tasks)
-        loaded.check_choices(calibrated)
-        turns, failures = Turns(loaded, loaded.task_names(tasks), len(listed)), list[Exception]()
+        asked = loaded.task_names(tasks)
+        check_none_below(none_below, loaded.tasks, asked)
+        loaded.check_choices(calibrated, asked)
+        turns, failures = Turns(loaded, asked, len(listed)), list[Exception]()
         for bundle, session in self.sessions.items():
             for rows, names in turns.questions(bundle):
                 limits = none_below
@@ -299,11 +300,10 @@ def homes_of(tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, flo
             homes[name] = (*homes.get(name, ()), bundle)
     for name, bundles in homes.items():
         if len(bundles) > 1 and name not in cascades:
-            raise ConfigError(
-                f"several bundles have a task '{name}'",
-                got=", ".join(bundles),
-                do=f"rename it in one of them, or let the first answer where it is sure: --cascade {name}=0.9",
-            )
+            do = "rename it in one of them"
+            if _can_cascade(tasks[bundles[0]][name]):
+                do += f", or let the first answer where it is sure: --cascade {name}=0.9"
+            raise ConfigError(f"several bundles have a task '{name}'", got=", ".join(bundles), do=do)
     for name, threshold in cascades.items():
         if len(homes.get(name, ())) < 2:
             shared = sorted(task for task, bundles in homes.items() if len(bundles) > 1)
@@ -324,13 +324,12 @@ def homes_of(tasks: Mapping[str, Mapping[str, Task]], cascades: Mapping[str, flo
 def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
     """Raises ConfigError unless the tasks of these bundles can answer for each other."""
     first, *others = tasks.items()
-    kind = kind_of(first[1])
-    if kind.scores != "softmax" or kind.per_word or kind.per_option:
+    if not _can_cascade(first[1]):
         raise ConfigError(
             f"task '{name}' cannot be a cascade",
             got=f"kind '{first[1].kind}'",
             allowed="kind 'single_label', of single texts or pairs",
-            do="rename it in one of the bundles",
+            do="make cascades of tasks of that kind alone",
         )
     for bundle, task in others:
         for field in ("kind", "labels", "pair"):
@@ -341,6 +340,11 @@ def check_alike(name: str, tasks: Mapping[str, Task]) -> None:
                     got=f"{first[0]}: {wanted}; {bundle}: {its}",
                     do="train both with the same labels in the same order",
                 )
+
+
+def _can_cascade(task: Task) -> bool:
+    kind = kind_of(task)
+    return kind.scores == "softmax" and not kind.per_word and not kind.per_option
 
 
 def bundle_names(folders: Sequence[str]) -> list[str]:

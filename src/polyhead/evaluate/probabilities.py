@@ -63,7 +63,8 @@ def error_of(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
 
 def log_loss(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
     """Mean negative logarithm of the probability of the truth, per row or per row's label."""
-    return float(-np.log(np.maximum(of_truth(rows, probabilities), SMALLEST)).mean())
+    loss = -np.log(np.maximum(of_truth(rows, probabilities), SMALLEST)).mean()
+    return float(loss) + 0.0  # never -0.0
 
 
 def of_truth(rows: LabelledOutputs, probabilities: np.ndarray) -> np.ndarray:

@@ -245,7 +245,29 @@ def read_project(path: Path | str) -> Project:
             got=project.donors,
             do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
         )
+    try:
+        _check_settings(project)
+    except ConfigError as error:
+        raise error.at(str(path)) from None
     return project
+
+
+def _check_settings(project: Project) -> None:
+    """Raises ConfigError for settings of strategies that nothing reads, or that another setting would replace."""
+    dropouts = {Joint: "recipe.layer_dropout", FineTune: "recipe.search.dropouts"}.get(type(project.recipe))
+    strategies = {entry.name: entry.strategy or project.strategy for entry in project.tasks}
+    for task, strategy in strategies.items():
+        try:
+            strategy.check_used(dropouts)
+        except ConfigError as error:
+            raise error.at(f"task '{task}'") from None
+    starts = {t: getattr(s, "pooler_init", "") for t, s in strategies.items() if getattr(s, "pooler", "") == "shared"}
+    if not isinstance(project.recipe, FineTune) and len(set(starts.values())) > 1:
+        raise ConfigError(
+            "tasks that share a pooler have one strategy.pooler_init",
+            got=starts,
+            do="give them the same, or set strategy.pooler = 'private'",
+        )
 
 
 def strategy_of(project: Project, entry: TaskEntry) -> Strategy:

@@ -58,6 +58,7 @@ def test_lists_are_read_from_cells():
     [
         ({"text": "titel"}, {"title": "text"}, MissingColumn, "did you mean 'title'"),
         ({"text_b": "b"}, {"b": "text"}, MissingColumn, "no column 'text'"),
+        ({"text": "b", "text_b": "b"}, {"b": "text"}, ConfigError, "named twice. Got: b"),
         ({}, {"body": "text"}, MissingColumn, "Got: body.*--text COLUMN"),
         ({}, {"text": "null"}, MissingColumn, "Got: text"),
         ({"text": "n"}, {"n": "int"}, DataError, "'n' .*type int"),

@@ -164,9 +164,8 @@ class TableFormat(ABC):
             do = "quote cells that hold the delimiter or a line end"
             got = f"{counted(len(record), 'cell')}, where the header has {len(header)}"
             # Nobody knows where a cell is missing or one too many, but seldom is it before the first.
-            kept = dict(zip(header[:1], record, strict=False)) if _names_rows(header[0]) else {}
-            problem = "the row has a different number of columns than the header"
-            return bad_row(self.path, number, problem, got=got, do=do, kept=_readable(kept))
+            problem, name = "the row has a different number of columns than the header", row_name(header, record)
+            return bad_row(self.path, number, problem, got=got, do=do, kept=name)
         values = {name: None if cell == NULL else cell for name, cell in zip(header, record, strict=True)}
         if any(map(lone_surrogates, record)):
             problem, do = "the record is not UTF-8", "save the file as UTF-8"
@@ -176,6 +175,11 @@ class TableFormat(ABC):
     def bad(self, problem: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
         """The error for one row."""
         return bad_row(self.path, number, problem, got=got, allowed=allowed, do=do)
+
+
+def row_name(header: Sequence[str], record: Sequence[str]) -> dict[str, str | None]:
+    """The first cell of an unreadable record by its column, if that tells which row it is."""
+    return _readable(dict(zip(header[:1], record, strict=False))) if header and _names_rows(header[0]) else {}
 
 
 def _names_rows(column: str) -> bool:

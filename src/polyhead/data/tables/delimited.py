@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from polyhead.data.formats.lines import unpacked
+from polyhead.data.formats.lines import bad_row, unpacked
 from polyhead.data.tables import dialect
-from polyhead.data.tables.base import Chunk, Numbered, TableFormat
+from polyhead.data.tables.base import Chunk, Numbered, TableFormat, row_name
 from polyhead.data.tables.written import LineWriter, is_null, text_of_cell
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.limits import LONGEST_LINE
@@ -20,6 +21,7 @@ from polyhead.text.tokenize import lone_surrogates
 
 # Maximum characters of one CSV cell: limits what an unclosed quote can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
+QUOTED = re.compile(r'^"([^"]*)"$')
 
 
 class CsvWriter(LineWriter):
@@ -62,7 +64,7 @@ class Delimited(TableFormat):
             if dialect.SAID.match(sample):
                 file.readline()
             lines = _Lines(file, has_escapes=has_escapes, tabs=tabs)
-            records = self._records(csv.reader(lines, **style), lines)
+            records = self._records(csv.reader(lines, **style), lines, style["delimiter"])
             header = next(records, None)
             if header is None:
                 return
@@ -79,7 +81,7 @@ class Delimited(TableFormat):
         text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
         return text, len(sample) <= dialect.SAMPLE
 
-    def _records(self, reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | BadValue]:
+    def _records(self, reader: Iterator[list[str]], lines: _Lines, delimiter: str) -> Iterator[list[str] | BadValue]:
         """Non-blank records, with an error in place of a record that is not CSV; number 0 is the header.
 
         After an unclosed quote, only the first line of what it swallowed is lost. In a table of one column, a blank
@@ -93,7 +95,8 @@ class Delimited(TableFormat):
                 record = next(reader, None)
             except csv.Error as error:
                 lines.give_back()
-                record = self.bad("the record is not CSV", error, number + blank, "fix its quotes")
+                what, do, kept = "the record is not CSV", "fix its quotes", self._name_in(lines.taken, delimiter)
+                record = bad_row(self.path, number + blank, what, got=error, do=do, kept=kept)
             if record is None:
                 return
             if lines.has_escapes and dialect.is_escaped("".join(lines.taken), tabs=lines.tabs):
@@ -106,6 +109,12 @@ class Delimited(TableFormat):
             yield record
             number, blank = number + blank + 1, 0
             width = width or (len(record) if isinstance(record, list) else 0)
+
+    def _name_in(self, lines: Sequence[str], delimiter: str) -> dict[str, str | None]:
+        """The first cell of a record of broken quotes, if that names the row and its own quotes are whole."""
+        cell, mark, _ = "".join(lines[:1]).partition(delimiter)
+        cell = QUOTED.sub(r"\1", cell)
+        return row_name([*self.columns], [cell]) if mark and '"' not in cell else {}
 
     def _escaped(self, record: str, number: int) -> BadValue:
         return self.bad(

@@ -139,6 +139,9 @@ class Strategy(Open):
         """The strategies between which training over a trunk of `depth` layers searches; none if all is decided."""
         return ()
 
+    def check_used(self, dropouts: str | None) -> None:
+        """Raises ConfigError for a setting that nothing reads; `dropouts` names the recipe's own, None for none."""
+
     def describe(self, path: Path) -> str:
         """Words that a run prints about a trained task next to its scores; "" for none."""
         return ""

@@ -15,7 +15,7 @@ from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.base import LIVE, Owners, Strategy, head_of, last_state
 from polyhead.tasks.task import Task, owner_of
-from polyhead.values import Value
+from polyhead.values import Value, check_unused
 
 BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
 """Defaults of branches, trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
@@ -53,6 +53,8 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
         check_least("strategy.", self, {"layers": 1, "tap": 0, "least": 1, "most": 1, "seeds": 1, "hidden": 0})
         if self.tap is not None and self.layers is None:
             raise ConfigError("strategy.tap needs strategy.layers: a search tries every tap", got=self.tap)
+        if self.layers is not None:
+            check_unused("strategy.", self, dict.fromkeys(("least", "most"), "strategy.layers is the only depth"))
         if self.most is not None and self.most < self.least:
             raise ConfigError("strategy.most is below strategy.least", got=self.most, allowed=self.least)
         check_shares("strategy.", self, "dropout")
@@ -84,7 +86,14 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
         if self.layers is not None:
             return ()
         depths = range(self.least, (self.most or max(self.least, depth)) + 1)
-        return tuple(msgspec.structs.replace(self, layers=layers) for layers in depths)
+        return tuple(msgspec.structs.replace(self, layers=layers, least=1, most=None) for layers in depths)
+
+    def check_used(self, dropouts: str | None) -> None:
+        """Raises ConfigError for a dropout in whose place the recipe's is, and for what only students read."""
+        idle = {} if dropouts is None else {"dropout": f"{dropouts} is that of all layers"}
+        if not self.students:
+            idle |= dict.fromkeys(("init", "temperature", "noisy_teacher"), "only strategy.students have it")
+        check_unused("strategy.", self, idle)
 
     def describe(self, path: Path) -> str:
         """The number of private layers, and their tap."""

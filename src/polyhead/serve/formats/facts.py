@@ -17,6 +17,7 @@ from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.several import TasksOfSet
 from polyhead.errors import BundleError
+from polyhead.serve.formats.asking import PORT_TASK
 from polyhead.serve.http import json_content
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.tasks.task import Task
@@ -31,6 +32,7 @@ class Tasks(Value):
     trunk: str  # digest
     tasks: list[TaskFacts]
     bundles: dict[str, str] | UnsetType = UNSET  # of a set: the digest of each one's trunk, by name
+    task: str | UnsetType = UNSET  # at a task's own port: that task, which requests without a task ask
 
 
 class TaskCalibration(Value, omit_defaults=True):
@@ -58,7 +60,9 @@ class TaskFacts(Value):
 
 async def tasks(service: Service, request: Request) -> Response:
     """All tasks that callers may ask."""
-    return json_content(await asyncio.to_thread(_all_tasks, service))
+    port_task = request.scope.get(PORT_TASK)
+    own = {} if port_task is None else {"task": port_task}
+    return json_content(await asyncio.to_thread(_all_tasks, service) | own)
 
 
 def _all_tasks(service: Service) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.familiar import check_none_below
-from polyhead.engine.inputs import AnyInput, input_of, input_types_of
+from polyhead.engine.inputs import AnyInput, input_types_of, requested_input_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, UnknownTask
@@ -122,7 +122,7 @@ class Inference(Value, eq=False):
 def read_inference(service: Service, model: ServedModel, request: InferRequest, binary: bytes) -> Inference:
     """A request to a model, checked; `binary` are the data that its tensors do not hold themselves."""
     check_deadline(request.parameters.timeout or None)
-    check_none_below(request.parameters.none_below, model.loaded.tasks)
+    check_none_below(request.parameters.none_below, model.loaded.tasks, None)
     _check_outputs(request, {facts.name for facts in model.outputs})
     inputs, words = _inputs(model, tensor_texts(request, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in request.outputs}
@@ -145,7 +145,8 @@ def _inputs(model: ServedModel, texts: dict[str, list[str]]) -> tuple[list[AnyIn
         return list(zip(texts["text"], texts["text_b"], strict=True)), None
     if "text" in texts:
         return [(text,) for text in texts["text"]], None
-    read = [input_of(_json(text, number), where=f"input {number}") for number, text in enumerate(texts["input"])]
+    rows = (_json(text, number) for number, text in enumerate(texts["input"]))
+    read = [requested_input_of(row, where=f"input {number}") for number, row in enumerate(rows)]
     return [entry for entry, _ in read], [words for _, words in read]
 
 

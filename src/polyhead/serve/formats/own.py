@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE, check_none_below
-from polyhead.engine.inputs import AnyInput, input_of
+from polyhead.engine.inputs import AnyInput, requested_input_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.request import TaskResults
 from polyhead.engine.tickets import Ticket
@@ -162,7 +162,7 @@ def _read_now(service: Service, body: bytes, addressed: str | None) -> _Query:
     names = service.named([addressed] if requested.tasks is None and addressed is not None else requested.tasks)
     check_deadline(options.deadline)
     _check_wishes(service, names, options)
-    read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
+    read = [requested_input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
     inputs, words = [entry for entry, _ in read], [entry_words for _, entry_words in read]
     service.check_inputs(inputs, names)
     own_words = words if any(entry_words is not None for entry_words in words) else None
@@ -170,13 +170,13 @@ def _read_now(service: Service, body: bytes, addressed: str | None) -> _Query:
 
 
 def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
-    """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
+    """Raises UnknownTask for a missing task, BadValue for one that is not asked or a choice that it does not have."""
     if isinstance(options.none_below, dict):
         service.named(options.none_below)
-    check_none_below(options.none_below, names.loaded.tasks)
+    check_none_below(options.none_below, names.loaded.tasks, names)
     if isinstance(options.calibrated, bool):
         return
-    service.named(options.calibrated).loaded.check_choices(options.calibrated)
+    service.named(options.calibrated).loaded.check_choices(options.calibrated, names)
 
 
 def _response(service: Service, ticket: Ticket, options: Options, size: int) -> Response:

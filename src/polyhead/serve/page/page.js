@@ -1,4 +1,4 @@
-// The page: what is typed goes to all tasks at once, and each answer is shown as it comes.
+// The page: what is typed goes to all tasks, and each answer is shown as it comes.
 
 import { complaintOf, curlOf, FORMS, inputOf, listed, markedText } from "./asking.js";
 import { showCard } from "./card.js";
@@ -48,6 +48,7 @@ function showForm(name) {
   byId("lead").textContent = readers
     ? `${counted(readers, "task")} ${readers === 1 ? "answers" : "answer"} ${lead}. Type one, or take one of these.`
     : "";
+  byId("ask").textContent = only === null && tasks.size !== 1 ? "Ask all tasks" : "Ask one task";
   byId("text-label").textContent = first;
   byId("second-field").hidden = second === null;
   byId("second-label").textContent = second ?? "";
@@ -68,7 +69,7 @@ function exampleOf(example) {
   return element("li", {}, button);
 }
 
-/** As before the first question: answers to another form of input are gone. */
+/** As before the first question: answers to another form are gone. */
 function clear() {
   asking?.abort();
   showError(null);
@@ -87,9 +88,8 @@ function askOnly(name) {
   only = name;
   byId("only").hidden = name === null;
   byId("only-text").textContent = name === null ? "" : `Only “${name}” is asked.`;
-  byId("ask").textContent = name === null ? "Ask all tasks" : "Ask one task";
   const reads = tasks.get(name)?.inputs ?? [];
-  if (reads.length && !reads.includes(form)) showForm(reads[0]);
+  showForm(reads.length && !reads.includes(form) ? reads[0] : form);
   byId("text").focus();
 }
 
@@ -126,7 +126,7 @@ async function ask() {
   }
 }
 
-/** Shows each line of the answer as it comes. */
+/** Shows each line as it comes. */
 async function follow(body, signal, results) {
   let end = null;
   for await (const line of lines("v1/predict/stream", { ...body, options: { familiar: true } }, signal)) {

@@ -6,14 +6,15 @@ import { got } from "./server.js";
 /** What the server says of each task, by name, in its order. */
 export let tasks = new Map();
 
-/** Reads the tasks and lists them; `open` is called with the name of one that is chosen. */
+/** Lists the tasks, at a task's own port that one; `open` gets the name of a chosen one. */
 export async function loadTasks(open) {
   const answer = await got("v1/tasks");
-  tasks = new Map(answer.tasks.map((task) => [task.name, task]));
-  byId("server").textContent = `${counted(tasks.size, "task")} over one encoder`;
+  const shown = answer.tasks.filter(({ name }) => name === (answer.task ?? name));
+  tasks = new Map(shown.map((task) => [task.name, task]));
+  byId("server").textContent = `${answer.task ?? counted(tasks.size, "task")} over one encoder`;
   byId("server").title = `encoder ${answer.trunk}`;
   byId("tasks-count").textContent = String(tasks.size);
-  byId("tasks").replaceChildren(...answer.tasks.map((task, i) => entryOf(task, open, i === 0)));
+  byId("tasks").replaceChildren(...shown.map((task, i) => entryOf(task, open, i === 0)));
 }
 
 /** The names of the tasks that read such inputs. */

@@ -112,8 +112,11 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     """The roles of a file's columns: those `named`, else those recognized by their name.
 
     If a role is named, only the roles that belong with it are filled. Raises MissingColumn for a column that the file
-    does not have, or if there is nothing to read; DataError for one with unsuitable content.
+    does not have, or if there is nothing to read; ConfigError for one named twice; DataError for unsuitable content.
     """
+    if twice := twice_in(named.values()):
+        allowed, do = list(survey.columns), "name another column for each"
+        raise ConfigError(f"one column of {Path(path).name} is named twice", got=twice, allowed=allowed, do=do)
     for column in named.values():
         _check_there(path, survey, column)
     families = [family for family in FAMILIES if any(role in named for role in family)] or FAMILIES

@@ -132,7 +132,7 @@ class _Work:
         calibrations = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
         if wish.scores:
             check_scored(tasks)
-        check_none_below(wish.none_below, session.loaded.tasks)
+        check_none_below(wish.none_below, session.loaded.tasks, tuple(tasks))
         self.answers = Answers(
             tasks=tasks,
             prefix=wish.prefix,
