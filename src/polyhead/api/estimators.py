@@ -20,6 +20,7 @@ from polyhead.errors import BadValue, MissingExtra
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.text.characters import has_visible
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -147,7 +148,7 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
     """
     faults: dict[str, list[int]] = {"a missing value": [], "neither texts nor numbers": [], "no visible text": []}
     for number, row in enumerate(rows):
-        visible = [str(cell).strip() != "" for cell in row if isinstance(cell, str | Number)]
+        visible = [has_visible(str(cell)) for cell in row if isinstance(cell, str | Number)]
         if any(map(is_missing, row)):
             faults["a missing value"].append(number)
         elif len(visible) < len(row):
