@@ -131,6 +131,17 @@ def test_labels_keep_their_type(trunk):
     assert fitted.score(TEXTS, numbers) > 0.9
 
 
+def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
+    """The labels were those of the new rows, and answers of the old model were read by them."""
+    fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(TEXTS, MOODS)
+    before = fitted.predict(TEXTS).tolist()
+    for other in (np.array(["early", "late"] * 24), np.eye(3, dtype=int)[np.arange(48) % 3]):
+        with pytest.raises(ValueError, match="missing value"):
+            fitted.fit([None, *TEXTS[1:]], other)
+        assert fitted.classes_.tolist() == ["bad", "good"]
+        assert fitted.predict(TEXTS).tolist() == before
+
+
 def test_a_matrix_of_labels_is_answered_by_one(trunk):
     matrix = np.stack([MOODS == "good", ["lamp" in text for text in TEXTS]], axis=1).astype(int)
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, matrix)

@@ -161,6 +161,16 @@ def test_update_says_which_labels_and_which_answers_changed(bundle, other, tmp_p
     assert certificates(bundle)[-1]["answers_changed"]["mood"] == changed
 
 
+def test_update_says_that_a_task_is_of_another_kind(bundle, other, tmp_path):
+    """Its answers have another form for whoever reads them, and nothing said so."""
+    to = tmp_path / "told.json"
+    done = run("tasks", "update", bundle, other, "urgency", "--from-name", "mood", "--json", to)
+    assert done.code == 0, done.err
+    assert "kind was regression; it is single_label" in done.out
+    assert "labels were none; they are fine, bad, good" in done.out
+    assert json.loads(to.read_text())["kind"] == {"before": "regression", "after": "single_label"}
+
+
 def test_ten_changed_answers_are_printed_and_all_are_kept(bundle, other):
     """Another number for each of 12 old probes and 5 new ones."""
     add(other, BY_NAME["urgency"], seed=8, trunk=Bundle.open(bundle).trunk())

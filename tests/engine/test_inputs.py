@@ -37,6 +37,17 @@ def ask(session, request):
     return lambda inputs, **more: getattr(session, request.param)(inputs, tasks=["words"], **more)
 
 
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff", "\0\x07", " \u00ad\n", "\u200e\u2060"], ids=ascii)
+def test_a_text_that_shows_nothing_is_empty(session, text):
+    """Its characters are no token: what an encoder says of no text at all was given as an answer."""
+    assert session.tokenizer.encodings([(text,)]).lengths.tolist() == [2]  # the special tokens alone
+    before = session.backend.layers_run
+    result = session.predict([(text,)], tasks=["words"])[0]
+    assert (dict(result.answers), result.skipped) == ({}, {"words": "the text is empty"})
+    assert session.backend.layers_run == before
+    assert session.predict([(text + "good",)], tasks=["words"])[0].answers
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -15,12 +15,14 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks
 from polyhead.certify import Prover, verify
 from polyhead.certify.certificate import Ledger
+from polyhead.errors import IsolationError
 from polyhead.files import held
 from polyhead.serve import change_process, orders
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
 from polyhead.serve.make_changes import make_changes
 from polyhead.serve.settings import RequestLimits, ServeSettings
+from polyhead.serve.trial import Isolation
 from polyhead.testing import tiny_trunk
 from support.admin_server import TRUNK, asked, beside, draft, in_a_thread, lines, make, served, upload
 from support.writing_bundles import tiny_draft
@@ -248,10 +250,26 @@ def test_what_the_server_cannot_take_over_is_said_and_the_old_version_answers(ro
             before, _ = await asked(client)
             fail_heads(monkeypatch, "names")
             told = (await changed(client.put("/v1/tasks/names", content=upload(tmp_path, "names", 6)), 500))["error"]
-            assert "answers as before" in told["message"] and "remove it" in told["do"]
+            assert "answers as before" in told["message"] and told["do"] == "remove task 'names'"
             assert (await asked(client))[0] == before and service.changes.state.refusal is not None
             await changed(client.delete("/v1/tasks/names"))
             assert service.changes.state.refusal is None
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_that_the_server_cannot_take_over_is_not_to_be_rolled_back(root, monkeypatch):
+    """Nothing of the task is left to go back to."""
+
+    def refused(*given, **options):
+        raise IsolationError("other tasks would answer otherwise")
+
+    async def scenario():
+        async with served(root) as (client, service):
+            monkeypatch.setattr(Isolation, "check", refused)
+            told = (await changed(client.delete("/v1/tasks/mood"), 500))["error"]
+            assert told["do"].startswith("start the server anew") and "mood" in service.tasks
+            assert "mood" not in lines(root)
 
     asyncio.run(scenario())
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -210,6 +211,27 @@ def test_answers_that_move_though_their_task_did_not_change_stop_a_change(root, 
             assert (await asked(client))[0] == before and "names" not in service.tasks
 
     asyncio.run(scenario())
+
+
+def test_words_that_are_cut_off_stop_no_change(root):
+    """Their outputs are no numbers, which differ from themselves: every later change was refused."""
+    cut = msgspec.structs.replace(draft("names", 3), probes=[{"text": ["good lamp " * 60]}])
+    add_tasks(root, [cut])
+
+    async def scenario():
+        async with served(root, deterministic=False) as (_, service):
+            Bundle.open(root).remove_task("urgency")
+            assert (await service.changes.take()).detached == ("urgency",)
+
+    asyncio.run(scenario())
+    before = [np.array([1.0, np.nan])]
+    for after, is_same in (
+        ([1.0, np.nan], True),
+        ([1.0, 1.0], False),
+        ([np.nan, np.nan], False),
+        ([2.0, np.nan], False),
+    ):
+        assert trial.Isolation(tolerance=1e-4)._is_same(before, [np.array(after)], False) is is_same
 
 
 def test_answers_that_are_not_those_of_the_certificate_stop_a_change(root):

@@ -86,7 +86,7 @@ def test_token_ids_are_refused_with_the_reason(client, given):
     "change, reason",
     [
         ({"input": []}, "holds no text"),
-        ({"input": ["good", ""]}, "input 1 has no answer of the vector"),
+        ({"input": ["good", ""]}, "input 1 has no vector"),
         ({"dimensions": 17}, "1 to 16"),
         ({"dimensions": -1}, "1 to 16"),
         ({"encoding_format": "int8"}, "encoding_format"),

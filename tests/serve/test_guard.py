@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import gzip
 import json
 import logging
 from pathlib import Path
@@ -132,6 +133,22 @@ def test_tokens_are_counted_where_characters_leave_it_open(root):
         refused = asked(client, [LONG] * (fit + 1))
         assert refused.status_code == 422
         assert refused.json()["error"]["got"] == f"{most * (fit + 1):,} that the encoder would read"
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/decisions", "/embed", "/classify", "/v2/models/mood/infer"])
+def test_a_compressed_body_is_refused_as_one(client, path):
+    """It was called no JSON, with "invalid character (byte 0)"."""
+    body, headers = gzip.compress(b'{"inputs": "good lamp"}'), {"content-encoding": "gzip"}
+    refused = client.post(path, content=body, headers=headers)
+    assert refused.status_code == 415 and "the body is compressed. Got: gzip" in refused.text
+
+
+@pytest.mark.parametrize(
+    "path, do", [("/v1/predict/", "ask /v1/predict."), ("//v1//predict", "ask /v1/predict."), ("/v1/", "see /docs")]
+)
+def test_slashes_too_many_are_told(client, path, do):
+    refused = client.post(f"http://testserver{path}", json={"inputs": "good lamp"})
+    assert refused.status_code == 404 and f"Do: {do}" in refused.json()["error"]["message"]
 
 
 def test_a_body_of_another_size_than_allowed_is_refused(client):

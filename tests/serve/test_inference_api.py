@@ -144,13 +144,19 @@ def test_a_text_without_a_vector_is_named_by_its_place_in_the_request(
 
     monkeypatch.setattr(server.service, "ask", without_a_vector)
     status, _, refused = posted(f"{server.url}/rerank", {"query": "good", "texts": ["bad"]})
-    assert status == expected and refused["error"].startswith(f"{name} has no answer of the vector")
+    assert status == expected and refused["error"].startswith(f"{name} has no vector")
 
 
 def test_what_a_request_cannot_have_is_refused(server):
     ranked = {"query": "good", "texts": ["bad"], "raw_scores": True}
     tagged = {"inputs": "anna is late", "parameters": {"stride": 3}}
-    for path, body, name in (("/rerank", ranked, "raw_scores"), ("/models/names", tagged, "stride")):
+    labelled = {"inputs": "anna is late", "parameters": {"candidate_labels": ["rain", "sun"]}}  # of zero-shot clients
+    cases = (
+        ("/rerank", ranked, "raw_scores"),
+        ("/models/names", tagged, "stride"),
+        ("/models/mood", labelled, "candidate_labels"),
+    )
+    for path, body, name in cases:
         status, _, refused = posted(server.url + path, body)
         assert status == 422 and name in refused["error"]
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_answered_is_told(client, http):
         (("mood", tensors(http, text=["good", " "])), {}, "input 1 has no answer of task 'mood'"),
         (("mood", good), {"outputs": [http.InferRequestedOutput("lable")]}, "no output 'lable'"),
         (("mood", good), {"outputs": [http.InferRequestedOutput("scores", class_count=2)]}, "not ranked here"),
-        (("mood", good), {"request_compression_algorithm": "gzip"}, r"\[415\] the body is packed"),
+        (("mood", good), {"request_compression_algorithm": "gzip"}, r"\[415\] the body is compressed"),
         (("mood", tensors(http, input=["{"])), {}, "input 0 is not JSON"),
     ]
     for arguments, options, reason in cases:

@@ -20,6 +20,7 @@ from polyhead.errors import BadValue, MissingExtra
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.text.characters import has_visible
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -147,7 +148,7 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
     """
     faults: dict[str, list[int]] = {"a missing value": [], "neither texts nor numbers": [], "no visible text": []}
     for number, row in enumerate(rows):
-        visible = [str(cell).strip() != "" for cell in row if isinstance(cell, str | Number)]
+        visible = [has_visible(str(cell)) for cell in row if isinstance(cell, str | Number)]
         if any(map(is_missing, row)):
             faults["a missing value"].append(number)
         elif len(visible) < len(row):
@@ -222,20 +223,22 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        self.classes_, indices = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+        classes, indices = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")
-        separator = separator_of([label for label in self.classes_ if isinstance(label, str)])
+        separator = separator_of([label for label in classes if isinstance(label, str)])
         if separator is not None and separator[1]:
             warnings.warn(
                 f"y seems to hold several labels with {separator[0]!r} between them, and each different string is one "
                 "class. For labels of their own give a 0/1 matrix (MultiLabelBinarizer)",
                 stacklevel=2,
             )
-        names = [str(number) for number in range(len(self.classes_))]
+        names = [str(number) for number in range(len(classes))]
         weights = self._weights(y, sample_weight)
         answers = [names[index] for index in indices]
-        return self._fitted(X, answers, SingleLabel.name, classes=names, weights=weights, groups=groups)
+        self._fitted(X, answers, SingleLabel.name, classes=names, weights=weights, groups=groups)
+        self.classes_ = classes  # last: a fit that fails leaves the model before, with its classes
+        return self
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         """The weight of each row; None if all count alike."""
@@ -252,11 +255,12 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 
     def _fit_matrix(self, X: Any, y: Any, groups: Any) -> Self:
         matrix = y.tocsr() if _is_sparse(y) else np.asarray(y)
-        self.classes_ = np.arange(matrix.shape[1])
-        names = [str(label) for label in self.classes_]
+        names = [str(label) for label in range(matrix.shape[1])]
         columns = [row.nonzero()[-1] for row in (matrix[number : number + 1] for number in range(matrix.shape[0]))]
         answers = [[names[column] for column in row] for row in columns]
-        return self._fitted(X, answers, MultiLabel.name, classes=names, groups=groups)
+        self._fitted(X, answers, MultiLabel.name, classes=names, groups=groups)
+        self.classes_ = np.arange(matrix.shape[1])
+        return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (rows,), of the type of y; for a matrix y, a dense one (rows, labels) of 0 and 1."""

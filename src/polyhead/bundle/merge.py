@@ -46,7 +46,7 @@ CHUNK = 2**20  # bytes copied at a time
 ITSELF = "name another bundle, or give each task another name with --as"
 CLASH = (
     "rename one of them with `polyhead tasks add --as`, replace it with `polyhead tasks update`, or choose which tasks "
-    "to merge"
+    "to take"
 )
 
 

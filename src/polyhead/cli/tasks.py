@@ -34,6 +34,7 @@ from polyhead.cli.output import Printer, counted, note
 from polyhead.cli.quantize import command as quantize
 from polyhead.errors import BundleError
 from polyhead.files import replacing
+from polyhead.tasks.task import Task
 
 
 @click.group("tasks", cls=VerbGroup)
@@ -123,18 +124,23 @@ def update(
         do = "update from a version that learned these labels too, or let them go with --allow-lost-labels"
         check_replacement(ours, name, record, do=do, where="what the new one learned from")
     change = update_from(ours.root, theirs, called, by=Requester(actor=actor))
-    certificate, labels = change.certificate, dict[str, dict[str, Any]]()
+    certificate, told = change.certificate, dict[str, dict[str, Any]]()
     for name, (old, version) in change.changed.items():
         printer.line(f"updated {name}: {old} -> {version}")
         if change.started is not None:
-            before = _labels(ours, name, change.started.before[name])
-            after = new[name].task.labels
-            labels[name] = {"before": before, "after": after}
-            if before not in (None, after):
-                printer.line(f"  labels were {', '.join(before or ())}; they are {', '.join(after)}")
+            before, after = _task_at(ours, name, change.started.before[name]), new[name].task
+            if before is not None and before.kind != after.kind:
+                printer.line(f"  kind was {before.kind}; it is {after.kind}")
+            if before is not None and before.labels != after.labels:
+                was, now = (", ".join(task.labels) or "none" for task in (before, after))
+                printer.line(f"  labels were {was}; they are {now}")
+            told[name] = {
+                fact: {"before": getattr(before, fact, None), "after": getattr(after, fact)}
+                for fact in ("labels", "kind")
+            }
             printer.lines(answers_changed(certificate, name))
-    facts = {"labels": labels[chosen[0]]} if len(labels) == 1 else {}
-    facts |= {"tasks": {name: {"labels": labels[name]} for name in labels}} if labels else {}
+    facts = dict(told[chosen[0]]) if len(told) == 1 else {}
+    facts |= {"tasks": told} if told else {}
     _end_once(printer, ours.root, change, **facts)
 
 
@@ -268,10 +274,10 @@ def _end_once(printer: Printer, root: Path, change: BundleChange, **facts: objec
     change.reported(root)
 
 
-def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
-    """The labels of a task's version; None if it cannot be read, which an update mends."""
+def _task_at(bundle: Bundle, name: str, live: Live) -> Task | None:
+    """The task in a version; None if it cannot be read, which an update mends."""
     try:
-        return bundle.view({name: live}).tasks[name].task.labels
+        return bundle.view({name: live}).tasks[name].task
     except BundleError:
         return None
 

@@ -247,7 +247,9 @@ def _kind(config: _Config, model_class: str, outputs: int) -> str:
             f"a head with problem_type '{config.problem_type}' cannot have this number of outputs",
             got=outputs,
             allowed=f"{kind.least_labels} or more" if has_labels else "1",
-            do="train several numbers as several models",
+            do="name another problem_type in config.json, such as 'regression' for a number"
+            if has_labels
+            else "train several numbers as several models",
         )
     return kind.name
 

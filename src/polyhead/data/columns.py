@@ -13,6 +13,7 @@ from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, MissingColumn, near_name, suggestion
 from polyhead.tasks.kinds.base import other_spelling, spelled
 from polyhead.tasks.task import KINDS, Kind, Task, kind_of, kinds_with
+from polyhead.text.characters import has_visible
 from polyhead.values import Value
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
@@ -196,7 +197,7 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
 
 def joined(texts: Sequence[str | None]) -> str | None:
     """The texts of several columns as one, a line each; those without visible text are left out, None if all are."""
-    return "\n".join(text for text in texts if text is not None and text.strip()) or None
+    return "\n".join(text for text in texts if text is not None and has_visible(text)) or None
 
 
 def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:

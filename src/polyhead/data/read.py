@@ -23,6 +23,7 @@ from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, parts_of_cell, single
 from polyhead.tasks.task import Example, Task
+from polyhead.text.characters import has_visible
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import join_tokens, words_in
@@ -327,7 +328,7 @@ class _Reader:
     def _texts(self, row: Row) -> list[str] | None:
         """The row's text or texts; None if one is missing or blank."""
         texts = [self._text(row, column) for column in self.columns.texts]
-        filled = [text for text in texts if text is not None and text.strip()]
+        filled = [text for text in texts if text is not None and has_visible(text)]
         return filled if len(filled) == len(texts) else None
 
     def _text(self, row: Row, column: str | tuple[str, ...] | None) -> str | None:
@@ -340,7 +341,7 @@ class _Reader:
 
     def _tokens(self, row: Row) -> list[str] | None:
         tokens = self._strings(row, self.columns.tokens or "", "tokens")
-        return tokens if any(token.strip() for token in tokens) else None
+        return tokens if any(map(has_visible, tokens)) else None
 
     def _options(self, row: Row) -> tuple[str, ...] | None:
         """The options to choose from; None if there are none, or one is blank."""

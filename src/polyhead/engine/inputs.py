@@ -13,6 +13,7 @@ from polyhead.errors import BadValue
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import too_long
 from polyhead.tasks.task import Kind, Task
+from polyhead.text.characters import has_visible
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import Input
@@ -156,7 +157,7 @@ def reads_in_words(types: tuple[InputType, ...]) -> str:
 def is_blank_input(entry: AnyInput) -> bool:
     """Whether a text that has to be there holds nothing: then no task reads the input."""
     texts = (entry.text, *entry.options) if isinstance(entry, Question) else texts_of(task_input(entry))
-    return not all(text.strip() for text in texts)
+    return not all(map(has_visible, texts))
 
 
 def task_input(entry: AnyInput) -> TaskInput:

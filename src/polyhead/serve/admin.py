@@ -251,7 +251,7 @@ class Admin:
                 "the change is in the bundle with its certificate, and this server cannot take it over: it answers as "
                 "before",
                 got=str(error) if isinstance(error, HttpError) else type(error).__name__,
-                do=f"roll task '{outcome.task}' back, or remove it if it is new",
+                do=_back_from(outcome),
             ) from error
         if outcome.is_changed:
             return outcome
@@ -315,3 +315,10 @@ class Admin:
             raise HttpError(
                 507, "the server cannot write", got=error.strerror, do="make room on its disk, or give it access"
             ) from None
+
+
+def _back_from(outcome: ChangeResult) -> str:
+    """How to leave a change that is in the bundle, and that its server cannot take over."""
+    if outcome.after is None:
+        return "start the server anew: the task's files are gone, and the bundle is read as it is now"
+    return f"remove task '{outcome.task}'" if outcome.before is None else f"roll task '{outcome.task}' back"

@@ -21,6 +21,7 @@ from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, OptionVectors, Similarity, characters_read, words_read
 from polyhead.tasks.task import Answer
+from polyhead.text.characters import has_visible
 from polyhead.values import Value
 
 SHOWN = 60  # characters of an option's words in an error
@@ -58,7 +59,7 @@ async def decide_request(
 
     Raises EmptyData for a text without words, BadValue for one that is too long, and what `Service.ask` raises.
     """
-    if not text.strip():
+    if not has_visible(text):
         raise EmptyData("the text is empty", do="give the text that the questions are about")
     size = sum(characters_read(question) for question in questions)
     read = await off_loop(size, _Questions, service, text, questions)

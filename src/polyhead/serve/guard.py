@@ -69,7 +69,7 @@ class Guard:
 
         try:
             if place is NOWHERE:
-                raise no_route(scope)
+                raise no_route(scope, self._paths)
             self._admit(scope, exchange, place)
             place.check_query(exchange.method, QueryParams(scope.get("query_string", b"")))
             await self._app(scope, self._limited(scope, receive), noted)
@@ -154,10 +154,13 @@ class Guard:
         return limited
 
 
-def no_route(scope: Scope) -> HttpError:
-    """The error for a path that no route has."""
-    got = f"{scope['method']} {scope['path'][:200]}"
-    return HttpError(404, "there is no such route", got=got, do="see /docs for all routes")
+def no_route(scope: Scope, paths: Paths | None = None) -> HttpError:
+    """The error for a path that no route has; names one of `paths` that differs in its slashes alone."""
+    path = scope["path"][:200]
+    meant = re.sub("//+", "/", path).rstrip("/")
+    has_route = paths is not None and paths.of(meant) is not NOWHERE
+    do = f"ask {meant}" if has_route else "see /docs for all routes"
+    return HttpError(404, "there is no such route", got=f"{scope['method']} {path}", do=do)
 
 
 def _stopped() -> HttpError:

@@ -34,6 +34,7 @@ from polyhead.values import Value
 JSON = "application/json"
 CONNECTION = "polyhead.connection"  # in a scope: whether the caller hung up
 GONE, INTERNAL = 499, 500
+UNPACKED = ("", "identity")  # values of `Content-Encoding` of a body that is not compressed
 STATUS: Mapping[type[PolyheadError], int] = {
     UnknownTask: 404,
     Overloaded: 429,
@@ -113,8 +114,18 @@ def _divided(value: object) -> object:
 
 async def body_value(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     """The body as a value; raises what `json_value` raises."""
-    body = await request.body()
+    body = await whole_body(request)
     return await off_loop(len(body), json_value, body, decoder)
+
+
+async def whole_body(request: Request) -> bytes:
+    """The body as it came; raises HttpError 415 where it is compressed."""
+    coding = request.headers.get("content-encoding", "")
+    if coding not in UNPACKED:
+        raise HttpError(
+            415, "the body is compressed", got=coding, allowed="a body as it is", do="send it without compression"
+        )
+    return await request.body()
 
 
 def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
@@ -263,7 +274,7 @@ def plain_body(body: bytes, coding: str, *, most: int) -> bytes:
 
     Raises HttpError: 415 for any other coding, 413 for more than `most` bytes, 400 for a body that is broken.
     """
-    if coding in ("", "identity"):
+    if coding in UNPACKED:
         return body
     zstd = _zstd() if coding == "zstd" else None
     if zstd is None:

@@ -27,6 +27,12 @@ _JOINERS = "\u00ad\u180e\u200c\u200d\u2060"  # soft hyphen, Mongolian vowel sepa
 _HIDDEN = _JOINERS + "\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
 _STACKING = "\u1039\u17d2"  # marks of Burmese and Khmer that put the next letter under the current one
 _PLAIN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s\x1c-\x1f]", re.ASCII)  # Python's \s of ASCII lacks four blanks
+_SHOWN = re.compile(rf"[^\s\x00-\x1f\x7f-\x9f{_HIDDEN}]")
+
+
+def has_visible(text: str) -> bool:
+    """Whether the text holds anything but blanks, control characters and characters that are never shown."""
+    return _SHOWN.search(text) is not None
 
 
 def word_pattern(text: str) -> re.Pattern[str]:

@@ -177,7 +177,9 @@ def test_repeats_across_pieces_and_appends_are_counted_and_encoded_once(location
     monkeypatch.setattr("polyhead.store.jobs.documents.PIECE_ROWS", 5)
     inputs = [*texts(range(30)), *texts(range(20, 30)), *texts(range(30, 35)), *texts(range(25, 35))]
     done = run(location, write(tmp_path, inputs))
-    assert (done.documents, done.repeated + done.before, done.total) == (35, 20, 35)
+    assert (done.documents, done.before, done.repeated, done.total) == (35, 0, 20, 35)
+    again = run(location, write(tmp_path, inputs))  # its repeats were counted as documents that were there
+    assert (again.documents, again.before, again.repeated, again.total) == (0, 35, 20, 35)
     assert done.tokens == sum(len(value) for value in kept(location).values())
 
 

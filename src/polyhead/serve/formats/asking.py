@@ -148,7 +148,7 @@ async def vectors_of(service: Service, request: Request, texts: Sequence[str]) -
     ticket = await service.ask(inputs, (name,), is_gone=gone(request))
     for number, outputs in enumerate(ticket.outputs):
         if name not in outputs:
-            raise no_answer(ticket_results(ticket)[number], number, name, titled="the vector")
+            raise no_answer(ticket_results(ticket)[number], number, name, titled="vector")
     rows = np.stack([np.reshape(outputs[name], -1) for outputs in ticket.outputs])
     return Vectors(rows=rows, costs=costs_of(ticket))
 
@@ -160,9 +160,10 @@ def ticket_results(ticket: Ticket) -> list[Result]:
 
 def no_answer(result: Result, number: int, task: str, *, titled: str | None = None) -> PolyheadError:
     """Why a task has no answer to an input, as an error."""
-    problem = f"input {number} has no answer of {titled or f'task {task!r}'}"
+    problem = f"input {number} has no {titled or f'answer of task {task!r}'}"
     if task in result.skipped:
-        return BadValue(problem, got=result.skipped[task], do="send inputs that the task reads", row=number)
+        do = "send inputs that the task reads" if titled is None else "leave it out, or send a text"
+        return BadValue(problem, got=result.skipped[task], do=do, row=number)
     if task in result.failed:
         do = "ask again; GET /v1/tasks tells which version is live"
         return BackendError(problem, got=result.failed[task], do=do, row=number)

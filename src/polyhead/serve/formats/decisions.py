@@ -25,9 +25,11 @@ from polyhead.serve.http import (
     json_content,
     raw,
     status_of,
+    whole_body,
 )
 from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.serve.service import Service
+from polyhead.text.characters import has_visible
 from polyhead.values import few_digits
 
 PATH = "/v1/decisions"
@@ -123,7 +125,7 @@ _DECODER = msgspec.json.Decoder(DecisionsRequest)
 
 
 async def _decide(service: Service, request: Request) -> Response:
-    body = await request.body()
+    body = await whole_body(request)
     requested, text, questions = await off_loop(len(body), _read, service, body)
     answered = await decide_request(service, text, questions, is_gone=gone(request))
     return await off_loop(len(body), _response, service, requested, questions, answered)
@@ -150,7 +152,7 @@ def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[De
     _check_size("questions", len(requested.questions), 1, limits.questions)
     questions = [_parse(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(requested.questions)]
     text = requested.input if isinstance(requested.input, str) else _text(requested.input)
-    if not text.strip():
+    if not has_visible(text):
         raise InvalidField("input", "the input holds no text", do="give the text that the questions are about")
     return requested, text, questions
 

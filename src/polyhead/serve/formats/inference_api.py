@@ -129,6 +129,7 @@ class PipelineParameters(Wire):
     aggregation_strategy: str | None = None
     ignore_labels: list[str] | None = None
     stride: int | None = None
+    candidate_labels: Any = None
 
 
 class PipelineRequest(Wire):
@@ -322,6 +323,12 @@ def _check_parameters(task: Task, parameters: PipelineParameters) -> None:
         raise _no_raw_scores(f"function_to_apply '{parameters.function_to_apply}'", allowed=function)
     if parameters.top_k is not None and parameters.top_k < 1:
         raise BadValue("'top_k' is too small", got=parameters.top_k, allowed="1 or more")
+    if parameters.candidate_labels is not None:
+        raise BadValue(
+            f"task '{task.name}' answers with labels of its own",
+            got="candidate_labels",
+            do="leave the parameter out; POST /v1/decisions takes options with a question",
+        )
     if parameters.stride is not None:
         raise BadValue(
             "long texts are cut, or read in windows, as the task says",

@@ -27,7 +27,7 @@ from polyhead.serve.formats.models import (
     read_inference,
 )
 from polyhead.serve.formats.tensors import LENGTH_HEADER, InferRequest, answer_with, request_in
-from polyhead.serve.http import HttpError, gone, headers_of, json_content, status_of
+from polyhead.serve.http import HttpError, gone, headers_of, json_content, status_of, whole_body
 from polyhead.serve.service import Service
 
 CHANGES = {403: "The server takes no changes.", 501: "Changes are made elsewhere."}
@@ -123,10 +123,7 @@ async def _metadata(service: Service, request: Request) -> Response:
 
 
 async def _infer(service: Service, request: Request) -> Response:
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise HttpError(415, "the body is packed", got=encoding, allowed="identity", do="send it as it is")
-    body, model = await request.body(), _model_of(service, request)
+    body, model = await whole_body(request), _model_of(service, request)
     inference = await off_loop(len(body), _read, service, model, body, request.headers.get(LENGTH_HEADER))
     ticket = await inference.ask(service, is_gone=gone(request))
     return await off_loop(size_of(ticket), _answered, inference, ticket)

@@ -26,7 +26,7 @@ from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.asking import addressed_task
 from polyhead.serve.formats.base import TASK_QUERY, Operation, WireFormat, get, post
 from polyhead.serve.formats.facts import Tasks, task, tasks
-from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw
+from polyhead.serve.http import AT_ONCE, body_of, gone, json_content, json_value, raw, whole_body
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated
 from polyhead.tasks.task import Answer
@@ -151,7 +151,7 @@ async def _predict(service: Service, request: Request) -> Response:
 
 
 async def _read(service: Service, request: Request) -> _Query:
-    body = await request.body()
+    body = await whole_body(request)
     return await off_loop(len(body), _read_now, service, body, addressed_task(request))
 
 

@@ -40,6 +40,7 @@ from polyhead.serve.questions import (
     score_confidence,
 )
 from polyhead.serve.service import Service
+from polyhead.text.characters import has_visible
 from polyhead.values import few_digits
 
 PATH, MODELS = "/v1/systemone", "/v1/models"
@@ -169,7 +170,7 @@ def _read(
     by_name = _questions(requested.questions)
     questions = _decision_questions(by_name, options=limit.options)
     state = _words(requested.state, ["state"])
-    if not state.strip():
+    if not has_visible(state):
         raise InvalidRequest((["state"], "The state holds no text", "empty"))
     return requested, by_name, questions, state
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path as FilePath
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, Show, UnitSize, progress_line, stopped_with
 from polyhead.store.corpus import create_corpus, open_corpus
-from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
-from polyhead.store.corpus.ids import as_ids, document_id, window_id
+from polyhead.store.corpus.base import PackedRows, Schema
+from polyhead.store.corpus.ids import document_id, window_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows, file_of_texts
 from polyhead.store.taps import (
@@ -158,8 +158,6 @@ class _Extraction:
             raise ConfigError(f"{source} holds no pairs whose texts could be two documents", got="separate", do=do)
         self._windows = windows_of(trunk.settings.max_tokens) if wish.long_texts == "windows" else None
         self._width = None if not backend.packs else trunk.architecture.width
-        self._store: CorpusStore
-        self._paths: list[Path]
         self._waiting: list[tuple[list[bytes], dict[str, PackedRows]]] = []
         self._waiting_ids: set[bytes] = set()
         self._unit = UnitSize(PIECE_ROWS)  # of a chunk that is encoded at once
@@ -195,6 +193,8 @@ class _Extraction:
             raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
         # Every document has all features of the store, including those not requested this time.
         self._paths = [column.path for column in self._store.schema.features if column.path is not None]
+        # Which documents that were there before this run the file has, by fragment.
+        self._met = {fragment.name: np.zeros(fragment.rows, bool) for fragment in self._store.fragments}
 
     def fill(self) -> None:
         """Encodes what the store lacks."""
@@ -220,9 +220,8 @@ class _Extraction:
                 for share in self._encode(piece.inputs, encodings, packer):
                     done, seconds = first + round(share * (stop - first)), time.monotonic() - began
                     total, before = self._survey.rows, min(known, done)
-                    self._show(
-                        progress_line(self._name, done=done, total=total, unit="rows", seconds=seconds, before=before)
-                    )
+                    facts: dict[str, Any] = {"done": done, "total": total, "seconds": seconds, "before": before}
+                    self._show(progress_line(self._name, unit="rows", **facts))
                 self._unit.took(len(piece.inputs), time.monotonic() - started)
                 if self._is_due():
                     self._append()
@@ -257,14 +256,7 @@ class _Extraction:
         """Inputs that the store lacks, each once; single texts and pairs separately."""
         for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
             inputs = self._inputs(self._roles.inputs(chunk))
-            ids = [document_id(text) for text in inputs]
-            self._store.refresh()
-            lacking = set(self._store.lacking(as_ids(ids)).tolist()) if ids else set()
-            present = 0 if not ids else int((self._store.find(as_ids(ids))[:, 0] >= 0).sum())
-            fresh = [row for row in sorted(lacking) if ids[row] not in self._waiting_ids]
-            self._before += present
-            self._repeated += len(ids) - present - len(fresh)
-            self._waiting_ids.update(ids[row] for row in fresh)
+            fresh = self._fresh([document_id(text) for text in inputs])
             start, self._rows = self._rows, self._rows + len(chunk)
             done, known = 0, self._before + self._repeated
             for size in (1, 2):
@@ -274,6 +266,20 @@ class _Extraction:
                     first, done = start + len(chunk) * done // len(fresh), done + len(piece)
                     self._read.append((first, start + len(chunk) * done // len(fresh), known))
                     yield TokenizerInput(inputs=piece, windows=self._windows)
+
+    def _fresh(self, ids: Sequence[bytes]) -> list[int]:
+        """The first row of each document that is neither stored nor waiting; the others are counted."""
+        self._store.refresh()
+        met, fresh, before = [self._met.get(each.name) for each in self._store.fragments], dict[bytes, int](), 0
+        for row, (document, (place, stored)) in enumerate(zip(ids, self._store.find(ids).tolist(), strict=True)):
+            if place < 0 and document not in self._waiting_ids:
+                fresh.setdefault(document, row)
+            elif place >= 0 and (of_old := met[place]) is not None and not of_old[stored]:
+                of_old[stored], before = True, before + 1
+        self._before += before
+        self._repeated += len(ids) - before - len(fresh)
+        self._waiting_ids.update(fresh)
+        return list(fresh.values())
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
         """The texts of these rows; those without one that can be read are counted."""
@@ -377,8 +383,7 @@ class _Extraction:
         """Up to so many distinct texts of rows sampled over the whole file, always the same ones."""
         rng = np.random.default_rng(0)
         rows = list(drawn_rows(self._file, self._roles, self._survey.rows, SAMPLE_ROWS * count, rng))
-        inputs = dict.fromkeys(self._inputs(rows))
-        distinct = list(inputs)
+        distinct = list(dict.fromkeys(self._inputs(rows)))
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
 

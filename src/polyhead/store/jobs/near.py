@@ -21,6 +21,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.backends.prefix import with_every_token
+from polyhead.engine.inputs import is_blank_input
 from polyhead.engine.scale_files import scales_for
 from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.plan import Path
@@ -90,7 +91,7 @@ def nearest_documents(
     BadValue for an empty text.
     """
     wish, opened = wish or NearRequest(), Bundle.open(bundle)
-    if not any(each.strip() for each in text):
+    if is_blank_input(text):
         raise BadValue("the text is empty", got=text, do="give a text that has words")
     store = open_corpus(location)
     check_store_trunk(str(location), store, opened)
