@@ -5,9 +5,8 @@ import pytest
 
 from advise.test_ways import tasks_in
 from polyhead.advise import compare as comparing
-from polyhead.advise.compare import Compared, Comparing, Settings, trained_scores, with_frontier
+from polyhead.advise.compare import Compared, Comparing, Corrections, Settings, trained_scores, with_frontier
 from polyhead.advise.measure import Counted, WayCosts
-from polyhead.advise.prices import Corrections
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore
 from polyhead.advise.tables import comparison_page, notes, table_rows, task_rows
 from polyhead.errors import ConfigError

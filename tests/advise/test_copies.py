@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.advise.copies import copied_arrays, copies
-from polyhead.advise.measure import counted_costs
+from polyhead.advise.measure import copied_arrays, copies, counted_costs
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.write import Draft, add_tasks

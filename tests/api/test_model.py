@@ -14,7 +14,7 @@ import pytest
 
 from polyhead import Model as Whole
 from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
-from polyhead.api.settings import settings_of
+from polyhead.api.fitting import settings_of
 from polyhead.bundle.read import Bundle
 from polyhead.data.rows import Rows
 from polyhead.project.recipes import Training

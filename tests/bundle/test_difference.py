@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.convert.difference import encoder_difference, low_rank, rank_of, spacing
+from polyhead.convert.folders import encoder_difference, low_rank, rank_of, spacing
 from polyhead.testing import tiny_trunk
 
 BASE = tiny_trunk(layers=2, width=32)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from polyhead.bundle.read import Bundle
-from polyhead.convert.texts import SAMPLE_TEXTS
+from polyhead.convert.run import SAMPLE_TEXTS
 from polyhead.project.tables import LEAST_TOKENS
 from support import checkpoints
 from support.commands import run

@@ -10,7 +10,7 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile import groups
-from polyhead.engine.compile.few import numbers_of
+from polyhead.engine.compile.groups import numbers_of
 from polyhead.engine.compile.heads import folded, output_of, pad_slot
 from polyhead.plan import Path, Pool
 from polyhead.tasks.task import Task

@@ -20,8 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from polyhead.cli.serve_options import grpc_beside
 from polyhead.errors import BadValue, ConfigError
-from polyhead.serve.grpc.calls import CODES, SERVICE
-from polyhead.serve.grpc.listen import grpc_listening
+from polyhead.serve.grpc.listen import CODES, SERVICE, grpc_listening
 from polyhead.serve.grpc.messages import FIELDS, check_fields_of, message_classes, message_in
 from polyhead.serve.http import MOST_VALUES, STATUS
 from polyhead.serve.keys import AccessKeys, keys_in

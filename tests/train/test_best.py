@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from polyhead.api.settings import settings_of
+from polyhead.api.fitting import settings_of
 from polyhead.bundle.read import Bundle
 from polyhead.deep.branch import beside
 from polyhead.engine.session import Session

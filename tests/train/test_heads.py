@@ -15,7 +15,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.heads import stepped
-from polyhead.deep.heads.folds import FoldRun, rounds_of
+from polyhead.deep.heads.stepped import FoldRun, rounds_of
 from polyhead.engine.session import Session
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
@@ -192,7 +192,7 @@ def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_genera
     """To the bit, dropout included; torch's generator stays as it was."""
     prepared, extractor, candidate, path, _ = attention_of(home)
     with monkeypatch.context() as plain:
-        plain.setattr("polyhead.deep.heads.folds.own_generator", nullcontext)
+        plain.setattr("polyhead.deep.heads.stepped.own_generator", nullcontext)
         in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
     before, number = torch.random.get_rng_state(), torch.get_num_threads()
     trials = Trials(prepared, extractor, checkpoints=None, events=Events())
@@ -221,7 +221,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
         return module_outputs(*given)
 
     monkeypatch.setattr(stepped, "rounds_of", rounds)
-    monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", outputs)
+    monkeypatch.setattr("polyhead.deep.heads.stepped.module_outputs", outputs)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -248,7 +248,7 @@ class Paced:
 
 def test_a_thread_without_a_fold_begins_the_next_round(monkeypatch):
     """It waited for the slowest fold: five folds on two threads took as long as six. One round ahead is all."""
-    monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", lambda module, held: [held])
+    monkeypatch.setattr("polyhead.deep.heads.stepped.module_outputs", lambda module, held: [held])
     begun = collections.defaultdict(threading.Event)
     courses = [Paced("a", begun), Paced("b", begun), Paced("c", begun, until=("a", 2))]
     runs = [FoldRun(module=torch.nn.Identity(), course=one, held=one.name, tokens=1.0) for one in courses]

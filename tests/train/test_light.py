@@ -80,7 +80,7 @@ def head_of(name, folder, rng):
 @pytest.mark.parametrize("name", HEADS)
 def test_outputs_of_a_linear_head_are_those_of_torchs_module(name, tmp_path):
     torch = pytest.importorskip("torch")
-    from polyhead.deep.heads.outputs import part_outputs
+    from polyhead.deep.heads.stepped import part_outputs
 
     path, arrays, examples = head_of(name, tmp_path, np.random.default_rng(3))
     found = head_outputs(path, arrays, examples, WIDTH)

@@ -17,7 +17,7 @@ from polyhead.tasks.kinds.tagged import chosen
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Split
 from polyhead.train.heads import inputs as head_inputs
-from polyhead.train.heads.transitions import choose_weight, with_transitions
+from polyhead.train.heads.run import choose_weight, with_transitions
 from polyhead.train.run import train_project
 from support.tiny_project import write_trunk
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
 from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_speed
-from polyhead.advise.prices import Corrections, seconds_of
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.read import Bundle
-from polyhead.deep.prices import Sizes, sizes_of
-from polyhead.deep.rates import rates_of
+from polyhead.deep.prices import STOPPED, UPDATE, Rates, Sizes, frozen_seconds, rates_of, sizes_of, work_on_path
+from polyhead.encoder.shape import Architecture as Shape
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file
 from polyhead.machine import Clock, processor
 from polyhead.progress import counted, duration
+from polyhead.project.recipes import FineTune
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.encoder import load_any_trunk
@@ -315,3 +316,46 @@ def with_frontier(ways: Sequence[Compared]) -> tuple[Compared, ...]:
         marked.append(msgspec.structs.replace(way, on_frontier=way.costs is not None and way.quality > best))
         best = max(best, way.quality)
     return tuple(marked)
+
+
+def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, shape: Shape) -> float:
+    """Seconds of training the way, evaluation included; kept states are charged in part, since ways share them."""
+    total = 0.0
+    for p in prepared:
+        for strategy in (p.strategy, *way.besides):
+            with_strategy, size = msgspec.structs.replace(p, strategy=strategy), sizes[p.task.name]
+            if way.trunk_learns:
+                total += _learned_seconds(way, with_strategy, size, rates, shape)
+            else:
+                total += frozen_seconds(with_strategy, size, rates, shape)
+    return total
+
+
+def _learned_seconds(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
+    """The same of one task, where the trunk learns with it."""
+    work, steps = work_on_path(p, shape), max(1, math.ceil(size.rows / p.training.batch))
+    passes = p.training.schedule(steps).most_updates / steps
+    stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
+    learned = size.train * rates.learn + size.held * rates.encode
+    ended = (size.held + size.test) * rates.encode * work.run
+    return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
+
+
+class Corrections:
+    """Ratios of actual to estimated durations, by way, and over all for ways that never ran."""
+
+    def __init__(self, done: Iterable[tuple[str, float, float]] = ()) -> None:
+        self._done: dict[str, list[tuple[float, float]]] = {}
+        for way, estimated, seconds in done:
+            self.add(way, estimated, seconds)
+
+    def add(self, way: str, estimated: float, seconds: float) -> None:
+        """Records a finished run; `estimated` is without corrections."""
+        self._done.setdefault(way, []).append((estimated, seconds))
+
+    def corrected(self, way: str, estimated: float) -> float:
+        """The estimate times measured over estimated seconds of this way's runs, or of all runs if it has none."""
+        runs = self._done.get(way) or [pair for pairs in self._done.values() for pair in pairs]
+        if not runs:
+            return estimated
+        return estimated * sum(taken for _, taken in runs) / max(1e-9, sum(estimate for estimate, _ in runs))

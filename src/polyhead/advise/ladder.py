@@ -9,15 +9,13 @@ from pathlib import Path
 import msgspec
 
 from polyhead.advise.choice import MARGIN, MICRO, UNITS, WORTH, Advice, Budget, next_step, scale_of, task_advice
-from polyhead.advise.compare import trained_scores
+from polyhead.advise.compare import seconds_of, trained_scores
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.measure import measured_speed
-from polyhead.advise.prices import seconds_of
 from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
-from polyhead.deep.prices import sizes_of
-from polyhead.deep.rates import rates_of
+from polyhead.deep.prices import rates_of, sizes_of
 from polyhead.errors import ConfigError
 from polyhead.files import replace_file
 from polyhead.machine import Clock

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path as FilePath
+from typing import Any
 
-from polyhead.advise.copies import copied_arrays, copies, is_group
+import msgspec
+import numpy as np
+
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.owners import TASK_OF, owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import runner_of
+from polyhead.engine.backends.base import LoadedTask, runner_of
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision, word_weights_of
 from polyhead.engine.request import Request
 from polyhead.engine.scale_files import scales_for
-from polyhead.plan import TRUNK, cost, merge
+from polyhead.plan import TRUNK, Path, Prompt, cost, merge, owners_of
 from polyhead.text.tokenize import Tokenizer
 from polyhead.values import Value
 
@@ -72,7 +77,7 @@ class WayCosts(Value):
 
 
 def counted_costs(
-    bundles: Sequence[Path], tokens: int, counts: Sequence[int] = COUNTS, *, apart: bool = False
+    bundles: Sequence[FilePath], tokens: int, counts: Sequence[int] = COUNTS, *, apart: bool = False
 ) -> WayCosts:
     """The costs of a trained set; `apart`: each task has its own trunk and bundle."""
     opened = [Bundle.open(root, verify=False) for root in bundles]
@@ -97,7 +102,7 @@ def counted_costs(
 
 
 def measured_speed(
-    bundles: Sequence[Path],
+    bundles: Sequence[FilePath],
     inputs: Mapping[str, Sequence[AnyInput]],
     *,
     counts: Sequence[int] = COUNTS,
@@ -203,3 +208,67 @@ def _counted(costs: Sequence[cost.Cost]) -> Counted:
         flops=sum(plan_cost.flops for plan_cost in costs),
         parameters=sum(plan_cost.parameters for plan_cost in costs),
     )
+
+
+def copy_name(number: int) -> str:
+    """The name of the copy of this number."""
+    return f"copy-{number}"
+
+
+def copies(records: Sequence[TaskRecord], count: int) -> dict[str, TaskRecord]:
+    """`count` tasks by name, which copy `records` in turn; each owns its arrays.
+
+    Prompts of a group share one input, and so do the prompts of all copies.
+    """
+    copied = {}
+    for number in range(count):
+        base = number % len(records)
+        record, name = records[base], copy_name(number)
+        path = _path_of(records, base, number, count)
+        task = msgspec.structs.replace(record.task, name=name)
+        copied[name] = msgspec.structs.replace(record, task=task, path=path, owner=owner_named(name))
+    return copied
+
+
+def copied_arrays(
+    records: Mapping[str, TaskRecord], tasks: Sequence[LoadedTask], shape: Architecture
+) -> dict[str, LoadedTask]:
+    """The copies, `records`, with their arrays; `tasks` are those that were copied, in order."""
+    copied, arrays = dict(zip(records, itertools.cycle(tasks), strict=False)), dict[str, LoadedTask]()
+    for name, record in records.items():
+        path, read = record.path, dict[str, dict[str, np.ndarray]]()
+        for owner in set(owners_of(path)) - {TRUNK, path.head.part}:
+            if owner.startswith(TASK_OF):
+                owner_arrays = copied[owner.removeprefix(TASK_OF)].arrays
+                read[owner] = {leaf: owner_arrays[leaf] for leaf in cost.part_arrays(path, shape, owner)}
+            else:
+                read[owner] = dict(copied[name].others[owner])
+        arrays[name] = LoadedTask(path=path, arrays=dict(copied[name].arrays), others=read)
+    return arrays
+
+
+def _path_of(records: Sequence[TaskRecord], base: int, number: int, count: int) -> Path:
+    path = records[base].path
+    owner = owner_named(records[base].task.name)
+    embed = path.embed
+    if len(embed.prompts) > 1 or is_group(path):
+        shared = [prompt for prompt in embed.prompts if not prompt.part.startswith(TASK_OF)]
+        rows = next(prompt.rows for prompt in embed.prompts if prompt.part == owner)
+        prompts = [Prompt(part=owner_named(copy_name(copy)), rows=rows) for copy in range(count)]
+        embed = msgspec.structs.replace(embed, prompts=(*shared, *prompts))
+        path = Path(nodes=(embed, *path.nodes[1:]))
+    renamed = _renamed(msgspec.to_builtins(path), owner, owner_named(copy_name(number)))
+    return msgspec.convert(renamed, Path)
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _renamed(item, old, new) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_renamed(item, old, new) for item in value]
+    return new if value == old else value
+
+
+def is_group(path: Path) -> bool:
+    """Whether the path's prompts share an input with others that the text sees."""
+    return bool(path.embed.prompts) and not path.embed.isolated

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
-from polyhead.api.encoder import named_encoder
+from polyhead.api.encoder import named_encoder, packed, unpack
 from polyhead.api.model import Model
-from polyhead.api.packed import packed, unpack
 from polyhead.bundle.create import linked_bundle
 from polyhead.bundle.files import write_arrays
 from polyhead.bundle.format import BUNDLE, TRUNK, WEIGHTS

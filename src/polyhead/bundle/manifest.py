@@ -24,9 +24,9 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.bundle.heads import check_head
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.encoder.data import TextSettings, trunk_digest
+from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import (
     BadName,
@@ -39,9 +39,10 @@ from polyhead.errors import (
     summary_of,
 )
 from polyhead.plan import TRUNK as TRUNK_OWNER
-from polyhead.plan import Path, digest, owners_of, owners_of_node
+from polyhead.plan import Head, Path, digest, owners_of, owners_of_node
 from polyhead.plugins import packages_of, unregistered
 from polyhead.tasks.calibration import Calibration
+from polyhead.tasks.generation import GenerationRules
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import MOST_VALUES
 from polyhead.tasks.task import Task, check_name, owner_of
@@ -345,3 +346,26 @@ class _Numbered(msgspec.Struct):
     """The one field that every format has."""
 
     format: int
+
+
+def check_head(task: Task, head: Head, shape: Architecture) -> None:
+    """Raises BundleError for a head of another kind or width, ConfigError for rules that a decoder cannot follow.
+
+    A task that generates, and no other, has a decoder and rules of generation.
+    """
+    kind, decoder, rules = kind_of(task), head.decoder, task.generation
+    width = shape.vocabulary if kind.generates else kind.width(task)
+    if (head.kind, head.width) != (task.kind, width):
+        raise BundleError(
+            f"the head of task '{task.name}' does not answer it",
+            got=f"{head.kind} with {head.width} outputs",
+            allowed=f"{task.kind} with {width} outputs",
+        )
+    if kind.generates and isinstance(decoder, Decoder) and isinstance(rules, GenerationRules):
+        rules.check(vocabulary=shape.vocabulary, most_tokens=decoder.most_tokens, task=task.name)
+    elif kind.generates or isinstance(decoder, Decoder):
+        raise BundleError(
+            f"task '{task.name}' of kind '{task.kind}' does not fit its head",
+            got=f"decoder {decoder}, generation {rules}",
+            allowed="both for a kind that generates, neither for any other",
+        )

@@ -12,7 +12,7 @@ from polyhead.evaluate.cascade import CascadeChoice
 from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import Details, answer_text
 from polyhead.evaluate.on_project import EvaluatedTask
-from polyhead.evaluate.scores import Interval, SplitScore
+from polyhead.evaluate.scores import SplitScore, ranged
 from polyhead.progress import short
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
@@ -171,13 +171,6 @@ def comparison_lines(outcome: Comparison) -> list[str]:
     ]
     shown = text_table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
     return section(f"{outcome.task}: against {outcome.against}", [*lines, "", *shown] if shown else lines)
-
-
-def ranged(interval: Interval | None) -> str:
-    """An interval in words; `-` for one without width, of which resampled rows that are all alike say nothing."""
-    if interval is None or interval.low == interval.high:
-        return "-"
-    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def brief(value: Any) -> str:

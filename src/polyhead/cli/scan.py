@@ -16,8 +16,7 @@ from polyhead.cli.output import Printer, counted, in_bytes, indented, section, t
 from polyhead.evaluate.report.tree import tree
 
 if TYPE_CHECKING:
-    from polyhead.convert.difference import EncoderDifference
-    from polyhead.convert.folders import Scan
+    from polyhead.convert.folders import EncoderDifference, Scan
 
 MODEL_FILES = ("config.json", "adapter_config.json")
 

@@ -390,3 +390,8 @@ def _flops(
     shares = cost.flops_by_sharers(plan(tasks), shape, tokens, folded=True) if tasks else {}
     named = {names[0] if len(names) == 1 else f"shared: {', '.join(names)}": flops for names, flops in shares.items()}
     return dict.fromkeys(tasks, 0) | named
+
+
+def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
+    """The tasks of a moment that callers may ask, by name."""
+    return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}

@@ -27,6 +27,7 @@ from polyhead.engine.loaded import (
     bundle_changes,
     check_task,
     loaded,
+    shown_tasks,
     trained_precision,
     warn_of_precision,
     word_weights_of,
@@ -338,8 +339,7 @@ class Session:
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task that is not hidden."""
-        loaded = self.loaded
-        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+        return shown_tasks(self.loaded)
 
     def arrays(self, name: str) -> LoadedTask:
         """The path and the arrays of a task. Raises UnknownTask."""

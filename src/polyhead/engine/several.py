@@ -23,7 +23,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import NoneBelow, check_none_below
 from polyhead.engine.inputs import Inputs, Words, checked_deadline, checked_inputs, checked_words
-from polyhead.engine.loaded import Changes, LoadedTasks
+from polyhead.engine.loaded import Changes, LoadedTasks, shown_tasks
 from polyhead.engine.receipt import Receipt, added_up
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, ErrorT, PolyheadError, reworded, suggestion
@@ -73,8 +73,7 @@ class SessionSet:
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task that is not hidden."""
-        loaded = self.loaded
-        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+        return shown_tasks(self.loaded)
 
     def predict(
         self,

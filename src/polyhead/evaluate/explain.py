@@ -14,7 +14,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.prefix import is_averaged, layers_read, stored_paths
-from polyhead.engine.compile.heads import folded
+from polyhead.engine.compile.heads import folded_task
 from polyhead.engine.inputs import AnyInput, Passage, Words, task_input
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
@@ -112,11 +112,7 @@ def token_weights(session: Session, paths: Mapping[str, Path], encoded: Encoded)
 
 def _pooler_weights(path: Path, loaded: LoadedTask, states: np.ndarray) -> np.ndarray:
     """The weight of each token from the states (tokens, layers, width) that the pooler reads."""
-    owned = {path.head.part: loaded.arrays, **loaded.others}
-    head, hidden, pooler = (
-        owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
-    )
-    scores = folded(path, head, hidden, pooler, width=states.shape[-1]).scores
+    scores = folded_task(loaded, width=states.shape[-1]).scores
     assert scores is not None
     if path.pool.layers != "learned":
         states = states.mean(axis=1, keepdims=True)

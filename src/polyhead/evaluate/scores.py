@@ -36,6 +36,13 @@ class Interval(Value):
     high: float
 
 
+def ranged(interval: Interval | None) -> str:
+    """An interval in words; `-` for one without width, of which resampled rows that are all alike say nothing."""
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{interval.low:.4f} to {interval.high:.4f}"
+
+
 def intervals(recount: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Interval]:
     """The interval of each metric of a split with this many rows."""
     return {name: _middle(values) for name, values in _resampled(recount, rows, seed, resamples).items()}

@@ -11,6 +11,7 @@ import numpy as np
 
 from polyhead.engine.answers import Result
 from polyhead.engine.familiar import KEY, NONE
+from polyhead.engine.loaded import shown_tasks
 from polyhead.engine.several import error_of_call, errors_of_call
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, EmptyData, PolyheadError
@@ -18,7 +19,7 @@ from polyhead.serve.checks import cut_inputs, too_many_characters
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
-from polyhead.serve.service import Service, TaskSelection, shown_tasks
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.serve.similarity import OptionVector, OptionVectors, Similarity, characters_read, words_read
 from polyhead.tasks.task import Answer
 from polyhead.text.characters import has_visible

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from polyhead.engine.familiar import NoneBelow, is_wanted
 from polyhead.engine.inputs import AnyInput, task_input
-from polyhead.engine.loaded import FactOfTasks, LoadedTasks
+from polyhead.engine.loaded import FactOfTasks, LoadedTasks, shown_tasks
 from polyhead.engine.queue import BatchFacts, Queue
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session, attach_vectors
@@ -385,11 +385,6 @@ async def _trim_often() -> None:
     while True:
         await asyncio.sleep(TRIMMED_EVERY)
         await asyncio.to_thread(trim)
-
-
-def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
-    """The tasks of a moment that callers may ask, by name."""
-    return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
 
 def _default(loaded: LoadedTasks, _: tuple[str, ...]) -> tuple[str, ...]:

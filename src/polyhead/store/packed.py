@@ -16,7 +16,7 @@ import numpy as np
 from polyhead.codecs.base import Affine
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference.layer import gelu, normalized
-from polyhead.engine.compile.heads import Slot, folded
+from polyhead.engine.compile.heads import Slot, folded_task
 from polyhead.errors import StoreError
 from polyhead.plan import TRUNK, Activation, Path, owners_of
 from polyhead.plan.cost import WORD_WEIGHTS
@@ -229,11 +229,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[np.ndarray], np.ndarray]] = {"tanh":
 def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     """A task's pooler and head, folded with each other and with the codec of its column."""
     path = task.path
-    owned = {path.head.part: task.arrays, **task.others}
-    head, hidden, pooler = (
-        owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
-    )
-    slot = folded(path, head, hidden, pooler, width=column.width)
+    slot = folded_task(task, width=column.width)
     # In a mean of layers, each encoded by itself, every layer has an equal share; other maps have one for each.
     shares = column.layers if path.pool.layers == "mean" else 1
     affine = column.codec.format.affine(column.codec)

@@ -7,8 +7,7 @@ import numpy as np
 
 from polyhead.deep.branch.task import branch_paths, chosen_part, grow
 from polyhead.deep.features import wanted_taps
-from polyhead.deep.prices import frozen_seconds, sizes_of
-from polyhead.deep.rates import rates_of
+from polyhead.deep.prices import frozen_seconds, rates_of, sizes_of
 from polyhead.machine import Clock
 from polyhead.plan.cost.allocate import AllocationOption, by_rule
 from polyhead.progress import counted, duration

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 
 import msgspec
@@ -11,14 +13,15 @@ import numpy as np
 import torch
 
 from polyhead.deep.examples import FeatureExamples, module_outputs
-from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.nn.dropout import own_generator
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.kept import KeptExamples
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
@@ -188,3 +191,60 @@ def _course(
         label=f"{task.name} ({module.path.pool.positions})",
         last=validation is None,
     )
+
+
+class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One fold's head, its training, and the rows that it is not trained on."""
+
+    module: PooledPart
+    course: Course
+    held: FeatureExamples
+    tokens: float  # that a round reads
+
+
+@contextmanager
+def rounds_of(runs: Sequence[FoldRun], *, threads: int) -> Iterator[Iterator[list[np.ndarray]]]:
+    """Trains all folds by one more round at each step; yields the outputs of all held-out rows, fold after fold.
+
+    The number of `threads` changes no bit. With several, a thread without a fold in this round begins the next.
+    """
+    rounds = range(1, runs[0].course.most + 1)
+    if threads < 2:
+        yield ([row for run in runs for row in _trained(run, number)] for number in rounds)
+        return
+    each = (torch.get_num_threads(),)  # a new thread uses as many OpenMP threads for products as exist, unless limited
+    pool = ThreadPoolExecutor(min(threads, len(runs)), "polyhead-folds", torch.set_num_threads, each)
+    try:
+        yield _ahead(pool, runs, rounds)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _ahead(pool: ThreadPoolExecutor, runs: Sequence[FoldRun], rounds: range) -> Iterator[list[np.ndarray]]:
+    """The outputs of each round; what threads have no work for is one round more."""
+    begun = [pool.submit(_trained, run, rounds[0]) for run in runs]
+    for number in rounds:
+        ahead = [
+            pool.submit(_trained, run, number + 1, before)
+            for run, before in zip(runs, begun, strict=True)
+            if number + 1 in rounds
+        ]
+        yield [row for future in begun for row in future.result()]
+        begun = ahead
+
+
+def _trained(run: FoldRun, number: int, before: Future[list[np.ndarray]] | None = None) -> list[np.ndarray]:
+    """The outputs for the held-out rows, after this many rounds; `before` is the fold's last one, maybe under way."""
+    if before is not None:
+        before.result()
+    with own_generator():
+        run.course.advance(number)
+    return module_outputs(run.module.eval(), run.held)
+
+
+def part_outputs(path: Path, arrays: Mapping[str, np.ndarray], examples: KeptExamples, width: int) -> list[np.ndarray]:
+    """The outputs of the part with these arrays for every example, in order; `width` is the encoder's."""
+    part = PooledPart(path, width)
+    part.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
+    with single_thread():
+        return module_outputs(part.eval(), FeatureExamples(examples))

@@ -13,7 +13,7 @@ from torch.nn.functional import layer_norm
 
 from polyhead.deep.nn.ends import ACTIVATIONS
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.engine.compile.heads import Slot, folded
+from polyhead.engine.compile.heads import Slot, folded_task
 from polyhead.plan import Path, Pool
 
 VECTORS = ("first", "mean")  # positions of which a text has one vector
@@ -29,10 +29,7 @@ class StackMember(NamedTuple):
     @classmethod
     def of(cls, name: str, task: LoadedTask, *, width: int) -> StackMember:
         """The task with states `width` wide."""
-        pool, head = task.path.pool, task.path.head
-        owned = {head.part: task.arrays, **task.others}
-        hidden, pooler = (owned[owner or head.part] for owner in (head.hidden_part, pool.part))
-        return cls(name, task.path, folded(task.path, task.arrays, hidden, pooler, width=width))
+        return cls(name, task.path, folded_task(task, width=width))
 
     @property
     def form(self) -> StackForm:

@@ -21,13 +21,13 @@ from polyhead.engine.compile.arrangement import (
     states_read,
 )
 from polyhead.engine.compile.encoder import LayerSpan, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.few import places_of_few
 from polyhead.engine.compile.groups import (
     answer_places,
     few_graph,
     few_places,
     is_few,
     is_joint,
+    places_of_few,
     slot_outputs,
     slots_graph,
 )

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
+from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.compile.maps import Arrays, dense_ops, norm_ops
 from polyhead.engine.compile.ops import InputKind, Ops, Size, Tensor, side_by_side, slots_product
 from polyhead.plan import Activation, Head, Path, Pool
@@ -307,6 +308,14 @@ class Slot(Value, eq=False):
         arrays = msgspec.structs.asdict(self)
         zeros: dict[str, Any] = {name: None if a is None else np.zeros_like(a) for name, a in arrays.items()}
         return Slot(**zeros)
+
+
+def folded_task(task: LoadedTask, *, width: int) -> Slot:
+    """The slot of a loaded task whose states are `width` wide."""
+    path = task.path
+    owned = {path.head.part: task.arrays, **task.others}
+    owners = (path.head.part, path.head.hidden_part, path.pool.part)
+    return folded(path, *(owned[owner or path.head.part] for owner in owners), width=width)
 
 
 def folded(path: Path, arrays: Arrays, hidden: Arrays, pooler: Arrays, *, width: int) -> Slot:

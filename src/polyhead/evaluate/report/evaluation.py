@@ -20,7 +20,7 @@ from polyhead.evaluate.report.page import (
     paragraph,
     plot,
 )
-from polyhead.evaluate.scores import Interval, Sliced
+from polyhead.evaluate.scores import Sliced, ranged
 from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import Value
 
@@ -73,7 +73,7 @@ def _overview(reported: Reported) -> str:
                 f'<a href="#{html_text(score.task)}">{html_text(score.task)}</a>',
                 html_text(score.metric),
                 f"{score.scores[score.metric]:.4f}",
-                _range(details.intervals.get(score.metric)),
+                ranged(details.intervals.get(score.metric)),
                 *(
                     f"{simple[name][score.metric]:.4f}" if score.metric in simple.get(name, {}) else ""
                     for name in shown
@@ -91,17 +91,10 @@ def _overview(reported: Reported) -> str:
 def _others(details: Details) -> str:
     score = details.score
     return "<br>".join(
-        html_text(f"{name} {value:.4f}") + f' <span class="soft">{_range(details.intervals.get(name))}</span>'
+        html_text(f"{name} {value:.4f}") + f' <span class="soft">{ranged(details.intervals.get(name))}</span>'
         for name, value in score.scores.items()
         if name != score.metric
     )
-
-
-def _range(interval: Interval | None) -> str:
-    """Its ends; `-` for one without width, of which resampled rows that are all alike say nothing."""
-    if interval is None or interval.low == interval.high:
-        return "-"
-    return f"{interval.low:.4f} to {interval.high:.4f}"
 
 
 def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
@@ -255,7 +248,7 @@ def _slices(sliced: Sliced, details: Details) -> str:
     ]
     whole = details.score.scores[sliced.metric]
     rows = [
-        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", _range(each.interval)) for each in sliced.slices
+        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", ranged(each.interval)) for each in sliced.slices
     ]
     return card(
         f"By {sliced.column}: {sliced.metric}",
@@ -266,7 +259,7 @@ def _slices(sliced: Sliced, details: Details) -> str:
 
 
 def _compared(pair: Comparison) -> str:
-    interval = f", 95 % interval {_range(pair.interval)}" if pair.interval is not None else ""
+    interval = f", 95 % interval {ranged(pair.interval)}" if pair.interval is not None else ""
     chance = "" if pair.probability is None else f" McNemar's exact test: p = {pair.probability:.4g}."
     rows = [
         (

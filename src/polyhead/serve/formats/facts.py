@@ -14,12 +14,12 @@ from starlette.responses import Response
 from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import InputType, input_types_of
-from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.loaded import LoadedTasks, shown_tasks
 from polyhead.engine.several import TasksOfSet
 from polyhead.errors import BundleError
 from polyhead.serve.formats.asking import PORT_TASK
 from polyhead.serve.http import json_content
-from polyhead.serve.service import Service, TaskSelection, shown_tasks
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.task import Task
 from polyhead.values import Value, few_digits
 

@@ -34,8 +34,7 @@ from polyhead.store.jobs.answers import (
     concatenate_columns,
 )
 from polyhead.store.jobs.executors import CLUSTER, EXECUTORS, HERE, SEVERAL, Executor
-from polyhead.store.jobs.familiar import known_documents
-from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
+from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, known_documents, priced
 from polyhead.store.packed import PackedTasks, check_packed
 from polyhead.store.writing import StoredWriting
 from polyhead.tasks.kinds import kind_of

@@ -77,7 +77,7 @@ def head_outputs(path: Path, arrays: Arrays, examples: KeptExamples, width: int)
     """
     answer: Callable[[KeptBatch], np.ndarray] = partial(_answered, path, arrays)
     if not is_linear(path) and not attends_alike(path, arrays):
-        outputs: list[np.ndarray] = deep("heads.outputs:part_outputs")(path, arrays, examples, width)
+        outputs: list[np.ndarray] = deep("heads.stepped:part_outputs")(path, arrays, examples, width)
         return outputs
     return outputs_of(answer, examples)
 
