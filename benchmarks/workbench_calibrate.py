@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.workbench_rows import HOME, rows_of, shuffled, trained, write_rows
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
-from polyhead.certify.beside import keep_beside
+from polyhead.certify.annotations import keep_beside
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.engine.answers import AnswerTable

@@ -10,7 +10,7 @@ import pytest
 
 from polyhead import DataFile, errors
 from polyhead.bundle.read import Bundle
-from polyhead.certify.beside import Beside, keep_beside
+from polyhead.certify.annotations import Beside, keep_beside
 from polyhead.project.tables import Project
 from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.api.given import frame_of, texts_of_rows
+from polyhead.api.containers import frame_of, texts_of_rows
 from polyhead.api.rows import LabelledTexts
 from polyhead.errors import BadValue, MissingColumn
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.certify.beside import Beside, keep_beside
+from polyhead.certify.annotations import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.encoder import near
 from polyhead.engine.backends import open_backend
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.plan import Pool, merge
@@ -22,8 +21,8 @@ ONCE = ("equals the reference, float32", "does not depend on padding")
 @pytest.fixture(params=[4, 7])
 def block(request, monkeypatch):
     """Positions of a block; texts of the checks have up to 48, and windows are of 4."""
-    monkeypatch.setattr(near, "BLOCK", request.param)
-    monkeypatch.setattr(near, "WORTH", 1)
+    monkeypatch.setattr(window_blocks, "BLOCK", request.param)
+    monkeypatch.setattr(window_blocks, "WORTH", 1)
     return request.param
 
 

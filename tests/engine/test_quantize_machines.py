@@ -10,7 +10,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
-from polyhead.certify.beside import Beside, keep_beside
+from polyhead.certify.annotations import Beside, keep_beside
 from polyhead.engine.probes import Numerics, keep_agreements, read_agreements
 from polyhead.engine.scale_files import (
     CACHE,

@@ -14,8 +14,8 @@ from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify import Requester, checked, roll_back
-from polyhead.certify import beside as beside_module
-from polyhead.certify.beside import Beside, keep_beside, with_sections
+from polyhead.certify import annotations as beside_module
+from polyhead.certify.annotations import Beside, keep_beside, with_sections
 from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead.cli.given import given_in
+from polyhead.cli.sources import given_in
 from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
 from polyhead.errors import ConfigError

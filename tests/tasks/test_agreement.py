@@ -11,7 +11,7 @@ from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen
 from polyhead.certify import ProbeRunner
-from polyhead.certify.beside import Beside, keep_beside
+from polyhead.certify.annotations import Beside, keep_beside
 from polyhead.engine.probes import (
     FILE,
     Numerics,

@@ -8,7 +8,6 @@ import pytest
 
 from polyhead.api.fitting import settings_of
 from polyhead.bundle.read import Bundle
-from polyhead.deep.branch import beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
@@ -37,8 +36,8 @@ def home(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Branches learn for an epoch: what the tests look at does not depend on how good they become."""
-    monkeypatch.setattr(beside, "BRANCH_TRAINING", Training(epochs=1, patience=1, batch=8, learning_rate=2e-3))
-    monkeypatch.setattr(beside, "LEAST_ROWS", 1)
+    monkeypatch.setattr(alternatives, "BRANCH_TRAINING", Training(epochs=1, patience=1, batch=8, learning_rate=2e-3))
+    monkeypatch.setattr(alternatives, "LEAST_ROWS", 1)
 
 
 def project_of(home, name="mood", *, training=BEST, **changes):
@@ -58,15 +57,15 @@ def branches_win(monkeypatch):
     def two_layers(options, c):
         return {options[0].task: next(option for option in options if option.layers == 2)}
 
-    monkeypatch.setattr(beside, "by_rule", two_layers)
+    monkeypatch.setattr(alternatives, "by_rule", two_layers)
     better = SimpleNamespace(
         choosing_score=rule.choosing_score, selection_score=rule.selection_score, best_of=lambda *given, **named: 1
     )
-    monkeypatch.setattr(beside, "rule", better)
-    grow = beside.grow
+    monkeypatch.setattr(alternatives, "rule", better)
+    grow = alternatives.grow
     every = {"search": "grid"}
     monkeypatch.setattr(
-        beside,
+        alternatives,
         "grow",
         lambda p, *given, **named: grow(
             msgspec.structs.replace(p, strategy=msgspec.structs.replace(p.strategy, **every)), *given, **named
@@ -93,8 +92,8 @@ def test_a_branch_that_is_kept_answers_as_it_was_scored_and_is_not_trained_again
 
 def test_a_branch_that_is_not_clearly_better_leaves_the_head_as_it_was(home, tmp_path, monkeypatch):
     """Here none can be: a layer would have to gain 1,000 points."""
-    by_rule = beside.by_rule
-    monkeypatch.setattr(beside, "by_rule", lambda options, c: by_rule(options, 1000.0))
+    by_rule = alternatives.by_rule
+    monkeypatch.setattr(alternatives, "by_rule", lambda options, c: by_rule(options, 1000.0))
     bundle, lines, _ = trained(home, tmp_path / "bundle")
     said = next(line for line in lines if "no branch is kept" in line)
     assert "layer" in said and "a layer must gain 1 point, and more than chance" in said
@@ -137,7 +136,7 @@ def test_a_head_is_compared_as_it_answers(home, tmp_path, monkeypatch, name):
         return msgspec.structs.replace(part, task=msgspec.structs.replace(part.task, **SILENT[name]))
 
     monkeypatch.setattr(heads, "train_task", silent)
-    monkeypatch.setattr(beside, "BRANCH_TRAINING", Training(epochs=20, patience=20, batch=8, learning_rate=5e-3))
+    monkeypatch.setattr(alternatives, "BRANCH_TRAINING", Training(epochs=20, patience=20, batch=8, learning_rate=5e-3))
     bundle, lines, _ = trained(home, tmp_path / "bundle", name=name)
     kept = next(line for line in lines if line.startswith(f"{name}: a branch is kept: "))
     assert " beside 0.0000 of the best head" in kept
@@ -150,7 +149,7 @@ def test_a_head_is_compared_as_it_answers(home, tmp_path, monkeypatch, name):
 def test_too_few_validation_rows_choose_no_branch(home, tmp_path, monkeypatch):
     """However good it is on these: of five rows a branch had all right, and of 500 others fewer than the head."""
     rows = len((home / "data" / "messages-validation.jsonl").read_text().splitlines())
-    monkeypatch.setattr(beside, "LEAST_ROWS", rows + 1)
+    monkeypatch.setattr(alternatives, "LEAST_ROWS", rows + 1)
     bundle, lines, _ = trained(home, tmp_path / "bundle")
     few = f"{rows} validation rows cannot show that one is better: label more, or give {rows + 1}"
     assert f"mood: branches are not begun: {few}" in lines
@@ -160,7 +159,7 @@ def test_too_few_validation_rows_choose_no_branch(home, tmp_path, monkeypatch):
 def test_what_the_minutes_do_not_hold_is_not_begun_and_said(home, tmp_path, monkeypatch):
     """The clock stands; estimates alone decide."""
     monkeypatch.setattr(heads, "Clock", lambda: SimpleNamespace(wall=1.0))
-    monkeypatch.setattr(beside, "rates_of", lambda *given: SimpleNamespace(encode=1.0, learn=1.0))
+    monkeypatch.setattr(alternatives, "rates_of", lambda *given: SimpleNamespace(encode=1.0, learn=1.0))
     training = msgspec.structs.replace(BEST, minutes=1.5 / 60)
     bundle, lines, _ = trained(home, tmp_path / "bundle", training=training)
     tried = bundle.scores("mood")["tried"]
@@ -171,14 +170,14 @@ def test_what_the_minutes_do_not_hold_is_not_begun_and_said(home, tmp_path, monk
 
 def test_fewer_minutes_try_shallower_branches(home, monkeypatch):
     """Of every limit the deepest search that fits, by the same estimate."""
-    monkeypatch.setattr(beside, "rates_of", lambda *given: SimpleNamespace(encode=1e-3, learn=1e-2))
+    monkeypatch.setattr(alternatives, "rates_of", lambda *given: SimpleNamespace(encode=1e-3, learn=1e-2))
     (prepared,) = prepare(project_of(home), home)
     extractor = SimpleNamespace(data=beside_data(home))
     depths = []
     for minutes in (None, 1000.0, 2.0, 1.0, 0.5, 1e-6):
         training = msgspec.structs.replace(BEST, minutes=minutes)
         limited = msgspec.structs.replace(prepared, training=training)
-        grown = beside._within(limited, extractor, Events(), spent=0.0)
+        grown = alternatives._within(limited, extractor, Events(), spent=0.0)
         depths.append(0 if grown is None else grown.strategy.layers or grown.strategy.most)
     assert depths == sorted(depths, reverse=True) and depths[0] == depths[1] == 3 and depths[-1] == 0
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 
-from polyhead.api.given import Frame, frame_of
+from polyhead.api.containers import Frame, frame_of
 from polyhead.api.rows import (
     PAIR,
     SPANS,

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+from polyhead.api.containers import Frame, texts_of_rows
 from polyhead.api.encoder import encoder_of, packed, shown_encoder, unpack
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
-from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.predicting import as_input, cells_by_task, check_names_of_scores, is_alone, word_places
 from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.api.given import Frame, every_input_of, frame_of, values_of_rows
+from polyhead.api.containers import Frame, every_input_of, frame_of, values_of_rows
 from polyhead.data.guess_kind import kind_of_labels, plain, separator_between, with_plain_numbers
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes

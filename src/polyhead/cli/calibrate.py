@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.certify.beside import keep_beside
+from polyhead.certify.annotations import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import (

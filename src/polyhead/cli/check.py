@@ -69,7 +69,7 @@ def command(
         parts, unread = read_parts(subject.entries, subject.folder, show=printer.show)
         findings = [*subject.findings, *unread, *findings_in(parts, limit=subject.limit, show=printer.show)]
         if (encode or features) and parts:
-            from polyhead.train.heads.doubts import doubts_in
+            from polyhead.train.heads.doubted_labels import doubts_in
 
             place = cache or (None if subject.project else scratch)
             kept, project = Path(place).resolve() if place else None, subject.project or Project(tasks=subject.entries)

@@ -10,7 +10,7 @@ import click
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, kept_centres
-from polyhead.certify.beside import keep_beside
+from polyhead.certify.annotations import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, BackendOptions, DataFile, Folder, LabelledColumns, Tasks, labelled_sources

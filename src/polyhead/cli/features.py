@@ -27,7 +27,7 @@ from polyhead.progress import duration, pace, stopped_with
 from polyhead.store.corpus import open_corpus
 from polyhead.store.jobs.backfill import answerable
 from polyhead.store.jobs.extract import ExtractRequest, ExtractSummary, extract
-from polyhead.store.jobs.near import (
+from polyhead.store.jobs.nearest import (
     NearDocuments,
     NearRequest,
     extracted_file,

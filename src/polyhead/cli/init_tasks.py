@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from polyhead.check.label import alike
-from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.output import counted
+from polyhead.cli.sources import looks_like_a_path
 from polyhead.data.read import read
 from polyhead.data.rows import Rows
 from polyhead.errors import EmptyData, PolyheadError

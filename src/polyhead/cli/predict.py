@@ -17,11 +17,11 @@ import msgspec
 from polyhead.cli.answer_lines import answered_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
-from polyhead.cli.given import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
 from polyhead.cli.options import FamiliarOptions, RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, shown_lines, writing_file
 from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows, are_rows
+from polyhead.cli.sources import TextInput, command_for, given_in, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
 from polyhead.engine.familiar import reported_keys

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from polyhead.bundle.lost import check_replacement
+from polyhead.bundle.lost_labels import check_replacement
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import kept_centres
-from polyhead.certify.beside import TITLES, Beside
+from polyhead.certify.annotations import TITLES, Beside
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
 from polyhead.data.split import kept_together

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
-from polyhead.certify.beside import TITLES, Beside
+from polyhead.certify.annotations import TITLES, Beside
 from polyhead.data.columns import Source
 from polyhead.engine.familiar import LEAST, farness, pairwise
 from polyhead.engine.session import Session

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.bundle.lost import check_replacement
+from polyhead.bundle.lost_labels import check_replacement
 from polyhead.bundle.manifest import TaskRecord, renamed
 from polyhead.bundle.owners import is_family
 from polyhead.bundle.read import Bundle

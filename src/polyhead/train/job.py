@@ -13,7 +13,7 @@ import msgspec
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.journal import keep_attempts
-from polyhead.bundle.lost import check_labels_stay
+from polyhead.bundle.lost_labels import check_labels_stay
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.certify.beside import Beside, keep_beside
+from polyhead.certify.annotations import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, digest

@@ -12,7 +12,7 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.deep.nn.attention import AttentionKeys, attend, behind, by_head
 from polyhead.deep.nn.dropout import dropped
-from polyhead.deep.nn.places import RowPlaces
+from polyhead.deep.nn.positions import RowPlaces
 from polyhead.encoder.shape import LayerActivation, LayerForm, position_maps
 from polyhead.errors import PlanError
 from polyhead.values import Value

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from polyhead.deep.nn.attention import AttentionKeys
 from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense, Layer, LayerDelta, fill_normal
-from polyhead.deep.nn.places import RowPlaces, relative_table
+from polyhead.deep.nn.positions import RowPlaces, relative_table
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError

@@ -17,7 +17,7 @@ from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
 from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
-from polyhead.deep.nn.places import RowPlaces, relative_table
+from polyhead.deep.nn.positions import RowPlaces, relative_table
 from polyhead.deep.nn.trunk import States, run_layer
 from polyhead.deep.sharing.in_layer import Adapters, delta_layers
 from polyhead.encoder.decoder import Decoder

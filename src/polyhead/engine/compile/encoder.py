@@ -16,7 +16,7 @@ from polyhead.encoder.shape import Architecture, LayerActivation, LayerForm, pos
 from polyhead.engine.compile.deltas import Inside
 from polyhead.engine.compile.maps import Arrays, dense_ops, distinct, joined_heads, norm_ops, split_heads
 from polyhead.engine.compile.ops import Build, Ops, Tensor
-from polyhead.engine.compile.places import PlaceGraphs, place_inputs
+from polyhead.engine.compile.positions import PlaceGraphs, place_inputs
 from polyhead.plan import TRUNK, Dense, Layers
 from polyhead.plan.cost.arrays import layer_form
 

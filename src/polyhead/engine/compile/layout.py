@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from polyhead.encoder.near import block_of
 from polyhead.encoder.relative import buckets_of
 from polyhead.encoder.shape import Relative
+from polyhead.encoder.window_blocks import block_of
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError

@@ -18,7 +18,7 @@ from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import SlotForm
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
-from polyhead.engine.compile.places import PLACED
+from polyhead.engine.compile.positions import PLACED
 from polyhead.errors import BackendError, without_frames
 from polyhead.values import Value
 

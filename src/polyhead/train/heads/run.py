@@ -40,7 +40,7 @@ from polyhead.train.runs import deep
 
 GAIN = "about one task in five"  # in 23 of 123 runs of results/heads_defaults.json
 TOLD_FROM = 10_000  # training rows from which each head takes a while, so that its score is reported as it ends
-WEIGHTS = (0.0, 0.15, 0.3, 0.45, 0.6)
+TRANSITION_WEIGHTS = (0.0, 0.15, 0.3, 0.45, 0.6)
 """Factors of the logarithms that are tried. On test texts of four sets, all gained with 0.3 and three lost with 1
 (docs/project/log.md)."""
 
@@ -91,7 +91,7 @@ class HeadTrainer(Trainer):
             paths = self.job.paths[p.task.name]
             trained = train_task(p, paths, self.job.source, checkpoints=folder, events=self.job.events)
             if tries_branches(p, self.job.source):
-                p, trained = deep("branch.beside:or_branch")(self.job, p, trained)
+                p, trained = deep("branch.alternatives:or_branch")(self.job, p, trained)
             self.job.commit([(p, trained)], checkpoints=folder)
 
 
@@ -176,7 +176,7 @@ def choose_weight(task: Task, sides: Sequence[tuple[Split, Split]], outputs: Seq
     best = (0.0, -np.inf)
     metric, counts = kind_of(task).default_metric(task), [len(held.examples.targets) for _, held in sides]
     bounds = np.cumsum([0, *counts]).tolist()
-    for weight in WEIGHTS if task.decoder == "constrained" else (0.0,):
+    for weight in TRANSITION_WEIGHTS if task.decoder == "constrained" else (0.0,):
         side_scores = [
             held.examples.scores(with_transitions(task, train.examples.targets, weight), outputs[start:stop])[metric]
             for (train, held), start, stop in zip(sides, bounds, bounds[1:], strict=False)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
-from polyhead.bundle.lost import NO_ROWS
+from polyhead.bundle.lost_labels import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import HeldCalibration, Probe
 from polyhead.bundle.owners import task_names

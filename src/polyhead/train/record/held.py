@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import MOST, Seen, centre_distances
 from polyhead.bundle.write import Draft
-from polyhead.certify.beside import with_sections
+from polyhead.certify.annotations import with_sections
 from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
 from polyhead.encoder.data import arrays_digest

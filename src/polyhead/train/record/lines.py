@@ -8,7 +8,7 @@ from math import inf, isfinite, nan
 
 import msgspec
 
-from polyhead.bundle.lost import taught
+from polyhead.bundle.lost_labels import taught
 from polyhead.bundle.owners import is_family
 from polyhead.codecs import EXACT
 from polyhead.encoder.shape import Architecture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.bundle.lost import check_labels_stay, without_rows
+from polyhead.bundle.lost_labels import check_labels_stay, without_rows
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.errors import BundleError
 from polyhead.plan import Pool

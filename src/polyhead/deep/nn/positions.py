@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.attention import AttentionKeys, visible
-from polyhead.encoder.near import block_of
 from polyhead.encoder.relative import buckets_of, frequencies
 from polyhead.encoder.shape import LayerForm, Relative, Rotary
+from polyhead.encoder.window_blocks import block_of
 
 
 class RelativeTable(nn.Module):

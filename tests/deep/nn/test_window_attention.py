@@ -8,9 +8,8 @@ import torch
 
 from polyhead.deep.nn import attention
 from polyhead.deep.nn.attention import AttentionKeys, attend
-from polyhead.deep.nn.places import RowPlaces
+from polyhead.deep.nn.positions import RowPlaces
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.encoder import near
 from polyhead.testing import tiny_trunk
 
 LAYER = Trunk.from_data(tiny_trunk(family="modernbert", max_tokens=300)).layers[1]
@@ -28,8 +27,8 @@ def masks(size):
 
 def computed(hidden, mask, before, monkeypatch, block):
     """The layer's states at real tokens and their gradient."""
-    monkeypatch.setattr(near, "BLOCK", block)
-    monkeypatch.setattr(near, "WORTH", 1)
+    monkeypatch.setattr(window_blocks, "BLOCK", block)
+    monkeypatch.setattr(window_blocks, "WORTH", 1)
     places = RowPlaces(hidden.shape[1], before=before)
     assert (places.blocks(WINDOW) is None) == (hidden.shape[1] - before < block + 2 * WINDOW)
     out = LAYER(hidden, mask, places=places)
@@ -55,14 +54,14 @@ def test_blocks_give_the_states_and_gradients_of_whole_rows(before, learns, monk
 
 def test_a_state_depends_on_tokens_in_its_window_alone():
     """A row of the size from which on rows are cut: what moves when a token does."""
-    size = 4 * near.BLOCK + 3
+    size = 4 * window_blocks.BLOCK + 3
     places = RowPlaces(size)
     assert places.blocks(WINDOW) is not None
     hidden = torch.randn(1, size, 16, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(1, size, dtype=torch.bool)
     with torch.inference_mode():
         before = LAYER(hidden, mask, places=places)
-        for token in (0, 1, near.BLOCK - 1, near.BLOCK, 2 * near.BLOCK + 5, size - 1):
+        for token in (0, 1, window_blocks.BLOCK - 1, window_blocks.BLOCK, 2 * window_blocks.BLOCK + 5, size - 1):
             changed = hidden.clone()
             changed[0, token] = torch.arange(16.0)
             moved = (LAYER(changed, mask, places=places) - before).abs().amax(dim=-1)[0] > 0
@@ -71,11 +70,11 @@ def test_a_state_depends_on_tokens_in_its_window_alone():
 
 
 def test_rows_are_cut_where_it_pays():
-    assert near.block_of(511, 64) == 511 and near.block_of(512, 64) == 128
+    assert window_blocks.block_of(511, 64) == 511 and window_blocks.block_of(512, 64) == 128
     for positions, window in itertools.product((512, 577, 1000, 4095, 8192), (1, 64, 100)):
-        block = near.block_of(positions, window)
+        block = window_blocks.block_of(positions, window)
         blocks = -(-positions // block)
-        assert block >= max(near.BLOCK, window) and 0 <= blocks * block - positions < block
+        assert block >= max(window_blocks.BLOCK, window) and 0 <= blocks * block - positions < block
         assert blocks * block - positions <= blocks  # little is filled up
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from polyhead.cli.given import TextInput, command_for, given_in, looks_like_a_path
+from polyhead.cli.sources import TextInput, command_for, given_in, looks_like_a_path
 from polyhead.store.jobs.lines import columns_of_header
 from support.cases import cases
 from support.commands import run

@@ -14,8 +14,8 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.store.jobs import near as module
-from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts, top_cosines
+from polyhead.store.jobs import nearest as module
+from polyhead.store.jobs.nearest import NearRequest, nearest_documents, neighbours_with_texts, top_cosines
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import CODECS
 from support.backfills import POOL, TRUNK, append, make_bundle, schema, texts
