@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.encoder import window_blocks
 from polyhead.engine.backends import open_backend
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.plan import Pool, merge

@@ -8,6 +8,7 @@ import pytest
 
 from polyhead.api.fitting import settings_of
 from polyhead.bundle.read import Bundle
+from polyhead.deep.branch import alternatives
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training

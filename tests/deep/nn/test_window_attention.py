@@ -10,6 +10,7 @@ from polyhead.deep.nn import attention
 from polyhead.deep.nn.attention import AttentionKeys, attend
 from polyhead.deep.nn.positions import RowPlaces
 from polyhead.deep.nn.trunk import Trunk
+from polyhead.encoder import window_blocks
 from polyhead.testing import tiny_trunk
 
 LAYER = Trunk.from_data(tiny_trunk(family="modernbert", max_tokens=300)).layers[1]
