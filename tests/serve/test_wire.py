@@ -35,7 +35,10 @@ JSON = st.recursive(
 OPTIONS = st.fixed_dictionaries({}, optional={"deadline": st.floats(20, 60), "receipt": st.booleans()})
 RIGHT = st.fixed_dictionaries(
     {"inputs": st.one_of(INPUTS, st.lists(INPUTS, min_size=1, max_size=4))},
-    optional={"tasks": st.one_of(st.none(), st.lists(st.sampled_from(TASKS), min_size=1, max_size=4)), "options": OPTIONS},
+    optional={
+        "tasks": st.one_of(st.none(), st.lists(st.sampled_from(TASKS), min_size=1, max_size=4)),
+        "options": OPTIONS,
+    },
 )
 WRONG = st.one_of(
     JSON,
