@@ -344,6 +344,18 @@ def test_numbers_alone_are_refused_and_labels_in_one_string_are_told_of(trunk, f
     assert made.classes_.tolist() == sorted(set(several.tolist()))
 
 
+def test_a_part_of_a_setting_and_no_rows_are_refused_in_words():
+    for estimator in (PolyheadClassifier(), PolyheadClassifier(training={"seed": 1}), PolyheadRegressor()):
+        with pytest.raises(ValueError, match="training__seed names a part of 'training', which is set only as a whole"):
+            estimator.set_params(training__seed=3)
+        with pytest.raises(ValueError, match="Invalid parameter 'strategi'"):
+            estimator.set_params(strategi__depth=3)
+        assert estimator.set_params(training={"seed": 2}, effort="little").training == {"seed": 2}
+    for labels in ([], np.array([], int)):
+        with pytest.raises(ValueError, match="no rows to learn from"):
+            PolyheadClassifier().fit([], labels)
+
+
 def test_weights_are_those_of_the_textbook_loss(trunk):
     """A row of weight 2 is two rows to a linear head, as in scikit-learn's logistic regression on the same vectors."""
     from sklearn.linear_model import LogisticRegression

@@ -260,6 +260,21 @@ def test_unknown_names_and_folders_are_refused(bundle, other, tmp_path):
     assert tree(bundle) == before and not (tmp_path / "certificates").exists()
 
 
+def test_a_packed_task_and_tasks_after_a_colon_are_answered_with_the_command_to_run(bundle, other, tmp_path):
+    packed = tmp_path / "mood.tar"
+    assert run("tasks", "pack", bundle, "mood", "-o", packed).code == 0
+    before = tree(bundle)
+    for verb in ("add", "update"):
+        refused = run("tasks", verb, bundle, packed, "mood")
+        refused.refuses(f"curl -T {packed} URL/v1/tasks/NAME", "the folder of a bundle", code=2)
+        for names, meant in ((":extra", "extra"), (":extra,mood", "extra mood"), (":", "NAMES")):
+            refused = run("tasks", verb, bundle, f"{other}{names}")
+            refused.refuses(f"polyhead tasks {verb} {bundle} {other} {meant}", code=2)
+    assert tree(bundle) == before
+    (tmp_path / "a:b").symlink_to(other)
+    assert run("tasks", "add", bundle, tmp_path / "a:b", "extra").code == 0
+
+
 @pytest.fixture
 def writers(tmp_path):
     """A bundle with a classification and a task that writes, and another with two tasks that write."""
@@ -312,6 +327,7 @@ def test_verify_names_what_was_touched_and_ends_with_1(bundle, tmp_path):
         done = run("tasks", "verify", bundle, "--json", to)
         assert done.code == 1 and f"DIFFERS  {name}" in done.out, done.out
         assert name in [finding["file"] for finding in json.loads(to.read_text())["findings"]]
+        assert "restore what is named above from a copy of the bundle" in done.out
         flip(bundle / name, 40)
     done = run("tasks", "verify", bundle)
     assert done.code == 0 and "6 tasks: the bits of the certificates on 72 probes" in done.out

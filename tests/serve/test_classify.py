@@ -202,3 +202,10 @@ def test_vllm_s_form_of_other_kinds(server):
 def test_what_cannot_be_answered_is_told(server, body, status, reason):
     got, _, answer = posted(f"{server.url}/classify", body)
     assert got == status and reason in answer["error"]["message"]
+
+
+def test_a_body_with_both_names_of_its_inputs_is_refused(server):
+    both = {"model": "mood", "input": ["good"], "inputs": ["bad"]}
+    for path in ("/classify", "/vllm/classify", "/infinity/classify"):
+        status, _, body = posted(f"{server.url}{path}", both)
+        assert status == 422 and "says its inputs twice" in str(body), body

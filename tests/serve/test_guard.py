@@ -19,7 +19,7 @@ from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, WireFormat, register_format
 from polyhead.serve.guard import Guard, Paths
-from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, fact_in_json, replaced, without_files
+from polyhead.serve.http import MOST_VALUES, HttpError, checked_json, fact_in_json, replaced, without_files
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from support.loopback_server import LONG, TEXT_TASKS, service_of, tiny_root
 
@@ -200,7 +200,7 @@ def test_levels_are_counted_outside_strings(text, deep):
 
 def is_refused(body):
     try:
-        check_parts(body)
+        checked_json(body)
     except HttpError as error:
         assert error.status == 400
         return True

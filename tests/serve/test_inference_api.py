@@ -289,3 +289,17 @@ def test_errors_reach_the_clients_user(client, server):
 
     with pytest.raises(HfHubHTTPError, match="names no task"):
         client.text_classification("good", model=f"{server.url}/predict")
+
+
+def test_parameters_at_predict_are_those_of_a_pipeline(server):
+    (own,) = server.replies("topics", TEXTS[:1])
+    address = f"{server.url}/predict?task=topics"
+    status, _, body = posted(address, {"inputs": TEXTS[0], "parameters": {"top_k": 2, "function_to_apply": "sigmoid"}})
+    assert status == 200 and [(each["label"], each["score"]) for each in body] == by_score(own)[:2]
+    for name, value in {"function_to_apply": "none", "top_k": 0, "candidate_labels": ["x"], "stride": 3}.items():
+        told = [
+            posted(url, {"inputs": TEXTS[0], "parameters": {name: value}})
+            for url in (address, f"{server.url}/models/topics")
+        ]
+        assert [status for status, _, _ in told] == [422, 422]
+        assert told[0][2]["error"] == told[1][2]["error"]

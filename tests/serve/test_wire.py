@@ -1,5 +1,6 @@
 """The types of the own route: whatever is sent, right or wrong, is answered or refused with its reason."""
 
+import codecs
 import json
 
 import msgspec
@@ -34,7 +35,10 @@ JSON = st.recursive(
 OPTIONS = st.fixed_dictionaries({}, optional={"deadline": st.floats(20, 60), "receipt": st.booleans()})
 RIGHT = st.fixed_dictionaries(
     {"inputs": st.one_of(INPUTS, st.lists(INPUTS, min_size=1, max_size=4))},
-    optional={"tasks": st.one_of(st.none(), st.lists(st.sampled_from(TASKS), max_size=4)), "options": OPTIONS},
+    optional={
+        "tasks": st.one_of(st.none(), st.lists(st.sampled_from(TASKS), min_size=1, max_size=4)),
+        "options": OPTIONS,
+    },
 )
 WRONG = st.one_of(
     JSON,
@@ -129,6 +133,22 @@ def test_keys_of_an_input_without_a_value_are_not_there(client):
     row = {"text": "good", "text_b": None, "question": None, "options": None, "tokens": None}
     plain, sent = (client.post("/v1/predict", json={"inputs": [each]}).json() for each in ("good", row))
     assert plain["results"][0]["answers"] == sent["results"][0]["answers"]
+
+
+def test_a_byte_order_mark_before_the_body_is_not_read(client):
+    for path in ("/v1/predict", "/predict?task=mood", "/models/mood"):
+        plain = json.dumps({"inputs": "a good lamp"}).encode()
+        with_mark, without = (client.post(path, content=content) for content in (codecs.BOM_UTF8 + plain, plain))
+        assert with_mark.status_code == 200, with_mark.text
+        assert with_mark.json() == without.json()
+
+
+def test_an_empty_list_of_tasks_is_refused_with_their_names(client):
+    for path in ("/v1/predict", "/v1/predict/stream"):
+        answer = client.post(path, json={"inputs": ["good"], "tasks": []})
+        assert answer.status_code == 422, answer.text
+        told = answer.json()["error"]
+        assert told["message"].startswith("the list of tasks is empty") and set(told["allowed"]) == set(TASKS)
 
 
 PLANES = range(17)

@@ -33,7 +33,8 @@ def test_a_pair_is_read_for_each_option_with_the_context_first_where_there_is_on
     assert question.pairs == (("what?", "a"), ("what?", "b"), ("what?", "c"))
     about = Question(text="what?", options=("a", "b"), context="it was b.")
     assert about.pairs == (("it was b.", "what? a"), ("it was b.", "what? b"))
-    assert Question(text="what?", options=("a", "b"), context=" ").pairs == question.pairs[:2]
+    for blank in (" ", "\u200b", "\ufeff\n"):
+        assert Question(text="what?", options=("a", "b"), context=blank).pairs == question.pairs[:2]
     assert texts_of(about) == ("what?", "a", "b", "it was b.")
     assert read_alone([("x",), question, ("y", "z")]) == [("x",), *question.pairs, ("y", "z")]
 

@@ -68,6 +68,18 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.portable = portable
         self.verbose = verbose
 
+    def set_params(self, **params: Any) -> Self:
+        """As of all estimators of scikit-learn. Raises ValueError for a part of a setting, such as `training__seed`."""
+        for name in params:
+            setting, divider, part = name.partition("__")
+            if divider and setting in self.get_params(deep=False):
+                raise ValueError(
+                    f"{name} names a part of {setting!r}, which is set only as a whole. Give whole values of "
+                    f"{setting!r}, each with its {part!r}"
+                )
+        super().set_params(**params)
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), _SENT: SHARED.sent}
 
@@ -223,6 +235,10 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
+        if not len(y):
+            raise ValueError(
+                f"{type(self).__name__} has no rows to learn from: y is empty. Give texts with their labels"
+            )
         classes, indices = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -29,12 +30,28 @@ from polyhead.cli.agree import command as agree
 from polyhead.cli.bundle_lines import answers_changed, end, owner_rows, removed_lines, task_row
 from polyhead.cli.command import VerbGroup, option, verb
 from polyhead.cli.merge import command as merge
-from polyhead.cli.options import Actor, Folder, RequiredFile, keep_compiled
+from polyhead.cli.options import Actor, Folder, RequiredFile, comma_names, keep_compiled
 from polyhead.cli.output import Printer, counted, note
 from polyhead.cli.quantize import command as quantize
 from polyhead.errors import BundleError
 from polyhead.files import replacing
 from polyhead.tasks.task import Task
+
+
+def _source_folder(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The folder of FROM; raises click.BadParameter with the next step for a packed task and for FOLDER:TASK."""
+    path, (folder, colon, names) = Path(value), value.rpartition(":")
+    if path.is_file():
+        do = f"if `polyhead tasks pack` wrote it, send it to a server: curl -T {shlex.quote(value)} URL/v1/tasks/NAME"
+        raise click.BadParameter(f"{value} is a file; give the folder of a bundle; {do}", context, parameter)
+    if colon and not path.exists() and Path(folder).is_dir():
+        verb = f"polyhead tasks {context.info_name} {shlex.quote(context.params.get('bundle') or 'BUNDLE')}"
+        do = f"{verb} {shlex.quote(folder)} {shlex.join(comma_names(names)) or 'NAMES'}"
+        raise click.BadParameter(f"there is no folder {value}; give tasks after the folder: {do}", context, parameter)
+    return value
+
+
+_Source = Annotated[str, option(metavar="FROM", callback=_source_folder)]
 
 
 @click.group("tasks", cls=VerbGroup)
@@ -67,7 +84,7 @@ def list_(bundle: Folder, *, printer: Printer) -> Any:
 @verb("add", group=command)
 def add(
     bundle: Folder,
-    source: Folder = option(metavar="FROM"),
+    source: _Source,
     names: tuple[str, ...] = (),
     *,
     new_names: tuple[str, ...] = option(
@@ -96,8 +113,8 @@ def add(
 @verb("update", group=command)
 def update(
     bundle: Folder,
-    source: Folder = option(metavar="FROM"),
-    names: tuple[str, ...] = option(),
+    source: _Source,
+    names: tuple[str, ...],
     *,
     from_names: tuple[str, ...] = option(
         "Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
@@ -188,7 +205,7 @@ def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     verification = checked(bundle, actor=actor)
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
-    printer.lines(_verified(verification))
+    printer.lines([*_next_steps(verification), *_verified(verification)])
     printer.json({"bundle": bundle, **msgspec.to_builtins(verification)})
     if verification.findings:
         sys.exit(1)
@@ -280,6 +297,16 @@ def _task_at(bundle: Bundle, name: str, live: Live) -> Task | None:
         return bundle.view({name: live}).tasks[name].task
     except BundleError:
         return None
+
+
+def _next_steps(verification: Verification) -> list[str]:
+    """What to do about findings: about damaged files, and about tasks whose files are intact."""
+    are_files = [finding.file is not None or finding.task is None for finding in verification.findings]
+    of_files = "restore what is named above from a copy of the bundle, or make the bundle again"
+    of_answers = (
+        "verify a task with intact files under the libraries of its certificate; if it differs there, train again"
+    )
+    return [of_files] * any(are_files) + [of_answers] * (not all(are_files))
 
 
 def _verified(verification: Verification) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import lru_cache, partial
@@ -130,9 +131,8 @@ async def whole_body(request: Request) -> bytes:
 
 def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     """A JSON value; raises HttpError 400 for invalid JSON or too many parts, 422 for JSON of another form."""
-    check_parts(body)
     try:
-        return decoder.decode(body)
+        return decoder.decode(checked_json(body))
     except msgspec.ValidationError as error:
         raise form_error(error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -148,17 +148,19 @@ def form_error(error: msgspec.ValidationError, of: Any) -> HttpError:
     return HttpError(422, problem, got=got, allowed=fields_at(of, fault.place), do=f"send such as {body}")
 
 
-def check_parts(body: bytes) -> None:
-    """Raises HttpError 400 for JSON of more than DEEPEST levels, or of more values than MOST_VALUES."""
+def checked_json(body: bytes) -> bytes:
+    """The JSON without a byte order mark; raises HttpError 400 if it has more levels or values than are allowed."""
+    body = body.removeprefix(BOM_UTF8)
     opened = body.count(b"[") + body.count(b"{")
     if opened <= DEEPEST and opened + body.count(b",") <= MOST_VALUES:
-        return
+        return body
     levels, values = levels_and_values(body)
     if levels > DEEPEST:
         raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
     if values > MOST_VALUES:
         allowed, do = f"{MOST_VALUES:,}", "send several requests"
         raise HttpError(400, "the body holds too many values", allowed=allowed, do=do)
+    return body
 
 
 def status_of(error: Exception) -> int:

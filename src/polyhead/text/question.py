@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 
 from polyhead.errors import BadValue
+from polyhead.text.characters import has_visible
 from polyhead.text.tokenize import Input
 from polyhead.values import Value
 
@@ -28,7 +29,7 @@ class Question(Value):
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The pair to read for each option: (context, question and option), or (question, option) without a context."""
-        if self.context.strip():
+        if has_visible(self.context):
             return tuple((self.context, f"{self.text} {option}") for option in self.options)
         return tuple((self.text, option) for option in self.options)
 

@@ -139,7 +139,7 @@ _DECODER = msgspec.json.Decoder(ClassifyRequest)
 
 
 async def _classify(service: Service, request: Request) -> Response:
-    body = await body_value(request, _DECODER)
+    body = await _read(request)
     if body.inputs is not UNSET:
         return await _router(service, request, body)
     of_vllm = any(getattr(body, name) is not UNSET for name in OF_VLLM)
@@ -148,12 +148,19 @@ async def _classify(service: Service, request: Request) -> Response:
     return await _vllm(service, request, body)
 
 
+async def _read(request: Request) -> ClassifyRequest:
+    body = await body_value(request, _DECODER)
+    if body.inputs is not UNSET and body.input is not UNSET:
+        raise BadValue("the body says its inputs twice", allowed="'inputs' or 'input'", do="leave out one of them")
+    return body
+
+
 async def _as_vllm(service: Service, request: Request) -> Response:
-    return await _vllm(service, request, await body_value(request, _DECODER))
+    return await _vllm(service, request, await _read(request))
 
 
 async def _as_infinity(service: Service, request: Request) -> Response:
-    return await _infinity(service, request, await body_value(request, _DECODER))
+    return await _infinity(service, request, await _read(request))
 
 
 async def _router(service: Service, request: Request, body: ClassifyRequest) -> Response:

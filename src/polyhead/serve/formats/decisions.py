@@ -18,7 +18,7 @@ from polyhead.serve.formats.systemone import answered_by, chosen_of, decided_bod
 from polyhead.serve.http import (
     HttpError,
     body_of,
-    check_parts,
+    checked_json,
     fault_of,
     gone,
     headers_of,
@@ -158,9 +158,8 @@ def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[De
 
 
 def _decoded(body: bytes) -> DecisionsRequest:
-    check_parts(body)
     try:
-        return _DECODER.decode(body)
+        return _DECODER.decode(checked_json(body))
     except msgspec.ValidationError as error:
         fault = fault_of(error)
         raise InvalidField(fault.path or None, f"the body has another form: {fault.what}, at '{fault.path}'") from None

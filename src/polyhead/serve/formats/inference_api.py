@@ -74,11 +74,23 @@ class ReadOptions(Wire):
             )
 
 
+class PipelineParameters(Wire):
+    """Options of a pipeline's answer."""
+
+    top_k: int | None = None
+    function_to_apply: str | None = None
+    aggregation_strategy: str | None = None
+    ignore_labels: list[str] | None = None
+    stride: int | None = None
+    candidate_labels: Any = None
+
+
 class TeiPredictRequest(ReadOptions, kw_only=True):
     """A text, a pair [a, b], or a list of [text] and [a, b]."""
 
     inputs: Annotated[Any, msgspec.Meta(examples=["where is my order?"])]
     raw_scores: bool = False
+    parameters: PipelineParameters | None = None  # which `InferenceClient` sends
 
 
 class EmbedRequest(ReadOptions, kw_only=True):
@@ -119,17 +131,6 @@ class Rank(Value, omit_defaults=True):
     index: int
     score: float
     text: str | None = None
-
-
-class PipelineParameters(Wire):
-    """Options of a pipeline's answer."""
-
-    top_k: int | None = None
-    function_to_apply: str | None = None
-    aggregation_strategy: str | None = None
-    ignore_labels: list[str] | None = None
-    stride: int | None = None
-    candidate_labels: Any = None
 
 
 class PipelineRequest(Wire):
@@ -183,11 +184,14 @@ async def _predict(service: Service, request: Request) -> Response:
     if requested.raw_scores:
         raise _no_raw_scores("raw_scores")
     meant = requested_task(service, request)
-    check_span_labels(*meant.tasks, spans=False, route="POST /predict")
+    (task,) = meant.tasks
+    check_span_labels(task, spans=False, route="POST /predict")
+    parameters = requested.parameters or PipelineParameters()
+    _check_parameters(task, parameters)
     inputs = _sequences(service, requested.inputs)
     answered = await answers_of(service, request, inputs, meant)
     requested.check_read(answered.costs)
-    rows = await off_loop(size_of(answered.ticket), _shortened, answered, PipelineParameters())
+    rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
     is_one = isinstance(requested.inputs, str) or isinstance(requested.inputs[0], str)
     return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs) | list_headers(answered))
 

@@ -20,7 +20,7 @@ from polyhead.errors import BadValue, UnknownTask
 from polyhead.serve.checks import check_deadline
 from polyhead.serve.formats.asking import costs_of, ticket_answers, ticket_results
 from polyhead.serve.formats.tensors import TEXT, InferRequest, Tensor, TensorFacts, tensor_texts
-from polyhead.serve.http import check_parts
+from polyhead.serve.http import checked_json
 from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
@@ -151,10 +151,8 @@ def _inputs(model: ServedModel, texts: dict[str, list[str]]) -> tuple[list[AnyIn
 
 
 def _json(text: str, number: int) -> object:
-    content = text.encode("utf-8", "surrogatepass")
-    check_parts(content)
     try:
-        return msgspec.json.decode(content)
+        return msgspec.json.decode(checked_json(text.encode("utf-8", "surrogatepass")))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadValue(f"input {number} is not JSON", got=str(error), do="or send the tensor 'text'") from None
 

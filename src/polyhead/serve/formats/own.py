@@ -159,6 +159,9 @@ def _read_now(service: Service, body: bytes, addressed: str | None) -> _Query:
     requested = json_value(body, _DECODER)
     listed, options = requested.listed(), requested.options
     service.check_count(len(listed), len(requested.tasks or ()))
+    if requested.tasks is not None and not requested.tasks:
+        allowed, do = list(service.named(None)), "name some, or leave 'tasks' out"
+        raise BadValue("the list of tasks is empty", allowed=allowed, do=do)
     names = service.named([addressed] if requested.tasks is None and addressed is not None else requested.tasks)
     check_deadline(options.deadline)
     _check_wishes(service, names, options)

@@ -21,7 +21,7 @@ from polyhead.serve.http import (
     REQUIRED,
     HttpError,
     body_of,
-    check_parts,
+    checked_json,
     fault_of,
     gone,
     headers_of,
@@ -195,8 +195,7 @@ def _response(
 def _decoded(body: bytes) -> SystemOneRequest:
     """The request; raises InvalidRequest for an invalid body."""
     try:
-        check_parts(body)
-        return _DECODER.decode(body)
+        return _DECODER.decode(checked_json(body))
     except msgspec.ValidationError as error:
         raise InvalidRequest(_fault(error)) from None
     except (HttpError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
