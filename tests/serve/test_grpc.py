@@ -157,6 +157,17 @@ def test_texts_may_stand_in_contents_in_place_of_raw_data(server, client):
     assert list(answer.raw_output_contents) == list(whole.raw_output_contents)
 
 
+def test_texts_in_contents_and_in_raw_data_too_are_refused(server):
+    """Triton refuses them too: one of the two would be read, and nobody could tell which."""
+    request = service_pb2.ModelInferRequest(model_name="mood", raw_input_contents=[b"\x04\0\0\0good"])
+    own = request.inputs.add(name="text", datatype="BYTES", shape=[1])
+    own.contents.bytes_contents.append(b"bad")
+    with pytest.raises(grpc.RpcError) as caught:
+        raw_call(server.address, "ModelInfer", request.SerializeToString())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "has its data twice" in caught.value.details()
+
+
 def test_asyncio_s_client_is_answered(server):
     async def asked():
         async with triton_aio.InferenceServerClient(server.address) as own:

@@ -489,6 +489,26 @@ def test_narrow_screens_have_no_scrolling_to_the_side_and_places_that_a_finger_h
     assert page.run(BEYOND) == [] and page.run(SMALL) == []
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_long_word_is_broken_wherever_it_is_shown(page, width):
+    word = "b" * (LONGEST - 10)
+    page.emulate(width=width, scheme="light", motion="reduce")
+    for form, fields in (("text", {"text": f"anna {word}"}), ("question", {"text": "who?", "options": f"{word}\nb"})):
+        page.run("document.querySelector(`#forms input[value=${arguments[0]}]`).click()", form)
+        fill = "for (const [id, text] of Object.entries(arguments[0])) document.getElementById(id).value = text"
+        page.run(f"{fill}; document.getElementById('form').requestSubmit()", fields)
+        page.wait(ASKED)
+        assert page.texts(".answer .version")[0] == "v0001"
+        page.wait("return document.documentElement.scrollWidth <= arguments[0]", width)
+        assert page.run(BEYOND) == []
+
+
+def test_a_text_that_shows_nothing_was_not_answered_before(page):
+    ask(page, "\u200b\u00ad")
+    assert cards(page) == {} and "mood the text is empty" in page.text("#unfit")
+    assert page.text("#receipt").startswith("0 answers in ") and "0 passes" in page.text("#receipt")
+
+
 def test_the_load_is_drawn_while_the_server_works(page, server):
     drawn = "return document.querySelector('#chart-requests path').getAttribute('d')"
     for _ in range(3):

@@ -123,6 +123,9 @@ def tensor_texts(requested: InferRequest, binary: bytes, *, most: int) -> dict[s
         if tensor.datatype != TEXT:
             raise BadValue(f"input '{tensor.name}' is no text", got=tensor.datatype, allowed=TEXT)
         size = tensor.parameters.binary_data_size
+        if size is not None and tensor.data is not None:
+            do = "leave out one of the two"
+            raise BadValue(f"input '{tensor.name}' has its data twice: in itself, and in binary behind it", do=do)
         if size is None:
             texts[tensor.name] = _limited(_flat(tensor.data, tensor.name), tensor.name, most)
         else:

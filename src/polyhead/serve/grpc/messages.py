@@ -195,11 +195,12 @@ def infer_request(message: Any) -> tuple[InferRequest, bytes]:
 
 def _input(tensor: Any, size: int | None) -> InputTensor:
     parameters = msgspec.structs.replace(_converted(tensor.parameters, TensorParameters), binary_data_size=size)
+    texts = [_text(each, tensor.name) for each in tensor.contents.bytes_contents]
     return InputTensor(
         name=tensor.name,
         shape=list(tensor.shape[: MOST_DIMENSIONS + 1]),  # more are refused, whatever they are
         datatype=tensor.datatype,
-        data=None if size is not None else [_text(each, tensor.name) for each in tensor.contents.bytes_contents],
+        data=texts if texts or size is None else None,
         parameters=parameters,
     )
 

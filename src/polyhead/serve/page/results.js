@@ -83,7 +83,7 @@ export class Results {
 function inWords({ passes, layers, tokens, cut, windows, repaired }, answered, time) {
   return [
     `${counted(answered, "answer")} in ${short(time)} ms`,
-    passes === 0 ? "no pass: it was answered before" : passes === 1 ? "one pass" : counted(passes, "pass"),
+    passes === 1 ? "one pass" : passes || !answered ? counted(passes, "pass") : "no pass: it was answered before",
     counted(layers, "layer"),
     counted(tokens, "token"),
     windows > 1 ? `${windows} windows` : "",
