@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.workbench_rows import HOME, rows_of, shuffled, trained, write_rows
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import keep_beside
+from polyhead.certify.annotations import keep_annotations
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.engine.answers import AnswerTable
@@ -138,7 +138,7 @@ def run(name: str) -> dict[int, dict]:
         calibration = kept[task].calibration
         assert calibration is not None
         say(f"{name} {task}: {measure_lines(session.tasks[task], calibration)}")
-    keep_beside(root, kept, read=session.bundle)
+    keep_annotations(root, kept, read=session.bundle)
     again = Session(root)
     columns = again.columns(inputs.inputs)
     return {draw: measured(again, columns, f"draw{draw}", before[f"draw{draw}"], inputs.targets) for draw in DRAWS}

@@ -10,7 +10,7 @@ import pytest
 
 from polyhead import DataFile, errors
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.project.tables import Project
 from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare
@@ -97,8 +97,8 @@ def test_rows_that_another_model_learned_from_are_not_there(made, tmp_path):
 
 def test_rows_are_there_after_a_calibration(made):
     five_classes(made)
-    calibration = Beside(calibration=Calibration(scale=(0.5,)))
-    keep_beside(made.folder, {"mood": calibration}, read=Bundle.open(made.folder))
+    calibration = Annotations(calibration=Calibration(scale=(0.5,)))
+    keep_annotations(made.folder, {"mood": calibration}, read=Bundle.open(made.folder))
     made.fit("mood", texts_of(["pink"] * 8, seed=4), ["pink"] * 8, add=True)
     assert made.tasks["mood"].labels == (*sorted(FIVE), "pink")
 

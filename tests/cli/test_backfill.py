@@ -6,7 +6,7 @@ import json
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule
@@ -141,7 +141,7 @@ def test_the_table_has_every_column_that_was_asked_for(folder, ending):
         "topics": Calibration(thresholds=(0.3,) * len(bundle.tasks["topics"].task.labels)),
         "urgency": Calibration(sets=(SetRule(coverage=0.9, limit=0.1),), coverage=0.9),
     }
-    keep_beside(bundle.root, {name: Beside(calibration=each) for name, each in beside.items()}, read=bundle)
+    keep_annotations(bundle.root, {name: Annotations(calibration=each) for name, each in beside.items()}, read=bundle)
     words = ("--scores", "--calibrated", "-o", f"out{ending}")
     done = run("backfill", "bundle", "--features", "store", *words, cwd=folder)
     assert done.code == 0, done.err

@@ -10,7 +10,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.probes import Numerics, keep_agreements, read_agreements
 from polyhead.engine.scale_files import (
     CACHE,
@@ -110,8 +110,8 @@ def test_what_is_measured_on_each_kind_of_machine_stands_beside_the_other(bundle
 def test_what_was_measured_holds_when_a_calibration_is_set_beside_the_answers(bundle, scales, on, caplog):
     on("wide")
     write_scales(bundle, scales, texts=24, backend="openvino", changes=changes_of(bundle, 1.0))
-    wanted = {"mood": Beside(calibration=Calibration(scale=(0.5,)))}
-    keep_beside(bundle.root, wanted, read=bundle)
+    wanted = {"mood": Annotations(calibration=Calibration(scale=(0.5,)))}
+    keep_annotations(bundle.root, wanted, read=bundle)
     assert said(Bundle.open(bundle.root), caplog) == []
 
 

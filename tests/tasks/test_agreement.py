@@ -11,7 +11,7 @@ from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen
 from polyhead.certify import ProbeRunner
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.probes import (
     FILE,
     Numerics,
@@ -123,7 +123,7 @@ def test_agreement_of_a_replaced_version_is_not_shown(tmp_path):
 def test_agreement_stays_when_a_calibration_is_set_beside_the_answers(tmp_path):
     root = make(tmp_path / "a", "mood", "names")
     keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
-    keep_beside(root, {"mood": Beside(calibration=Calibration(scale=(0.5,)))}, read=Bundle.open(root))
+    keep_annotations(root, {"mood": Annotations(calibration=Calibration(scale=(0.5,)))}, read=Bundle.open(root))
     (agreement,) = read_agreements(Bundle.open(root))
     assert agreement.agreements == {"mood": Agreement(rows=5, share=0.8)}
 
@@ -135,12 +135,12 @@ def test_agreement_is_not_shown_of_answers_that_say_none_of_these_by_another_pro
     vectors = np.eye(16, dtype=np.float32)
     learned = Bundle.open(root).learned_digest("mood")
     keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
-    for lengths, beside in ((5, Beside(calibration=Calibration(scale=(0.5,)))), (9, Beside())):
+    for lengths, beside in ((5, Annotations(calibration=Calibration(scale=(0.5,)))), (9, Annotations())):
         seen = Seen(vectors=vectors, lengths=np.full(16, lengths, np.float32), scores=vectors[:, :3])
-        keep_beside(root, {"mood": Beside(seen=seen)}, read=Bundle.open(root))
+        keep_annotations(root, {"mood": Annotations(seen=seen)}, read=Bundle.open(root))
         assert read_agreements(Bundle.open(root)) == []
         keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
-        keep_beside(root, {"mood": beside}, read=Bundle.open(root))
+        keep_annotations(root, {"mood": beside}, read=Bundle.open(root))
         assert len(read_agreements(Bundle.open(root))) == 1
     assert Bundle.open(root).learned_digest("mood") == learned
 

@@ -22,7 +22,7 @@ from polyhead.values import Value
 TITLES = ("## Calibration", "## What its rows looked like")
 
 
-class Beside(Value, eq=False):
+class Annotations(Value, eq=False):
     """The annotations to set; None keeps the current one."""
 
     calibration: Calibration | None = None
@@ -30,7 +30,9 @@ class Beside(Value, eq=False):
     card: Mapping[str, str] = {}  # sections of the card, by their titles (of TITLES)
 
 
-def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bundle, actor: str = "") -> Certificate:
+def keep_annotations(
+    root: FilePath | str, wanted: Mapping[str, Annotations], *, read: Bundle, actor: str = ""
+) -> Certificate:
     """Makes a new version of each of these tasks live, in one step, with the usual proof and an additional one.
 
     Other tasks answer with the same bits, and so do the tasks themselves: their raw outputs are compared too. `read` is
@@ -47,12 +49,12 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
                 f"the bundle {root} was changed meanwhile", got=f"another version of {changed}", do="run it again"
             )
         before = ProbeRunner(now).answered(wanted)
-        add_tasks(root, [_draft(now, name, beside) for name, beside in wanted.items()], replace=True)
+        add_tasks(root, [_draft(now, name, annotations) for name, annotations in wanted.items()], replace=True)
         after = ProbeRunner(Bundle.open(root)).answered(wanted)
         differing = [name for name in wanted if before[name].sha256 != after[name].sha256]
         if differing:
             raise IsolationError(
-                "what stands beside answers changed the answers themselves, so the bundle was put back",
+                "the annotations changed the answers themselves, so the bundle was put back",
                 got=differing,
                 allowed="the same bits on every probe",
                 do="run `polyhead tasks verify`; if it finds no file that was touched, report it",
@@ -70,16 +72,16 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
     return certificate
 
 
-def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:
+def _draft(bundle: Bundle, name: str, annotations: Annotations) -> Draft:
     record = bundle.tasks[name]
-    calibration = beside.calibration or record.calibration
+    calibration = annotations.calibration or record.calibration
     return Draft(
         record=msgspec.structs.replace(record, calibration=calibration, files={}),
         arrays=bundle.part(name),
         scores=bundle.scores(name),
         probes=bundle.probes(name),
-        card=with_sections(bundle.card(name), beside.card),
-        seen=bundle.seen(name) if beside.seen is None else beside.seen.content(),
+        card=with_sections(bundle.card(name), annotations.card),
+        seen=bundle.seen(name) if annotations.seen is None else annotations.seen.content(),
         pinned=bundle.lines[name].pinned,
     )
 

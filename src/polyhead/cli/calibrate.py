@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.certify.annotations import keep_beside
+from polyhead.certify.annotations import keep_annotations
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import (
@@ -78,7 +78,7 @@ def command(
     if dry_run:
         printer.line("nothing was changed: --dry-run")
         return {"bundle": bundle, "certificate": None, **facts}
-    certificate = keep_beside(bundle, calibrated, read=session.bundle, actor=actor)
+    certificate = keep_annotations(bundle, calibrated, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"calibrated {name}: {old} -> {new}; its raw outputs are the same bits")
     return end(printer, bundle, certificate, **facts)

@@ -10,7 +10,7 @@ import click
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, kept_centres
-from polyhead.certify.annotations import keep_beside
+from polyhead.certify.annotations import keep_annotations
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, BackendOptions, DataFile, Folder, LabelledColumns, Tasks, labelled_sources
@@ -101,7 +101,7 @@ def _labelled(session: Session, names: Sequence[str], data: str, columns: Labell
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     seen = {name: summary.seen.beside(kept_centres(session.bundle, name)) for name, summary in rows.items()}
     wanted = {name: profile_of(session.tasks[name], seen_rows) for name, seen_rows in seen.items()}
-    certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
+    certificate = keep_annotations(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")
     end(printer, bundle, certificate)

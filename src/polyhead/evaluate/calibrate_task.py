@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import kept_centres
-from polyhead.certify.annotations import TITLES, Beside
+from polyhead.certify.annotations import TITLES, Annotations
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
 from polyhead.data.split import kept_together
@@ -35,7 +35,7 @@ def calibrated_task(
     *,
     check: Source | None = None,
     show: Callable[[str], None] = lambda line: None,
-) -> Beside:
+) -> Annotations:
     """The calibration of a task on all labelled rows of a file, and their profile; rows of `check`, if given, check it.
 
     Nothing is written. Rows of one group, or with equal texts, are in one half. Raises the errors of `fit_calibration`
@@ -60,7 +60,7 @@ def calibrated_task(
     seen = seen_rows(task, files[-1].inputs, views[-1]).beside(kept_centres(session.bundle, name))
     profile = profile_of(task, seen, seed=SEED)
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration)), **profile.card}
-    return Beside(calibration=calibration, seen=profile.seen, card=card)
+    return Annotations(calibration=calibration, seen=profile.seen, card=card)
 
 
 def _check_unlearned(session: Session, task: Task, examples: Examples) -> None:

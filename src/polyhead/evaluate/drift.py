@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
-from polyhead.certify.annotations import TITLES, Beside
+from polyhead.certify.annotations import TITLES, Annotations
 from polyhead.data.columns import Source
 from polyhead.engine.familiar import LEAST, farness, pairwise
 from polyhead.engine.session import Session
@@ -346,7 +346,7 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     return {name: seen for name, seen in summaries.items() if seen is not None}
 
 
-def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
+def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Annotations:
     """The summary of these rows, to be stored with the task."""
     seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()
@@ -358,7 +358,7 @@ def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
         means = zip(task.labels, seen.scores.mean(axis=0).tolist(), strict=True)
         frequent = sorted(means, key=lambda pair: -pair[1])[:10]
         lines.append("- mean scores: " + ", ".join(f"{label} {mean:.3f}" for label, mean in frequent))
-    return Beside(seen=seen, card={TITLES[1]: "\n".join(lines)})
+    return Annotations(seen=seen, card={TITLES[1]: "\n".join(lines)})
 
 
 def _notes(rows: FileRows) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, digest
@@ -77,7 +77,7 @@ def test_calibrated_answers_are_columns_of_their_own_where_they_are_asked_for(lo
     middle = float(np.median((np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)).max(axis=1)))
     sets = (SetRule(coverage=0.9, limit=0.4),)
     calibration = Calibration(scale=(0.5,), unsure_below=middle, sets=sets, coverage=0.9)
-    keep_beside(bundle, {"mood": Beside(calibration=calibration)}, read=Bundle.open(bundle))
+    keep_annotations(bundle, {"mood": Annotations(calibration=calibration)}, read=Bundle.open(bundle))
     plain = backfill(location, bundle, BackfillRequest(tasks=("mood",)))
     assert len(plain.columns) == 1
     answers, own = backfill(location, bundle, BackfillRequest(tasks=("mood",), calibrated=True)).columns

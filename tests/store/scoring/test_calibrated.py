@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.certify.annotations import Beside, keep_beside
+from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.store.jobs.answers import calibrated_arrays, probability_of
@@ -34,13 +34,13 @@ ADDED = {
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("calibrated") / "b"
     make_bundle(root)
-    wanted = {name: Beside(calibration=calibration) for name, calibration in CALIBRATIONS.items()}
+    wanted = {name: Annotations(calibration=calibration) for name, calibration in CALIBRATIONS.items()}
     sure = [
         max(r.answers["mood"]["scores"].values()) for r in session(root).predict([row["text"] for row in texts(12)])
     ]
     half = msgspec.structs.replace(CALIBRATIONS["mood"], unsure_below=float(np.median(sure)))
-    wanted["mood"] = Beside(calibration=half)
-    keep_beside(root, wanted, read=Bundle.open(root))
+    wanted["mood"] = Annotations(calibration=half)
+    keep_annotations(root, wanted, read=Bundle.open(root))
     return root
 
 

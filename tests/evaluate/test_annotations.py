@@ -14,8 +14,8 @@ from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify import Requester, checked, roll_back
-from polyhead.certify import annotations as beside_module
-from polyhead.certify.annotations import Beside, keep_beside, with_sections
+from polyhead.certify import annotations as module
+from polyhead.certify.annotations import Annotations, keep_annotations, with_sections
 from polyhead.certify.certificate import Ledger
 from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session
@@ -54,7 +54,9 @@ def root(tmp_path):
 
 
 def kept(root, name="mood", calibration=SURE, **more):
-    return keep_beside(root, {name: Beside(calibration=calibration, **more)}, read=Bundle.open(root), actor="ann")
+    return keep_annotations(
+        root, {name: Annotations(calibration=calibration, **more)}, read=Bundle.open(root), actor="ann"
+    )
 
 
 def session(root, **more):
@@ -121,7 +123,7 @@ def test_a_task_that_was_rolled_back_to_stays_pinned(root):
     for name in ("mood", "topics"):
         add(root, name, 7, replace=True)
     Bundle.open(root).set_version("mood", "v0001")
-    keep_beside(root, dict.fromkeys(("mood", "topics"), Beside(seen=seen())), read=Bundle.open(root))
+    keep_annotations(root, dict.fromkeys(("mood", "topics"), Annotations(seen=seen())), read=Bundle.open(root))
     lines = Bundle.open(root).lines
     assert {name: (line.version, line.pinned) for name, line in lines.items()} == {
         "mood": ("v0003", True),
@@ -172,7 +174,7 @@ def test_a_list_of_attempts_that_cannot_be_written_stops_no_calibration(root, mo
     def full(*_):
         raise BundleError("attempts.json cannot be written")
 
-    monkeypatch.setattr(beside_module, "keep_attempts", full)
+    monkeypatch.setattr(module, "keep_attempts", full)
     assert kept(root).changed == {"mood": ("v0001", "v0002")}
     assert not checked(root).findings
 
@@ -181,13 +183,13 @@ def test_a_task_that_changed_meanwhile_is_not_calibrated(root):
     read = Bundle.open(root)
     add(root, "mood", 7, replace=True)
     with pytest.raises(BundleError, match="changed meanwhile"):
-        keep_beside(root, {"mood": Beside(calibration=SURE)}, read=read)
+        keep_annotations(root, {"mood": Annotations(calibration=SURE)}, read=read)
     assert Bundle.open(root).version("mood") == "v0002"
 
 
 def test_outputs_that_change_put_the_bundle_back(root, monkeypatch):
     """A writer that loses an array's last bits."""
-    inner = beside_module._draft
+    inner = module._draft
 
     def broken(bundle, name, value):
         draft = inner(bundle, name, value)
@@ -195,7 +197,7 @@ def test_outputs_that_change_put_the_bundle_back(root, monkeypatch):
         record = msgspec.structs.replace(draft.record, arrays="")
         return msgspec.structs.replace(draft, arrays=arrays, record=record)
 
-    monkeypatch.setattr(beside_module, "_draft", broken)
+    monkeypatch.setattr(module, "_draft", broken)
     with pytest.raises(IsolationError, match="changed the answers themselves"):
         kept(root)
     assert Bundle.open(root).version("mood") == "v0001"
