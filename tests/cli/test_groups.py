@@ -62,7 +62,10 @@ def test_all_members_are_updated_rolled_back_and_removed_in_one_call(root, their
     found = told(run("tasks", "update", root, theirs, *GROUP, "--json", "-"))
     assert found["certificate"]["changed"] == {name: ["v0001", "v0002"] for name in GROUP}
     assert set(found["certificate"]["before"]) == {"alone", *ADAPTED}
-    assert found["tasks"]["sad"] == {"labels": {"before": ["no", "yes"], "after": ["no", "yes"]}}
+    assert found["tasks"]["sad"] == {
+        "labels": {"before": ["no", "yes"], "after": ["no", "yes"]},
+        "kind": {"before": "single_label", "after": "single_label"},
+    }
     assert bits(root, GROUP) == bits(theirs, GROUP)
     done = run("tasks", "rollback", root, *GROUP)
     assert done.code == 0 and all(f"rolled back {name}: v0002 -> v0001" in done.out for name in GROUP)

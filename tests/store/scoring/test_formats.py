@@ -212,7 +212,7 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     source.write_bytes(b'id,text\n1,good\n2,"a"b\n3,x,y\n4,\n5,\xff\n6,"two\nlines"\n7,"open\n8,bad\n')
     run(session, source, tmp_path / "out.csv", tasks=("mood",))
     found = read(tmp_path / "out.csv")
-    assert [row["id"] for row in found] == ["1", "", "3", "4", "5", "6", "", "8"]
+    assert [row["id"] for row in found] == [str(number) for number in range(1, 9)]
     assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False, True]
     said = ("", "row 2: the record is not CSV", "a different number of columns", "column 'text' is empty", "not UTF-8")
     for row, piece in zip(found, (*said, "", "row 7: the record is not CSV", ""), strict=True):
@@ -226,7 +226,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_line_alone(session, tmp_path
     source.write_text("\n".join(["id,text", *lines, ""]))
     run(session, source, tmp_path / "out.csv", tasks=("mood",))
     found = read(tmp_path / "out.csv")
-    assert [row["id"] for row in found] == ["", "2", "3", "4", "5", "6"]
+    assert [row["id"] for row in found] == [str(number) for number in range(1, 7)]
     assert "row 1: the record is not CSV" in found[0]["error"] and all(row["mood"] for row in found[1:])
 
 
@@ -261,7 +261,7 @@ def test_a_quote_that_is_never_closed_swallows_no_more_than_the_limit(session, t
         csv.field_size_limit(kept)
     found = read(tmp_path / "out.csv")
     assert "field larger than field limit" in found[0]["error"]
-    assert [row["id"] for row in found] == ["", *map(str, range(1, 9))]
+    assert [row["id"] for row in found] == list(map(str, range(9)))
     assert all(row["mood"] for row in found[1:])
 
 

@@ -96,7 +96,7 @@ function labelsOf(answer, task) {
 
 function bar(label, share, value, isChosen) {
   const fill = element("span", { class: "fill" });
-  fill.style.setProperty("--share", Math.min(1, Math.max(0, share))); // by the object model, which the policy allows
+  fill.style.setProperty("--share", Math.min(1, Math.max(0, share))); // which the policy allows
   return element(
     "li",
     { class: isChosen ? "chosen" : null },

@@ -15,7 +15,7 @@ function filled(node, attributes, children) {
     if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
   }
   for (const child of children.flat()) {
-    if (child !== null && child !== undefined) node.append(child); // one by one: arguments are limited in number
+    if (child !== null && child !== undefined) node.append(child); // one by one: arguments are limited
   }
   return node;
 }

@@ -85,7 +85,7 @@ const cells = (line) =>
     .split(/(?<!\\)\|/)
     .map((cell) => cell.trim().replaceAll("\\|", "|"));
 
-/** Code, emphasis and links of a text; each sign is looked for once, so that time grows no faster than the text. */
+/** Code, emphasis and links of a text; each sign is looked for once, in linear time. */
 function inline(text) {
   const nodes = [];
   const find = { "*": ahead(text, "*"), "**": ahead(text, "**"), "]": ahead(text, "]"), ")": ahead(text, ")") };

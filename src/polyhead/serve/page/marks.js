@@ -1,4 +1,4 @@
-// A text in which tasks marked characters. They count code points, JavaScript counts UTF-16: an emoji is one, and two.
+// A text in which tasks marked characters. They count code points, JavaScript counts UTF-16.
 
 import { element, percent } from "./dom.js";
 

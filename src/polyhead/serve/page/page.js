@@ -69,7 +69,7 @@ function exampleOf(example) {
   return element("li", {}, button);
 }
 
-/** As before the first question: answers to another form are gone. */
+/** As before the first question. */
 function clear() {
   asking?.abort();
   showError(null);
@@ -138,7 +138,7 @@ async function follow(body, signal, results) {
   if (end === null) throw new ServerError("The answer broke off", { todo: "Ask again." });
   results.end(end);
   const isOther = ([name, { version }]) => tasks.get(name)?.version !== version;
-  if (Object.entries(end.versions).some(isOther)) start(); // tasks change while the page is open
+  if (Object.entries(end.versions).some(isOther)) start();
 }
 
 const inWords = (value) => (typeof value === "object" ? JSON.stringify(value) : value);
