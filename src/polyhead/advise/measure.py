@@ -270,5 +270,5 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 
 def is_group(path: Path) -> bool:
-    """Whether the path's prompts share an input with others that the text sees."""
+    """True if the text attends to the path's prompts and to those of other tasks, all in one input."""
     return bool(path.embed.prompts) and not path.embed.isolated

@@ -102,7 +102,7 @@ def _folder(place: FilePath | str) -> FilePath:
 
 
 def packed(folder: FilePath, *, left_out: Collection[str] = ()) -> bytes:
-    """The bundle in this folder as a tar file, without the files of these paths; empty without a bundle."""
+    """The bundle in this folder as a tar file, without the files at `left_out`; b"" if there is no bundle."""
     paths = {f"bundle/{path}" for path in left_out}
     content = io.BytesIO()
     if (folder / BUNDLE).exists():

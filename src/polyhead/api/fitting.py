@@ -263,7 +263,7 @@ def earlier_records(place: FilePath, new: NewRows, live: Task) -> list[Record]:
 
 
 class Tables(Value):
-    """The settings that are tables."""
+    """The settings that are tables themselves, as in a project file."""
 
     strategy: Strategy | None = None
     training: Training | None = None
@@ -297,7 +297,7 @@ def settings_of(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meant(name: str) -> str | None:
-    """Advice for a name that other libraries use for one of these settings; None for an unknown name."""
+    """Advice for a name by which other libraries know a setting; None for an unknown name."""
     key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")
     table, _, setting = key.rpartition(".")
     if table == "training":

@@ -73,7 +73,7 @@ def command(
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     check = None if output is None else partial(_table, Bundle.open(bundle), columns.roles)
-    for read in dict.fromkeys(filter(None, (texts, sample_from))):  # a wrong column is told before any work
+    for read in dict.fromkeys(filter(None, (texts, sample_from))):  # a wrong column is refused before any work
         roles_of(read, open_rows(read).survey(printer.show), columns.roles)
     request = msgspec.structs.replace(request, tasks=tasks)
     done = backfill(store, bundle, request, show=printer.show, tell=note, check=check)
@@ -138,7 +138,7 @@ def _write(
 def _table(
     bundle: Bundle, roles: dict[str, str], columns: Sequence[ResultColumn]
 ) -> tuple[LabelRequest, tuple[NewColumn, ...]]:
-    """What `-o` writes of these stored columns; raises ConfigError if two columns of the table have one name."""
+    """The table that `-o` writes of stored columns; raises ConfigError if two of its columns have one name."""
     names = tuple(dict.fromkeys(column.task for column in columns))
     beside = tuple(column for column in columns if not column.is_answer)
     wish = LabelRequest(tasks=names, columns=roles, beside=beside)

@@ -54,7 +54,7 @@ def comma_names(text: str) -> tuple[str, ...]:
 
 
 def is_typed(*names: str) -> bool:
-    """True if one of these parameters was typed on the command line."""
+    """True if any of these parameters was typed on the command line."""
     context = click.get_current_context()
     return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 

@@ -300,7 +300,7 @@ def _task_at(bundle: Bundle, name: str, live: Live) -> Task | None:
 
 
 def _next_steps(verification: Verification) -> list[str]:
-    """What to do about findings: about damaged files, and about tasks whose files are intact."""
+    """Advice for damaged files, and for tasks that answer otherwise though their files are intact."""
     are_files = [finding.file is not None or finding.task is None for finding in verification.findings]
     of_files = "restore what is named above from a copy of the bundle, or make the bundle again"
     of_answers = (

@@ -128,7 +128,7 @@ class Blocks:
         self.count = -(-self._tokens // size)
 
     def queries(self, query: Tensor) -> Tensor:
-        """Those of tokens, of (rows, heads, positions, width): (rows * blocks, heads, size, width)."""
+        """Queries (rows, heads, positions, width), the tokens' alone in blocks: (rows * blocks, heads, size, width)."""
         return _as_rows(self._cut(query[:, :, self._before :]))
 
     def keys(self, keys: AttentionKeys) -> AttentionKeys:
@@ -136,7 +136,7 @@ class Blocks:
         return AttentionKeys(key=self._near(keys.key), value=self._near(keys.value))
 
     def seen(self, seen: Tensor) -> Tensor:
-        """Of `seen` (rows, 1, 1 or positions, positions) what each block's queries read of `keys`, and is near."""
+        """The mask `seen` (rows, 1, 1 or positions, positions) for each block's queries and keys, in the window."""
         at, read = self._places(seen.device)
         near = (at[:, :, None] - read[:, None]).abs() <= self._window  # (blocks, size, read)
         near = near & ((read >= 0) & (read < self._tokens))[:, None]

@@ -193,7 +193,7 @@ class _Extraction:
             raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
         # Every document has all features of the store, including those not requested this time.
         self._paths = [column.path for column in self._store.schema.features if column.path is not None]
-        # Which documents that were there before this run the file has, by fragment.
+        # By fragment: the documents stored before this run that the file repeats, True once met.
         self._met = {fragment.name: np.zeros(fragment.rows, bool) for fragment in self._store.fragments}
 
     def fill(self) -> None:
