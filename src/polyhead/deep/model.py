@@ -16,7 +16,7 @@ from polyhead.deep.nn.runtime import to_host
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.sharing.part import Family, OwnedPart, PooledPart
 from polyhead.errors import PlanError
-from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
+from polyhead.plan import PLACE_OF, TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
 from polyhead.plan.coding import through, tokens_of
 from polyhead.plan.passes import Aside, Passes, delta_key, layers_at, legs, passes_of, prompt_rows, read_first, stages
 
@@ -346,8 +346,9 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
     chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask
-    if pool.positions == "first":
-        layers, mask = [h[:, :1] for h in layers], mask[:, :1]
+    if pool.positions in PLACE_OF:
+        index = (mask.sum(dim=1) - 1).clamp(max=PLACE_OF[pool.positions]).view(-1, 1, 1)
+        layers, mask = [h.gather(1, index.expand(-1, -1, h.shape[-1])) for h in layers], mask[:, :1]
     elif pool.positions == "mean":
         weights = (mask / mask.sum(dim=1, keepdim=True)).unsqueeze(-1)
         layers = [(h.float() * weights).sum(dim=1, keepdim=True) for h in layers]

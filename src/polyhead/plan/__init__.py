@@ -7,6 +7,7 @@ keeps the value at a node under the digest of its prefix, and the bundle saves t
 from polyhead.plan.nodes import (
     ADDED,
     LEAST_READ,
+    PLACE_OF,
     TRUNK,
     Activation,
     Codec,
@@ -38,6 +39,7 @@ __all__ = [
     "LEAST_READ",
     "Layers",
     "Node",
+    "PLACE_OF",
     "Path",
     "GeluPlace",
     "Plan",

@@ -10,7 +10,7 @@ import numpy as np
 from polyhead.codecs.base import NO_TOKEN, TokenCodec
 from polyhead.codecs.tables import keep_table
 from polyhead.errors import StoreError
-from polyhead.plan import Codec, Pool
+from polyhead.plan import PLACE_OF, Codec, Pool
 
 
 def encode(values: np.ndarray, codec: Codec, tokens: np.ndarray | None = None) -> np.ndarray:
@@ -99,11 +99,16 @@ def tokens_of(pool: Pool, *, ids: np.ndarray, mask: np.ndarray, words: np.ndarra
     """
     if pool.positions == "all":
         return np.where(mask, ids, NO_TOKEN)
-    if pool.positions == "first":
-        return ids[:, :1]
+    if pool.positions in PLACE_OF:
+        return np.take_along_axis(ids, token_places(pool, mask)[:, None], axis=1)
     if pool.positions == "tokens" and words is not None:
         return np.where(words >= 0, np.take_along_axis(ids, np.maximum(words, 0), axis=1), NO_TOKEN)
     return np.full((len(ids), 1), NO_TOKEN)
+
+
+def token_places(pool: Pool, mask: np.ndarray) -> np.ndarray:
+    """The place of the one token that the pool reads of each text, int64 (rows,), from `mask` (rows, tokens)."""
+    return np.clip(mask.sum(axis=1) - 1, 0, PLACE_OF[pool.positions])
 
 
 def _tokens_of_shape(tokens: np.ndarray | None, shape: tuple[int, ...], codec: Codec) -> np.ndarray:

@@ -18,7 +18,9 @@ from polyhead.values import Value
 
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "beside", "learned", "all"]
-Positions = Literal["first", "mean", "attention", "tokens", "prompt", "all"]
+Positions = Literal["first", "second", "mean", "attention", "tokens", "prompt", "all"]
+PLACE_OF: dict[Positions, int] = {"first": 0, "second": 1}
+"""Positions that are one token of each text, and its place; a text of fewer tokens gives its last."""
 DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", "bottleneck", "prefix", "lora"]
 GeluPlace = Literal["none", "inside", "after"]
 Dense = Literal[
@@ -213,9 +215,10 @@ class Layers(Value, tag="layers"):
 class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
-    `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of its own prompt rows) give one
-    vector; `tokens` gives the first sub-token of each word. Layers `beside` gives the vectors of the path's last layers
-    side by side, each scaled to the length sqrt(width) (decision 0065), `of` times as wide. `all` (layers or positions)
+    `first`, `second` (of BERT the beginning of the first word), `mean`, `attention` (learned query, Du et al. 2020) and
+    `prompt` (mean of its own prompt rows) give one vector; `tokens` gives the first sub-token of each word. Layers
+    `beside` gives the vectors of the path's last layers side by side, each scaled to the length sqrt(width) (decision
+    0065), `of` times as wide. `all` (layers or positions)
     keeps them unmixed: the stored form.
     """
 
@@ -236,11 +239,11 @@ class Pool(Value, tag="pool"):
             )
         if self.of < 1 or (self.of > 1 and self.layers not in ("mean", "beside")):
             raise PlanError("only layers 'mean' and 'beside' read so many", got=f"{self.layers} of {self.of}")
-        if self.layers == "beside" and not (self.positions in ("first", "mean") and self.codec.before_mean):
+        if self.layers == "beside" and not (self.positions in (*PLACE_OF, "mean") and self.codec.before_mean):
             raise PlanError(
                 "layers stand side by side as one vector each, and a codec encodes each alone",
                 got=f"positions '{self.positions}', before_mean {self.codec.before_mean}",
-                allowed="positions 'first' or 'mean', before_mean true",
+                allowed="positions 'first', 'second' or 'mean', before_mean true",
             )
 
     def stored(self) -> Pool:

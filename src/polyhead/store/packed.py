@@ -18,7 +18,7 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference.layer import gelu, normalized
 from polyhead.engine.compile.heads import Slot, folded_task
 from polyhead.errors import StoreError
-from polyhead.plan import TRUNK, Activation, Path, owners_of
+from polyhead.plan import PLACE_OF, TRUNK, Activation, Path, owners_of
 from polyhead.plan.cost import WORD_WEIGHTS
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.store.words import MOST_COLUMNS, word_outputs
@@ -28,8 +28,8 @@ from polyhead.tasks.task import RowKind, Task
 from polyhead.values import Value
 
 BLOCK_BYTES = 2**20  # float32 numbers, and one task's pooled values: half of a processor's second-level cache
-# positions that a pool reads and a store keeps; the first two give one vector per text
-_STORED = ("first", "mean", "attention")
+# positions that a pool reads and a store keeps; all but the last give one vector per text
+_STORED = (*PLACE_OF, "mean", "attention")
 LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is not a subnormal number
 
 
@@ -332,6 +332,6 @@ def check_packed(task: Task, path: Path, *, words: bool) -> None:
         return
     raise StoreError(
         f"task '{task.name}' cannot be answered from stored features: {reason}",
-        allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
+        allowed="tasks that pool the trunk's states over the whole text: first, second, mean or attention",
         do=f"answer it from the texts with `polyhead predict`{do}",
     )

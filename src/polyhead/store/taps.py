@@ -17,7 +17,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import stored_layers, stored_paths, with_every_token
 from polyhead.errors import BackendError, ConfigError, StoreError, UnknownTask
-from polyhead.plan import Codec, Embed, Path, Pool, shared_layers
+from polyhead.plan import PLACE_OF, Codec, Embed, Path, Pool, shared_layers
 from polyhead.plan.coding import calibrate, tokens_of
 from polyhead.project.strategies.base import with_codec
 from polyhead.store.corpus.base import FeatureColumn
@@ -245,7 +245,8 @@ def path_text(path: Path) -> str:
     first = depth - pool.of + 1
     mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"
     layers = {"last": f"layer {depth}", "mean": mean, "all": f"layers 1 to {depth}"}
-    positions = {"all": "every token", "first": "first token", "mean": "mean of all tokens"}[pool.positions]
+    all_positions = {"all": "every token", "mean": "mean of all tokens", **{name: f"{name} token" for name in PLACE_OF}}
+    positions = all_positions[pool.positions]
     before = ", each layer by itself" if pool.codec.before_mean and pool.layers == "mean" else ""
     return f"{layers[pool.layers]}, {positions}, {pool.codec.name}{before}"
 

@@ -14,7 +14,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Backend, FeatureBatch, LoadedTask, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
-from polyhead.plan import Layers, Path, Pool, Positions, cost
+from polyhead.plan import PLACE_OF, Layers, Path, Pool, Positions, cost
 from polyhead.plan.coding import through, tokens_of
 from polyhead.testing.tiny import (
     CODECS,
@@ -229,7 +229,7 @@ def _assert_stored(
 
 def kept_features(values: np.ndarray, pool: Pool, batch: TokenBatch) -> FeatureBatch:
     """Values (positions of all texts, layers, width) as a reader of a store gets them for a stored pool."""
-    if pool.positions in ("first", "mean"):
+    if pool.positions in (*PLACE_OF, "mean"):
         tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)
         coded = through(values, pool.codec, tokens)
         return FeatureBatch(values=coded[:, None], mask=np.ones((len(coded), 1), bool))
@@ -306,7 +306,7 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
     from polyhead.engine.backends.reference import ReferenceBackend
 
     branches = {}
-    chosen: tuple[tuple[int, Positions], ...] = ((0, "first"), (1, "first"), (1, "mean"), (0, "tokens"))
+    chosen: tuple[tuple[int, Positions], ...] = ((0, "second"), (1, "first"), (1, "mean"), (0, "tokens"))
     for place, (tap, positions) in enumerate(chosen):
         task = next(t for t in tiny_tasks() if (t.kind == "tagging") == (positions == "tokens"))
         named = msgspec.structs.replace(task, name=f"b{place}")

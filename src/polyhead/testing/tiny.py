@@ -21,6 +21,7 @@ from polyhead.encoder.families import FAMILIES
 from polyhead.encoder.shape import Architecture, Relative, Rotary, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import (
+    PLACE_OF,
     TRUNK,
     Codec,
     Delta,
@@ -246,7 +247,7 @@ def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTa
 def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
     """Tasks of two, 40 and 70 labels, of whole texts by every pooler and of words: name -> path and arrays."""
     paths = {}
-    pools: dict[str, tuple[Positions, ...]] = {"single_label": ("first", "mean", "attention"), "tagging": ("first",)}
+    pools: dict[str, tuple[Positions, ...]] = {"single_label": (*PLACE_OF, "mean", "attention"), "tagging": ("first",)}
     for kind, choices in pools.items():
         for positions, labels in itertools.product(choices, (2, 40, 70)):
             name = f"{kind}-{positions}-{labels}"
@@ -258,11 +259,11 @@ def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
 
 def _pools(task: Task, codec: Codec) -> Iterator[Pool]:
     mixes = [("last", 1), ("mean", 2), ("learned", 1)]
-    for positions in ("first", "mean") if task.kind == "multi_label" else ():
+    for positions in (*PLACE_OF, "mean") if task.kind == "multi_label" else ():
         each = msgspec.structs.replace(codec, before_mean=True)
         yield Pool(layers="beside", of=2, positions=positions, codec=each)
     for layers, of in mixes:
-        for positions in ["first"] if kind_of(task).per_word else ["first", "mean", "attention"]:
+        for positions in ["first"] if kind_of(task).per_word else [*PLACE_OF, "mean", "attention"]:
             part = "task:x" if layers == "learned" or positions == "attention" else None
             yield Pool(layers=layers, of=of, positions=positions, part=part, codec=codec)  # type: ignore[arg-type]
 

@@ -14,9 +14,9 @@ from torch.nn.functional import layer_norm
 from polyhead.deep.nn.ends import ACTIVATIONS
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.compile.heads import Slot, folded_task
-from polyhead.plan import Path, Pool
+from polyhead.plan import PLACE_OF, Path, Pool
 
-VECTORS = ("first", "mean")  # positions of which a text has one vector
+VECTORS = (*PLACE_OF, "mean")  # positions of which a text has one vector
 
 
 class StackMember(NamedTuple):

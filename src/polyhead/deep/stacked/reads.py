@@ -17,7 +17,7 @@ from polyhead.deep.stacked.maps import VECTORS, StackMember
 from polyhead.engine.backends.prefix import is_averaged, layers_read
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.lazy import lazy
-from polyhead.plan import Pool
+from polyhead.plan import PLACE_OF, Pool
 
 
 class BatchPositions(msgspec.Struct, frozen=True, eq=False):
@@ -26,6 +26,7 @@ class BatchPositions(msgspec.Struct, frozen=True, eq=False):
     keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
     share: Tensor  # (rows, 1, tokens) float32: 1 / length, or 0 for padding
     starts: Tensor  # (rows, words, neighbours) int64: how many words stand before this one in `places`
+    second: Tensor  # (rows,) int64: each text's second token, or its only one, among all rows' tokens laid end to end
     places: Tensor  # int64: the first token, among all rows' tokens laid end to end, of every neighbour that is a word
 
     @classmethod
@@ -36,12 +37,20 @@ class BatchPositions(msgspec.Struct, frozen=True, eq=False):
         near = around[:, np.arange(words.shape[1])[:, None] + np.arange(2 * edge + 1)]
         is_word = near >= 0
         places = (near + tokens * np.arange(rows)[:, None, None])[is_word]
-        integers = np.concatenate([np.cumsum(is_word) - is_word.ravel(), places])
+        second = tokens * np.arange(rows) + np.clip(mask.sum(axis=1) - 1, 0, PLACE_OF["second"])
+        integers = np.concatenate([np.cumsum(is_word) - is_word.ravel(), places, second])
         lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1)
         floats = np.concatenate([np.where(mask, 0.0, HIDDEN), mask / lengths], axis=1)
         keep, share = torch.split(to_device(floats.astype(np.float32), device), [tokens, tokens], dim=1)
-        starts, firsts = torch.split(to_device(integers.astype(np.int64), device), [near.size, len(places)])
-        return cls(keep=keep.unsqueeze(2), share=share.unsqueeze(1), starts=starts.view(near.shape), places=firsts)
+        sizes = [near.size, len(places), rows]
+        starts, firsts, seconds = torch.split(to_device(integers.astype(np.int64), device), sizes)
+        return cls(
+            keep=keep.unsqueeze(2),
+            share=share.unsqueeze(1),
+            starts=starts.view(near.shape),
+            places=firsts,
+            second=seconds,
+        )
 
 
 class ValueSpan(NamedTuple):
@@ -108,7 +117,9 @@ class ReadStates:
             if not values:
                 continue
             each = self._stack[:, 0]
-            if positions == "mean":
+            if positions == "second":
+                each = self._stack.flatten(0, 1)[self._positions.second]
+            elif positions == "mean":
                 each = torch.bmm(self._positions.share, self._stack.flatten(2)).view(each.shape)
             mixed = torch.bmm(self._mixes(values).expand(len(each), -1, -1), each)
             codecs = {msgspec.structs.replace(value.pool.codec, before_mean=False) for value in values}

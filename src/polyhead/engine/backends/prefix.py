@@ -9,10 +9,10 @@ import numpy as np
 
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Path, Pool
+from polyhead.plan import PLACE_OF, TRUNK, Path, Pool
 from polyhead.text.encodings import starts_of
 
-POSITIONS = ("all", "first", "mean")  # of stored values that follow from a text alone
+POSITIONS = ("all", *PLACE_OF, "mean")  # of stored values that follow from a text alone
 
 
 def stored_paths(paths: Sequence[Path]) -> list[Path]:
@@ -99,8 +99,8 @@ def pooled_value(pool: Pool, states: Sequence[np.ndarray], lengths: np.ndarray) 
 
 def _positions(pool: Pool, state: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     starts = starts_of(lengths)[:-1]
-    if pool.positions == "first":
-        return np.ascontiguousarray(state[starts])
+    if pool.positions in PLACE_OF:
+        return np.ascontiguousarray(state[starts + np.minimum(PLACE_OF[pool.positions], lengths - 1)])
     if pool.positions == "mean":
         weighted = state / np.repeat(lengths, lengths)[:, None].astype(np.float32)
         return np.add.reduceat(weighted, starts, axis=0) if len(starts) else weighted

@@ -59,6 +59,7 @@ _READ = {
     "prompt": {"places": "places", "share": "share"},
     "tokens": {"places": "words"},
     "first": {"places": "first"},
+    "second": {"places": "second"},
     "all": {"places": "places"},
 }
 

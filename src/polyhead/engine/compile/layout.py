@@ -81,6 +81,11 @@ class RowLayout:
         return np.asarray(self.places[:, :1])
 
     @property
+    def second(self) -> np.ndarray:
+        """(texts, 1) int64: of each text's second token; of a text of one token that."""
+        return np.asarray(self.places[:, :2][:, -1:])
+
+    @property
     def words(self) -> np.ndarray:
         """(texts, words) int64: of each word's first token; of a word that is not there the text's."""
         return np.take_along_axis(self.places, np.maximum(self._batch.words, 0), axis=1)

@@ -132,7 +132,7 @@ class Graphs:
 Key = tuple[int | str, int, str]
 Values = dict[Key, np.ndarray]
 EMBEDDED = ("ids", "positions", "segments", "text", "which", "prompts")  # what an embedding reads
-LAID = (*EMBEDDED[:5], "added", *PLACED, "places", "first", "keep", "share", "words")  # what a layout gives
+LAID = (*EMBEDDED[:5], "added", *PLACED, "places", "first", "second", "keep", "share", "words")  # what a layout gives
 
 
 class OutputPlace(msgspec.Struct, frozen=True):

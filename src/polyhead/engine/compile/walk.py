@@ -15,6 +15,7 @@ from polyhead.engine.compile.heads import token_inputs_of
 from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.layout import neighbour_inputs
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
+from polyhead.plan import PLACE_OF
 from polyhead.plan.coding import tokens_of
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
@@ -26,8 +27,15 @@ PLACES = 4096  # texts times positions of such a call, at most, beyond the least
 # as the maps of one text (docs/project/log.md says from what).
 CALL, POSITIONS = 10, 90
 # Inputs of poolers and heads that have a row for each text, and the value that fills missing rows.
-BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0, "first": 0, "tokens": NO_TOKEN, "near": 0}
-ONE, WORD = "first", "words"  # of a joint graph: what has one position a text, and what has a row for each word
+BY_TEXT: Mapping[str, float] = {
+    "places": 0,
+    "keep": HIDDEN,
+    "share": 0.0,
+    "tokens": NO_TOKEN,
+    "near": 0,
+    **dict.fromkeys(PLACE_OF, 0),
+}
+WORD = "words"  # of a joint graph: what has a row for each word; `PLACE_OF` have one position a text
 TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_of`
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
@@ -198,7 +206,7 @@ def _piece(
 ) -> dict[str, np.ndarray]:
     """What poolers read of some of the texts, filled up to so many texts and positions."""
     return {
-        name: _filled(inputs[name][start:stop, ..., :longest], (size[0], 1) if name == ONE else size, value)
+        name: _filled(inputs[name][start:stop, ..., :longest], (size[0], 1) if name in PLACE_OF else size, value)
         for name, value in BY_TEXT.items()
         if name in inputs
     }

@@ -12,7 +12,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.ops import InputKind, Tensor
-from polyhead.plan import Positions
+from polyhead.plan import PLACE_OF, Positions
 
 IDS, MASK, SEGMENTS, WORDS = "input_ids", "attention_mask", "token_type_ids", "words"
 COLUMNS, VALUES = "word_columns", "word_values"  # of hashed words (rows, features); a value of 0 where there is none
@@ -82,6 +82,10 @@ class TextOps(OnnxOps):
             places = self._up_to(self._tokens(), (1, -1))
         else:
             places = self.node("ArgMax", self._mask(), axis=1, keepdims=1)
+            if place := PLACE_OF[positions]:
+                of_text = self.node("ReduceSum", self._mask(), self.whole(1), keepdims=1)
+                behind = self.minimum(self.add(of_text, self._number(-1)), self._number(place))
+                places = self.add(places, behind)
         return self.add(self.add(rows, self._number(self._prompts)), places)
 
     def words(self) -> Tensor:

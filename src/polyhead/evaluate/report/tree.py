@@ -102,6 +102,7 @@ def _pool(node: Pool) -> str:
     mix = (mixes | last_mixes)[node.layers]
     places = {
         "first": "first position",
+        "second": "second position",
         "mean": "mean of positions",
         "attention": f"attention ({node.heads} heads)",
         "tokens": "each word",

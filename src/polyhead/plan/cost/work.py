@@ -15,7 +15,7 @@ import msgspec
 from polyhead.encoder.decoder import Decoder
 from polyhead.encoder.shape import Architecture, LayerForm
 from polyhead.errors import PlanError
-from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.plan import ADDED, PLACE_OF, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
 from polyhead.plan.cost.arrays import Offset, delta_hidden, head_inputs, layer_form, places
 from polyhead.values import Value
 
@@ -203,7 +203,7 @@ def _end_flops(node: Pool | Head, at: Offset, tokens: int, *, folded: bool) -> I
 def _pool_flops(pool: Pool, at: Offset, tokens: int, *, folded: bool) -> int:
     """Attention `4 L d^2 + 4 d^2 + 4 L d`, folded `4 H L d + 4 d^2`; a learned mix of n layers `2 n L d`."""
     width = at.width
-    mixed = 1 if pool.positions == "first" else tokens
+    mixed = 1 if pool.positions in PLACE_OF else tokens
     total = 2 * at.depth * mixed * width if pool.layers == "learned" else 0
     if pool.positions == "attention":
         total += 4 * width**2

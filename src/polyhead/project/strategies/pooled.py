@@ -9,7 +9,7 @@ import msgspec
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import Codec, Embed, Head, Path, Pool, shared_layers
+from polyhead.plan import PLACE_OF, Codec, Embed, Head, Path, Pool, shared_layers
 from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Effort
 from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
@@ -24,6 +24,10 @@ MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 BESIDE = 4
 """Last layers whose mean vectors another linear head reads side by side: better than any mean of them on three of
 four sets (docs/project/log.md)."""
+
+FIRST_WORD = f"linear, first word, last {BESIDE} layers side by side"
+"""Where a text begins as its label says, with "who" or "how many", far better than mean vectors; elsewhere worse
+(docs/project/log.md)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
@@ -48,7 +52,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     layers: Literal["last", "mean", "beside", "learned"] = "mean"
     # number of last layers that `mean` averages, or `beside` reads side by side; at most the trunk's depth
     of: int = 4
-    positions: Literal["first", "mean", "attention", "auto"] = "auto"
+    positions: Literal["first", "second", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
     # neighbours on each side that a head of words reads with a word; None: 0, and with positions 'auto' 1 is tried too
@@ -63,11 +67,11 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
     def __post_init__(self) -> None:
         check_least("strategy.", self, {"of": 1, "heads": 1, "hidden": 0, "window": 0})
-        if self.layers == "beside" and self.positions not in ("first", "mean"):
+        if self.layers == "beside" and self.positions not in (*PLACE_OF, "mean"):
             raise ConfigError(
                 "strategy.layers 'beside' reads one vector of each layer",
                 got=f"positions '{self.positions}'",
-                allowed=["first", "mean"],
+                allowed=[*PLACE_OF, "mean"],
                 do="set strategy.positions to one of them, or leave 'layers' out",
             )
         if self.codec is not None:
@@ -79,7 +83,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         Positions `auto` mean attention here: `candidates` makes a strategy for each head to try.
         """
         owner, kind = owner_of(task), kind_of(task)
-        positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
+        positions: Literal["first", "second", "mean", "attention", "tokens"] = "tokens"
         if not kind.per_word:
             positions = "attention" if self.positions == "auto" else self.positions
         layers = self.layers if shape.layers else "last"  # a static table has none to mix
@@ -164,6 +168,9 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
             strategy = msgspec.structs.replace(self._mean_of(BESIDE), layers="beside")
             best = HeadCandidate(name=f"linear, last {BESIDE} layers side by side", strategy=strategy, solver="linear")
             linears.append(best)
+            if _is_of_labels(task):
+                second = msgspec.structs.replace(strategy, positions="second")
+                linears.append(HeadCandidate(name=FIRST_WORD, strategy=second, solver="linear"))
         if self.words:
             linears.append(msgspec.structs.replace(best, name=f"{best.name}, words", words=True))
         return tuple(linears)
@@ -197,6 +204,11 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 def baseline_of(task: Task) -> Pooled:
     """The baseline head: linear, on mean vectors."""
     return Pooled()._mean_of(next(iter(_mixes(task))))
+
+
+def _is_of_labels(task: Task) -> bool:
+    """Whether it gives labels of one text."""
+    return task.pair == "none" and kind_of(task).loss in ("cross_entropy", "binary_cross_entropy")
 
 
 def _mixes(task: Task) -> dict[int, str]:

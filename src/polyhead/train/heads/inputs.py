@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.engine.backends.reference.layer import normalized
-from polyhead.plan import Path
+from polyhead.plan import PLACE_OF, Path
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedRows
 from polyhead.train.data.batches import UNLABELLED, outputs_of
@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 def is_linear(path: Path) -> bool:
     """Whether outputs are a linear function of what is kept."""
     pool, head = path.pool, path.head
-    is_plain = pool.positions in ("first", "mean", "tokens") and pool.layers != "learned"
+    is_plain = pool.positions in (*PLACE_OF, "mean", "tokens") and pool.layers != "learned"
     return is_plain and not head.hidden and head.hidden_part is None
 
 

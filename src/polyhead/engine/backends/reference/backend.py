@@ -40,8 +40,8 @@ from polyhead.engine.backends.reference.layer import (
     run_layers,
 )
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
-from polyhead.plan.coding import through, tokens_of
+from polyhead.plan import PLACE_OF, TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
+from polyhead.plan.coding import through, token_places, tokens_of
 
 
 class _States(msgspec.Struct, frozen=True):
@@ -313,8 +313,8 @@ def _uncoded(states: _States, pool: Pool, batch: TokenBatch) -> Array:
     if len(set(widths)) > 1:
         raise PlanError("a pool cannot mix layers of several widths", got=widths)
     value, text = np.stack(mixed, axis=2), np.stack([state[:, states.text] for state in mixed], axis=2)
-    if pool.positions == "first":
-        value = text[:, :1]
+    if pool.positions in PLACE_OF:
+        value = np.take_along_axis(text, token_places(pool, batch.mask)[:, None, None, None], axis=1)
     elif pool.positions == "mean":
         weights = batch.mask / batch.mask.sum(axis=1, keepdims=True)
         value = np.einsum("rt,rtlw->rlw", weights.astype(np.float32), text)[:, None]
