@@ -131,6 +131,23 @@ def test_labels_keep_their_type(trunk):
     assert fitted.score(TEXTS, numbers) > 0.9
 
 
+OWN_TYPES = ("Int64", "boolean", "int64[pyarrow]", "object")
+
+
+@pytest.mark.parametrize("own", OWN_TYPES)
+def test_labels_of_pandas_own_types_come_back_as_whole_numbers_and_booleans(trunk, own):
+    """They came back as floats, which changed large ones: 2**53 + 1 was answered as 2**53."""
+    pandas = pytest.importorskip("pandas")
+    if "pyarrow" in own:
+        pytest.importorskip("pyarrow")
+    labels = [False, True] if "bool" in own else [2**53 + 1, 2**53 + 3]
+    answers = [labels[mood == "good"] for mood in MOODS]
+    fitted = PolyheadClassifier(trunk, effort="quick", backend="reference")
+    fitted.fit(TEXTS, pandas.Series(answers, dtype=own))
+    assert fitted.classes_.tolist() == labels and fitted.classes_.dtype == np.array(labels).dtype
+    assert fitted.predict(TEXTS).tolist() == np.array(labels)[fitted.predict_proba(TEXTS).argmax(axis=1)].tolist()
+
+
 def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
     """The labels were those of the new rows, and answers of the old model were read by them."""
     fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(TEXTS, MOODS)

@@ -227,6 +227,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
+        y = _in_numpy(y)
         if type_of_target(y) == "multilabel-indicator":
             if sample_weight is not None or self.class_weight is not None:
                 raise ValueError("weights are for one label a text, and y is a matrix of labels")
@@ -309,6 +310,20 @@ def _check_labelled(y: Any) -> None:
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
         raise _bad_rows("y has no label", missing, len(values), do="leave these rows out")
+
+
+def _in_numpy(y: Any) -> Any:
+    """Whole numbers and booleans of a type of pandas' own, or in a column of objects, in numpy's type of that kind.
+
+    scikit-learn makes floats of the former, which do not hold every whole number, and refuses the latter.
+    """
+    dtypes = set(y.dtypes) if getattr(y, "ndim", 1) == 2 and hasattr(y, "columns") else {getattr(y, "dtype", None)}
+    types = {getattr(dtype, "numpy_dtype", None) for dtype in dtypes}
+    if len(types) == 1 and getattr(kind := types.pop(), "kind", "") in ("i", "u", "b"):
+        return y if np.asarray(y.isna()).any() else y.to_numpy(kind)
+    if dtypes == {np.dtype(object)} and y.ndim == 1 and set(map(type, y)) in ({int}, {bool}):
+        return np.array(list(y))
+    return y
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
