@@ -119,6 +119,12 @@ def test_little_effort_tries_linear_heads_alone_and_says_what_more_would_try(tru
         PolyheadClassifier(trunk, effort="little").fit(TEXTS, MOODS)
 
 
+def test_a_setting_of_a_strategy_that_nothing_reads_is_refused(trunk):
+    idle = {"kind": "branch", "layers": 1, "temperature": 1.5}
+    with pytest.raises(ConfigError, match="strategy.temperature would change nothing"):
+        PolyheadClassifier(trunk, strategy=idle).fit(TEXTS, MOODS)
+
+
 def test_labels_keep_their_type(trunk):
     numbers = np.where(MOODS == "good", 3, 7)
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, numbers)

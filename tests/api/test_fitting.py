@@ -318,6 +318,15 @@ def test_arguments_that_would_be_ignored_are_refused(made):
             made.predict(frame, text=text, text_b="body")
 
 
+def test_settings_of_a_strategy_that_nothing_reads_are_refused_as_in_a_project_file(made):
+    """They were checked where a project file was read, and ignored here."""
+    for key, value in (("temperature", 1.5), ("noisy_teacher", True)):
+        with pytest.raises(errors.ConfigError, match=f"task 'mood': strategy.{key} would change nothing") as refused:
+            made.fit("mood", TEXTS, MOODS, strategy={"kind": "branch", "layers": 1, key: value})
+        assert "project" not in str(refused.value)
+    assert not made.tasks
+
+
 def test_pairs_are_tested_on_a_frame_whose_columns_are_named(made):
     """The call was refused: `text_b` was for the training rows alone, which were pairs already."""
     frame = frame_for("pandas")
