@@ -141,9 +141,8 @@ class BackendOptions(Value):
             whole = Bundle.open(bundle, verify=False)
             lines = {name: whole.lines[name] for name in names if whole.version(name)}
             session = self.session(whole.view(lines))  # each of their files is hashed
-            note(
-                f"{summary_of(fault)}. No task that is asked needs it; `polyhead tasks verify {bundle}` names all such files"
-            )
+            do = f"`polyhead tasks verify {bundle}` names all such files"
+            note(f"{summary_of(fault)}. No task that is asked needs it; {do}")
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
         if self.backend is None and not BACKENDS[session.backend.name].compiles:
