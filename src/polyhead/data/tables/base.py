@@ -104,8 +104,9 @@ class Writer(ABC):
 
     def nulled(self, chunk: Chunk) -> int:
         """How many kept numbers of a chunk the format cannot write, since they are not finite: they become null."""
-        values = (chunk.column(name) for name in self.kept if self.types.get(name) in self.nulled_in)
-        return sum(map(not_finite, (column if isinstance(column, list) else column.to_pylist() for column in values)))
+        columns = [chunk.column(name) for name in self.kept if self.types.get(name) in self.nulled_in]
+        values = (column if isinstance(column, list) else column.to_pylist() for column in columns)
+        return sum(map(count_not_finite, values))
 
     @abstractmethod
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
@@ -233,7 +234,7 @@ def written_ending(path: str) -> str:
     return next(iter(table.written), ".csv") if table else ".csv"
 
 
-def not_finite(value: object) -> int:
+def count_not_finite(value: object) -> int:
     """The count of numbers in a value, at any depth, that are infinite or NaN."""
     waiting, count = [value], 0
     while waiting:
