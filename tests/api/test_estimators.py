@@ -287,6 +287,17 @@ def test_labels_of_pandas_own_types_are_refused_where_they_are_missing(trunk):
             kind(trunk).fit(TEXTS, numbers)
 
 
+def test_an_array_of_variable_strings_is_a_list_of_texts(trunk, fitted):
+    asked = TEXTS.astype(np.dtypes.StringDType())
+    assert fitted.predict(asked[:4]).tolist() == fitted.predict(TEXTS[:4]).tolist()
+    labels = MOODS.astype(np.dtypes.StringDType())
+    again = PolyheadClassifier(trunk, training=SHORT).fit(asked.reshape(-1, 1), labels)
+    np.testing.assert_array_equal(again.predict(asked.reshape(-1, 1)) == labels, fitted.predict(TEXTS) == MOODS)
+    missing = np.array([*TEXTS[:3], None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(ValueError, match="a missing value in 1 of 4 rows. Got: rows 3"):
+        fitted.predict(missing)
+
+
 def test_a_column_of_pyarrow_is_a_list_of_texts_and_one_text_is_none(fitted):
     pyarrow = pytest.importorskip("pyarrow")
     asked = [str(text) for text in TEXTS[:4]]

@@ -103,7 +103,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             X = X.to_pylist()  # a column of pyarrow
         if isinstance(X, list | tuple):
             X = np.array(X, object)  # in an array of strings each text would need the space of the longest
-        array = X.to_numpy() if hasattr(X, "to_numpy") else X
+        array = _without_variable_strings(X.to_numpy() if hasattr(X, "to_numpy") else X)
         are_objects = getattr(getattr(array, "dtype", None), "kind", "") == "O"
         array = check_array(array, dtype=None, ensure_2d=False, ensure_all_finite=not are_objects, estimator=self)
         columns = 1 if array.ndim == 1 else array.shape[1]
@@ -173,6 +173,11 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
             raise _bad_rows(f"X has {fault}", numbers, len(rows), allowed="texts", do=do)
 
 
+def _without_variable_strings(values: Any) -> Any:
+    """An array of numpy's variable strings as one of objects: scikit-learn checks no array of them."""
+    return values.astype(object) if getattr(getattr(values, "dtype", None), "kind", "") == "T" else values
+
+
 def _is_sparse(y: object) -> bool:
     """Whether the value is a sparse matrix or array of scipy."""
     return hasattr(y, "tocsr")
@@ -227,6 +232,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
+        y = _without_variable_strings(y)
         if type_of_target(y) == "multilabel-indicator":
             if sample_weight is not None or self.class_weight is not None:
                 raise ValueError("weights are for one label a text, and y is a matrix of labels")
