@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
 from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, PolyheadError
 from polyhead.project.recipes import Training
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import solutions
@@ -140,6 +140,24 @@ def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
             fitted.fit([None, *TEXTS[1:]], other)
         assert fitted.classes_.tolist() == ["bad", "good"]
         assert fitted.predict(TEXTS).tolist() == before
+
+
+def test_a_fit_that_fails_leaves_the_columns_that_the_model_reads(trunk):
+    """Columns of the refused rows were asked for, and those that the model had learned from were refused."""
+    frame = pytest.importorskip("pandas").DataFrame({"title": TEXTS, "body": TEXTS[::-1]})
+    fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(frame, MOODS)
+    before = fitted.predict(frame).tolist()
+    for texts, options in (([None, *TEXTS[1:]], {}), (TEXTS, {"groups": ["one"] * 48})):
+        with pytest.raises((ValueError, PolyheadError)):
+            fitted.fit(texts, MOODS, **options)
+        assert fitted.n_features_in_ == 2 and fitted.feature_names_in_.tolist() == ["title", "body"]
+    assert fitted.predict(frame).tolist() == before
+    with pytest.warns(UserWarning, match="feature names"), pytest.raises(ValueError, match="1 features"):
+        fitted.predict(TEXTS)
+    fresh = PolyheadClassifier(trunk, effort="quick", training=SHORT)
+    with pytest.raises(ValueError):
+        fresh.fit([None, *TEXTS[1:]], MOODS)
+    assert not hasattr(fresh, "n_features_in_")
 
 
 def test_a_matrix_of_labels_is_answered_by_one(trunk):

@@ -133,7 +133,15 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
-        texts = self._texts(X, reset=True)
+        before = dict(vars(self))
+        try:
+            return self._learned(self._texts(X, reset=True), answers, kind, **settings)
+        except BaseException:
+            vars(self).clear()  # the model before stays, with the columns that it reads
+            vars(self).update(before)
+            raise
+
+    def _learned(self, texts: list[Any], answers: list[Any], kind: str, **settings: Any) -> Self:
         check_consistent_length(texts, answers)
         cache = self.cache or str(SHARED.path / "cache")
         model = EstimatorModel(self.trunk, cache=cache, backend=self.backend, verbose=self.verbose)
