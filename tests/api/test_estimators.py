@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
 from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, PolyheadError
 from polyhead.project.recipes import Training
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import solutions
@@ -163,6 +163,24 @@ def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
             fitted.fit([None, *TEXTS[1:]], other)
         assert fitted.classes_.tolist() == ["bad", "good"]
         assert fitted.predict(TEXTS).tolist() == before
+
+
+def test_a_fit_that_fails_leaves_the_columns_that_the_model_reads(trunk):
+    """Columns of the refused rows were asked for, and those that the model had learned from were refused."""
+    frame = pytest.importorskip("pandas").DataFrame({"title": TEXTS, "body": TEXTS[::-1]})
+    fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(frame, MOODS)
+    before = fitted.predict(frame).tolist()
+    for texts, options in (([None, *TEXTS[1:]], {}), (TEXTS, {"groups": ["one"] * 48})):
+        with pytest.raises((ValueError, PolyheadError)):
+            fitted.fit(texts, MOODS, **options)
+        assert fitted.n_features_in_ == 2 and fitted.feature_names_in_.tolist() == ["title", "body"]
+    assert fitted.predict(frame).tolist() == before
+    with pytest.warns(UserWarning, match="feature names"), pytest.raises(ValueError, match="1 features"):
+        fitted.predict(TEXTS)
+    fresh = PolyheadClassifier(trunk, effort="quick", training=SHORT)
+    with pytest.raises(ValueError):
+        fresh.fit([None, *TEXTS[1:]], MOODS)
+    assert not hasattr(fresh, "n_features_in_")
 
 
 def test_a_matrix_of_labels_is_answered_by_one(trunk):
@@ -308,6 +326,17 @@ def test_labels_of_pandas_own_types_are_refused_where_they_are_missing(trunk):
     for kind in (PolyheadClassifier, PolyheadRegressor):
         with pytest.raises(ValueError, match="y has no label in 16 of 48 rows. Got: rows 2, 5"):
             kind(trunk).fit(TEXTS, numbers)
+
+
+def test_an_array_of_variable_strings_is_a_list_of_texts(trunk, fitted):
+    asked = TEXTS.astype(np.dtypes.StringDType())
+    assert fitted.predict(asked[:4]).tolist() == fitted.predict(TEXTS[:4]).tolist()
+    labels = MOODS.astype(np.dtypes.StringDType())
+    again = PolyheadClassifier(trunk, training=SHORT).fit(asked.reshape(-1, 1), labels)
+    np.testing.assert_array_equal(again.predict(asked.reshape(-1, 1)) == labels, fitted.predict(TEXTS) == MOODS)
+    missing = np.array([*TEXTS[:3], None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(ValueError, match="a missing value in 1 of 4 rows. Got: rows 3"):
+        fitted.predict(missing)
 
 
 def test_a_column_of_pyarrow_is_a_list_of_texts_and_one_text_is_none(fitted):
